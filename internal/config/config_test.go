@@ -1,0 +1,170 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+const root = "../../"
+
+func TestDefault(t *testing.T) {
+	want := Config{
+		Prefix: "/mutexes/",
+		Etcd:   Etcd{Endpoints: []string{"127.0.0.1:2379"}, DialTimeout: 5 * time.Second, RequestTimeout: 5 * time.Second},
+		Reaper: Reaper{
+			Mode: "enforce", Grace: 2 * time.Second, Freshness: 10 * time.Second, OrphanGrace: time.Minute, BatchSize: 16, Concurrency: 1,
+		},
+		ResyncInterval: 10 * time.Minute,
+		Ops:            Ops{Listen: ":9480"},
+		Metrics:        Metrics{MaxLockSeries: 500, ForcedUnlockRetention: time.Hour},
+		Log:            Log{Level: "info", Format: "json"},
+	}
+	require.Equal(t, want, Default())
+	require.NoError(t, Default().Validate())
+
+	a, b := Default(), Default()
+	a.Etcd.Endpoints[0] = "changed"
+	require.Equal(t, "127.0.0.1:2379", b.Etcd.Endpoints[0], "two defaults must not share memory")
+}
+
+// Every field must have a line in the table of keys, in the same order, named after it and bound to it and nothing else.
+func TestKeysAreTheFields(t *testing.T) {
+	var c Config
+	keys := c.keys()
+	n := 0
+	var walk func(v reflect.Value, path string)
+	walk = func(v reflect.Value, path string) {
+		for i := range v.NumField() {
+			f, name := v.Field(i), path+strings.ToLower(v.Type().Field(i).Name)
+			if f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[Secret]() {
+				walk(f, name)
+				continue
+			}
+			require.Less(t, n, len(keys), "no key for field %s", name)
+			require.Equal(t, name, strings.NewReplacer(".", "", "_", "").Replace(keys[n].name))
+			require.NoError(t, keys[n].value.Set("1"+map[bool]string{true: "s"}[keys[n].value.Type() == "duration"]))
+			require.False(t, f.IsZero(), "key %s is not bound to its field", keys[n].name)
+			f.SetZero()
+			require.True(t, reflect.ValueOf(c).IsZero(), "key %s is bound to another field", keys[n].name)
+			n++
+		}
+	}
+	walk(reflect.ValueOf(&c).Elem(), "")
+	require.Len(t, keys, n)
+}
+
+func TestYAMLIsTheExampleWithoutComments(t *testing.T) {
+	example, err := os.ReadFile(root + "config.example.yaml")
+	require.NoError(t, err)
+	var kept []string
+	for line := range strings.Lines(string(example)) {
+		if s := strings.TrimSpace(line); s != "" && !strings.HasPrefix(s, "#") {
+			kept = append(kept, line)
+		}
+	}
+	got, err := Default().YAML()
+	require.NoError(t, err)
+	require.Equal(t, strings.ReplaceAll(strings.Join(kept, ""), `listen: ":9480"`, "listen: :9480"), string(got))
+}
+
+func TestExampleHoldsEveryKeyWithItsDefault(t *testing.T) {
+	settings, err := readFile(root + "config.example.yaml")
+	require.NoError(t, err)
+	c := Default()
+	for _, k := range c.keys() {
+		require.Contains(t, settings, k.name)
+	}
+	t.Chdir(t.TempDir())
+	got, err := merge(noFlags(), settings)
+	require.NoError(t, err)
+	require.Equal(t, Default(), got)
+}
+
+func TestYAMLIsReadBack(t *testing.T) {
+	c := Default()
+	c.Prefix = "/a b: #/"
+	c.Etcd.Endpoints = []string{"[::1]:2379", "unix:///run/etcd.sock"}
+	c.Etcd.Username, c.Etcd.PasswordFile = "1e3", "~"
+	c.Reaper.Mode, c.ResyncInterval, c.Reaper.Grace = "off", 0, 1500*time.Millisecond
+	require.NoError(t, c.Validate())
+	out, err := c.YAML()
+	require.NoError(t, err)
+	settings, err := parseFile("printed", out)
+	require.NoError(t, err)
+	got, err := merge(noFlags(), settings)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
+}
+
+func TestPasswordIsNeverShown(t *testing.T) {
+	const password = "hunter2"
+	c := Default()
+	c.Etcd.Username, c.Etcd.Password = "root", NewSecret(password)
+	require.Equal(t, password, c.Etcd.Password.Reveal())
+
+	var log bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewTextHandler(&log, nil), slog.NewJSONHandler(&log, nil)} {
+		slog.New(h).Info("config", "config", c, "pointer", &c, "password", c.Etcd.Password)
+	}
+	asJSON, err := json.Marshal(c)
+	require.NoError(t, err)
+	plainYAML, err := yaml.Marshal(c)
+	require.NoError(t, err)
+	printed, err := c.YAML()
+	require.NoError(t, err)
+	require.Contains(t, string(printed), "  password: <redacted>\n")
+
+	outputs := []string{log.String(), string(asJSON), string(plainYAML), string(printed)}
+	hidden := struct{ c Config }{c} // fmt calls no methods on unexported fields
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		outputs = append(outputs, fmt.Sprintf(verb, c), fmt.Sprintf(verb, &c), fmt.Sprintf(verb, hidden), fmt.Sprintf(verb, c.Etcd.Password))
+	}
+	for _, out := range outputs {
+		require.NotEmpty(t, out)
+		require.NotContains(t, out, password)
+		require.NotContains(t, out, fmt.Sprintf("%x", password))
+	}
+	require.Contains(t, log.String(), redacted)
+	require.Empty(t, Secret{}.String())
+	require.Empty(t, NewSecret("").Reveal())
+}
+
+func TestReadPassword(t *testing.T) {
+	file := t.TempDir() + "/password"
+	for content, want := range map[string]string{"secret": "secret", "secret\n": "secret", "secret\r\n": "secret", " two words \n\n": " two words \n"} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		got, err := Etcd{PasswordFile: file}.ReadPassword()
+		require.NoError(t, err)
+		require.Equal(t, want, got.Reveal())
+	}
+	require.NoError(t, os.WriteFile(file, []byte("\n"), 0o600))
+	_, err := Etcd{PasswordFile: file}.ReadPassword()
+	require.EqualError(t, err, "etcd.password_file: "+file+" is empty")
+	_, err = Etcd{PasswordFile: file + ".missing"}.ReadPassword()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	got, err := Etcd{Password: NewSecret("p")}.ReadPassword()
+	require.NoError(t, err)
+	require.Equal(t, "p", got.Reveal())
+}
+
+func TestFormatDuration(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"0s": 0, "10s": 10 * time.Second, "1m": time.Minute, "10m": 10 * time.Minute, "1h": time.Hour, "10h": 10 * time.Hour,
+		"1h0m10s": time.Hour + 10*time.Second, "1h30m": 90 * time.Minute, "1.5s": 1500 * time.Millisecond, "-1m": -time.Minute,
+	} {
+		require.Equal(t, want, formatDuration(d))
+		back, err := parseDuration(want)
+		require.NoError(t, err)
+		require.Equal(t, d, back)
+	}
+}

@@ -1,0 +1,31 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The table in docs/configuration.md must be what the code says; where it is not, the failure shows the rows to paste.
+func TestDocsTable(t *testing.T) {
+	doc, err := os.ReadFile(root + "docs/configuration.md")
+	require.NoError(t, err)
+	var documented, real []string
+	for line := range strings.Lines(string(doc)) {
+		if strings.HasPrefix(line, "| `") {
+			documented = append(documented, strings.TrimSpace(line))
+		}
+	}
+	c := Default()
+	for _, k := range c.keys() {
+		def := k.value.String()
+		if def == "" {
+			def = `""`
+		}
+		real = append(real, fmt.Sprintf("| `%s` | `--%s` | `%s` | `%s` | %s |", k.name, k.flag(), k.env(), def, k.help))
+	}
+	require.Equal(t, strings.Join(real, "\n"), strings.Join(documented, "\n"))
+}

@@ -1,0 +1,204 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+func noFlags() *pflag.FlagSet { return pflag.NewFlagSet("none", pflag.ContinueOnError) }
+
+// given parses args as the daemon would.
+func given(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	fs := noFlags()
+	Flags(fs)
+	require.NoError(t, fs.Parse(args))
+	return fs
+}
+
+func write(t *testing.T, path, content string) string {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+func TestPrecedence(t *testing.T) {
+	const file = "reaper: {grace: 3s}\netcd: {endpoints: [file:1]}\n"
+	tests := []struct {
+		name      string
+		file      string
+		env       map[string]string
+		args      []string
+		grace     time.Duration
+		endpoints []string
+	}{
+		{"default", "", nil, nil, 2 * time.Second, []string{"127.0.0.1:2379"}},
+		{"file over default", file, nil, nil, 3 * time.Second, []string{"file:1"}},
+		{
+			"environment over file", file, map[string]string{"UNLOCKER_REAPER_GRACE": "4s", "UNLOCKER_ETCD_ENDPOINTS": "env:1, env:2"}, nil,
+			4 * time.Second, []string{"env:1", "env:2"},
+		},
+		{
+			"flag over environment", file, map[string]string{"UNLOCKER_REAPER_GRACE": "4s", "UNLOCKER_ETCD_ENDPOINTS": "env:1"},
+			[]string{"--reaper-grace=5s", "--etcd-endpoints=flag:1,flag:2", "--etcd-endpoints", "flag:3"},
+			5 * time.Second, []string{"flag:1", "flag:2", "flag:3"},
+		},
+		{"flag equal to the default over file", file, nil, []string{"--reaper-grace=2s"}, 2 * time.Second, []string{"file:1"}},
+		{"empty variable counts as not set", file, map[string]string{"UNLOCKER_REAPER_GRACE": ""}, nil, 3 * time.Second, []string{"file:1"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			if tt.file != "" {
+				write(t, "unlocker.yaml", tt.file)
+			}
+			for k, v := range tt.env {
+				t.Setenv(k, v)
+			}
+			c, source, err := Load(given(t, tt.args...))
+			require.NoError(t, err)
+			require.Equal(t, tt.grace, c.Reaper.Grace)
+			require.Equal(t, tt.endpoints, c.Etcd.Endpoints)
+			require.Equal(t, tt.file != "", source == "unlocker.yaml")
+		})
+	}
+}
+
+// Each key must arrive from each of the three sources.
+func TestEveryKeyFromEverySource(t *testing.T) {
+	want := Default()
+	want.Prefix = "/other/"
+	want.Etcd = Etcd{
+		Endpoints: []string{"a:1", "b:2"}, DialTimeout: time.Minute, RequestTimeout: time.Hour, Username: "u", Password: NewSecret("p,1"),
+		TLS: TLS{CAFile: "ca", CertFile: "cert", KeyFile: "key", ServerName: "name"},
+	}
+	want.Reaper = Reaper{Mode: "off", Grace: 0, Freshness: time.Minute, OrphanGrace: time.Hour, BatchSize: 124, Concurrency: 1024}
+	want.ResyncInterval = 0
+	want.Ops = Ops{Listen: "[::1]:0", WebConfigFile: "web.yml"}
+	want.Metrics = Metrics{MaxLockSeries: 0, ForcedUnlockRetention: 0}
+	want.Log = Log{Level: "debug", Format: "logfmt"}
+	inFile, err := want.YAML()
+	require.NoError(t, err)
+
+	t.Run("file", func(t *testing.T) {
+		path := write(t, filepath.Join(t.TempDir(), "x.yaml"), regexp.MustCompile(redacted).ReplaceAllString(string(inFile), "p,1"))
+		c, source, err := Load(given(t, "--config", path))
+		require.NoError(t, err)
+		require.Equal(t, path, source)
+		require.Equal(t, want, c)
+	})
+	t.Run("environment", func(t *testing.T) {
+		t.Chdir(t.TempDir())
+		for _, k := range want.keys() {
+			t.Setenv(k.env(), k.value.String())
+		}
+		c, source, err := Load(nil)
+		require.NoError(t, err)
+		require.Empty(t, source)
+		require.Equal(t, want, c)
+	})
+	t.Run("flags", func(t *testing.T) {
+		t.Chdir(t.TempDir())
+		var args []string
+		for _, k := range want.keys() {
+			args = append(args, "--"+k.flag()+"="+k.value.String())
+		}
+		c, _, err := Load(given(t, args...))
+		require.NoError(t, err)
+		require.Equal(t, want, c)
+	})
+}
+
+func TestRefusedFlagsAndVariables(t *testing.T) {
+	tests := []struct {
+		name string
+		env  [2]string
+		args []string
+		want string
+	}{
+		{"bad duration", [2]string{"UNLOCKER_REAPER_GRACE", "10"}, nil,
+			`UNLOCKER_REAPER_GRACE: reaper.grace: "10" has no unit: write a duration such as 10s, 5m or 1h30m`},
+		{"bad number", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "010"}, nil,
+			`UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: "010" is no whole number in plain decimal digits`},
+		{"out of range", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "125"}, nil, `UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: must be 1 to 124, not 125`},
+		{"empty element", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "a:1,,b:2"}, nil, `UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 2 is empty`},
+		{"flag out of range", [2]string{"UNLOCKER_REAPER_FRESHNESS", "5s"}, []string{"--reaper-freshness=1s"},
+			`--reaper-freshness: reaper.freshness: must be at least 2s, not 1s`},
+		{"empty list", [2]string{}, []string{"--etcd-endpoints="}, `--etcd-endpoints: etcd.endpoints: must name at least one endpoint`},
+		{"relation over two sources", [2]string{"UNLOCKER_ETCD_PASSWORD", "hunter2"}, []string{"--etcd-password-file=f", "--etcd-username=u"},
+			`--etcd-password-file: etcd.password_file: cannot be combined with etcd.password`},
+		{"password in an endpoint", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "https://u:hunter2@a:1"}, nil,
+			`UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 1 must not contain an @: credentials belong into etcd.username and etcd.password`},
+		{"empty path", [2]string{}, []string{"--config="}, `--config: must not be empty`},
+		{"named file missing", [2]string{}, []string{"--config=missing.yaml"},
+			`reading the configuration: open missing.yaml: no such file or directory`},
+		{"directory", [2]string{}, []string{"--config=."}, `reading the configuration: read .: is a directory`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			if tt.env[0] != "" {
+				t.Setenv(tt.env[0], tt.env[1])
+			}
+			c, _, err := Load(given(t, tt.args...))
+			require.EqualError(t, err, tt.want)
+			require.Equal(t, Config{}, c)
+		})
+	}
+}
+
+func TestFlagTypesAreCheckedWhenParsed(t *testing.T) {
+	fs := noFlags()
+	Flags(fs)
+	require.EqualError(t, fs.Parse([]string{"--reaper-grace=10"}),
+		`invalid argument "10" for "--reaper-grace" flag: "10" has no unit: write a duration such as 10s, 5m or 1h30m`)
+	require.Contains(t, fs.FlagUsages(), "(default 1m)")
+	require.Contains(t, fs.FlagUsages(), "(default 127.0.0.1:2379)")
+}
+
+// Kubernetes sets these for Services in the namespace whose names begin with unlocker; no key may ever take such a name.
+func TestVariablesOfKubernetesAreIgnored(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{
+		"UNLOCKER_SERVICE_HOST", "UNLOCKER_SERVICE_PORT", "UNLOCKER_SERVICE_PORT_OPS", "UNLOCKER_PORT", "UNLOCKER_PORT_9480_TCP",
+		"UNLOCKER_PORT_9480_TCP_ADDR", "UNLOCKER_OPS_SERVICE_HOST", "UNLOCKER_OPS_PORT", "UNLOCKER_REAPER", "UNLOCKER_ETCD", "UNLOCKER_NO_SUCH_KEY",
+	} {
+		t.Setenv(name, "tcp://10.0.0.1:9480")
+	}
+	c, _, err := Load(given(t))
+	require.NoError(t, err)
+	require.Equal(t, Default(), c)
+
+	injected := regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$`)
+	ofChildren := regexp.MustCompile(`^UNLOCKER_(LOCK|FENCING)_`) // set by `unlocker lock` for its child
+	names := map[string]bool{}
+	for _, k := range c.keys() {
+		require.NotRegexp(t, injected, k.env())
+		require.NotRegexp(t, ofChildren, k.env())
+		require.False(t, names[k.env()] || names[k.flag()], "%s shares a name with another key", k.name)
+		names[k.env()], names[k.flag()] = true, true
+	}
+}
+
+func TestFindFile(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first.yaml"), filepath.Join(dir, "second.yaml")
+	find := func(args ...string) string {
+		path, err := findFile(given(t, args...), []string{first, second})
+		require.NoError(t, err)
+		return path
+	}
+	require.Empty(t, find())
+	write(t, second, "")
+	require.Equal(t, second, find())
+	write(t, first, "")
+	require.Equal(t, first, find())
+	require.Equal(t, "other.yaml", find("--config", "other.yaml"))
+	require.Equal(t, []string{"unlocker.yaml", "/etc/unlocker/unlocker.yaml"}, searchPaths())
+}

@@ -1,0 +1,82 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+)
+
+// TLS names PEM files. With none set, https:// endpoints are checked against the
+// system's roots. The client certificate and its key are read again at each handshake,
+// so a renewed pair is used from the next connection on. The CA file is read once
+// (etcd#11555): after a change of the CA, restart.
+type TLS struct {
+	CAFile, CertFile, KeyFile string
+	// ServerName is expected in the server's certificate instead of the endpoint's host.
+	ServerName string
+}
+
+func (t TLS) used() bool { return t != TLS{} }
+
+// config returns nil where nothing is set. The files are tried here, since clientv3
+// would say at best which file is wrong, never which option names it.
+func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
+	if !t.used() {
+		return nil, nil
+	}
+	if err := errors.Join(t.checkCA(), t.checkPair()); err != nil {
+		return nil, err
+	}
+	info := transport.TLSInfo{
+		TrustedCAFile: t.CAFile,
+		CertFile:      t.CertFile,
+		KeyFile:       t.KeyFile,
+		ServerName:    t.ServerName,
+		Logger:        newZap(lg),
+	}
+	cfg, err := info.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("etcd.tls: %w", err)
+	}
+	return cfg, nil
+}
+
+func (t TLS) checkCA() error {
+	if t.CAFile == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(t.CAFile)
+	if err != nil {
+		return fmt.Errorf("etcd.tls.ca_file: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		return fmt.Errorf("etcd.tls.ca_file: no certificate in %s", t.CAFile)
+	}
+	return nil
+}
+
+func (t TLS) checkPair() error {
+	if t.CertFile == "" && t.KeyFile == "" {
+		return nil
+	}
+	if t.CertFile == "" || t.KeyFile == "" {
+		return errors.New("etcd.tls.cert_file and etcd.tls.key_file need each other")
+	}
+	certPEM, err := os.ReadFile(t.CertFile)
+	if err != nil {
+		return fmt.Errorf("etcd.tls.cert_file: %w", err)
+	}
+	keyPEM, err := os.ReadFile(t.KeyFile)
+	if err != nil {
+		return fmt.Errorf("etcd.tls.key_file: %w", err)
+	}
+	if _, err := tls.X509KeyPair(certPEM, keyPEM); err != nil {
+		return fmt.Errorf("etcd.tls.cert_file %s, etcd.tls.key_file %s: %w", t.CertFile, t.KeyFile, err)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package localetcd
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+)
+
+// member is one etcd server, running or not; its addresses and directory stay.
+type member struct {
+	name, dir    string
+	client, peer string
+	opts         Options
+	all          []*member
+	generation   int // part of the cluster token: counts the wipes
+
+	mu    sync.Mutex
+	etcd  *embed.Etcd
+	grpcs []*grpc.Server
+}
+
+func (m *member) clientURL() *url.URL {
+	scheme := "http"
+	if m.opts.TLS.CertFile != "" {
+		scheme = "https"
+	}
+	return &url.URL{Scheme: scheme, Host: m.client}
+}
+
+func (m *member) running() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.etcd != nil
+}
+
+// start begins to serve; it does not wait for a quorum.
+func (m *member) start() error {
+	e, err := embed.StartEtcd(m.config())
+	if err != nil {
+		return fmt.Errorf("localetcd: start %s: %w", m.name, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.etcd = e
+	return nil
+}
+
+func (m *member) waitReady(ctx context.Context) error {
+	m.mu.Lock()
+	e := m.etcd
+	m.mu.Unlock()
+	select {
+	case <-e.Server.ReadyNotify():
+		return nil
+	case <-e.Server.StopNotify():
+		return fmt.Errorf("localetcd: %s stopped while starting", m.name)
+	case <-ctx.Done():
+		return fmt.Errorf("localetcd: %s is not ready: %w", m.name, ctx.Err())
+	}
+}
+
+// kill ends the server at once. embed.Etcd.Close alone would wait for open watches to
+// drain and hand leadership over: so the gRPC server, then raft, are stopped before.
+func (m *member) kill() {
+	m.mu.Lock()
+	e, grpcs := m.etcd, m.grpcs
+	m.etcd, m.grpcs = nil, nil
+	m.mu.Unlock()
+	if e == nil {
+		return
+	}
+	for _, g := range grpcs {
+		g.Stop()
+	}
+	e.Server.HardStop()
+	e.Close()
+}
+
+func (m *member) config() *embed.Config {
+	o := m.opts
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = m.name, m.dir
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(orQuiet(o.Logger))
+	cfg.ListenClientUrls = []url.URL{*m.clientURL()}
+	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: m.peer}}
+	cfg.AdvertisePeerUrls = cfg.ListenPeerUrls
+	cfg.InitialCluster = m.initialCluster()
+	cfg.InitialClusterToken = fmt.Sprintf("localetcd-%d", m.generation)
+	cfg.ClientTLSInfo = transport.TLSInfo{
+		CertFile:       o.TLS.CertFile,
+		KeyFile:        o.TLS.KeyFile,
+		TrustedCAFile:  o.TLS.CAFile,
+		ClientCertAuth: o.TLS.CAFile != "",
+	}
+	cfg.UnsafeNoFsync = o.UnsafeNoFsync
+	cfg.BcryptCost = 4 // the lowest: tests of authentication need not burn CPU
+	cfg.QuotaBackendBytes = o.QuotaBackendBytes
+	cfg.WatchProgressNotifyInterval = o.ProgressInterval
+	override(&cfg.MaxTxnOps, o.MaxTxnOps)
+	override(&cfg.MaxRequestBytes, o.MaxRequestBytes)
+	override(&cfg.AuthTokenTTL, uint(o.AuthTokenTTL/time.Second))
+	override(&cfg.TickMs, uint(o.Tick/time.Millisecond))
+	override(&cfg.ElectionMs, uint(o.Election/time.Millisecond))
+	cfg.ServiceRegister = func(g *grpc.Server) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.grpcs = append(m.grpcs, g)
+	}
+	return cfg
+}
+
+func (m *member) initialCluster() string {
+	var parts []string
+	for _, p := range m.all {
+		parts = append(parts, p.name+"=http://"+p.peer)
+	}
+	return strings.Join(parts, ",")
+}
+
+func override(field *uint, value uint) {
+	if value != 0 {
+		*field = value
+	}
+}
+
+// orQuiet drops everything below panic: etcd's Fatal ends the process, which must not
+// happen without a word.
+func orQuiet(lg *zap.Logger) *zap.Logger {
+	if lg != nil {
+		return lg
+	}
+	enc := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
+	return zap.New(zapcore.NewCore(enc, zapcore.Lock(os.Stderr), zapcore.PanicLevel))
+}

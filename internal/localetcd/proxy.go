@@ -1,0 +1,202 @@
+package localetcd
+
+import (
+	"fmt"
+	"net"
+	"sync"
+)
+
+// Proxy forwards TCP connections to one address and can be told to fail. It knows
+// nothing of what it carries, so TLS passes through it. Methods may be called from
+// several goroutines.
+type Proxy struct {
+	target, addr string
+	done         chan struct{}
+	joined       sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]struct{}
+	requests *gate
+	replies  *gate
+}
+
+// NewProxy listens on a free loopback port and forwards to target (host:port), which
+// need not exist yet.
+func NewProxy(target string) (*Proxy, error) {
+	addrs, err := freeAddrs(1)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{
+		target: target, addr: addrs[0], done: make(chan struct{}),
+		conns: map[net.Conn]struct{}{}, requests: newGate(), replies: newGate(),
+	}
+	return p, p.Heal()
+}
+
+// Addr is the proxy's host:port; it stays through Cut and Heal.
+func (p *Proxy) Addr() string { return p.addr }
+
+// Blackhole stops all bytes in both directions while connections stay open and new ones
+// are accepted: a hang. What was under way arrives after Heal.
+func (p *Proxy) Blackhole() {
+	p.requests.shut()
+	p.replies.shut()
+}
+
+// HoldReplies lets requests through and keeps the answers back: the caller times out
+// although the server has done its work.
+func (p *Proxy) HoldReplies() { p.replies.shut() }
+
+// Cut closes every connection and refuses new ones.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Heal forwards again, listening anew after a Cut.
+func (p *Proxy) Heal() error {
+	p.requests.open()
+	p.replies.open()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		return fmt.Errorf("localetcd: proxy: %w", err)
+	}
+	p.listener = l
+	p.joined.Go(func() { p.accept(l) })
+	return nil
+}
+
+// Close cuts everything and returns when all goroutines have ended. The proxy is not
+// used afterwards.
+func (p *Proxy) Close() {
+	close(p.done)
+	p.Cut()
+	p.joined.Wait()
+}
+
+func (p *Proxy) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		p.joined.Go(func() { p.serve(l, conn) })
+	}
+}
+
+func (p *Proxy) serve(l net.Listener, client net.Conn) {
+	defer p.forget(client)
+	if !p.keep(l, client) || !p.requests.pass(p.done) {
+		return
+	}
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer p.forget(server)
+	if !p.keep(l, server) {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { p.pipe(server, client, p.requests) })
+	both.Go(func() { p.pipe(client, server, p.replies) })
+	both.Wait()
+}
+
+// pipe copies until either end closes; then both do, but not while the gate is shut: a
+// black hole tells nobody that the other end is gone.
+func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
+	defer func() { _ = dst.Close(); _ = src.Close() }()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if !g.pass(p.done) {
+			return
+		}
+		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// keep registers a connection unless its listener has been cut meanwhile.
+func (p *Proxy) keep(l net.Listener, c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != l {
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Proxy) forget(c net.Conn) {
+	_ = c.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}
+
+// gate blocks those who pass while it is shut.
+type gate struct {
+	mu     sync.Mutex
+	opened chan struct{}
+}
+
+func newGate() *gate {
+	g := &gate{opened: make(chan struct{})}
+	close(g.opened)
+	return g
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.isOpen() {
+		g.opened = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.isOpen() {
+		close(g.opened)
+	}
+}
+
+func (g *gate) isOpen() bool {
+	select {
+	case <-g.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// pass waits for the gate and reports false when done came first.
+func (g *gate) pass(done <-chan struct{}) bool {
+	g.mu.Lock()
+	opened := g.opened
+	g.mu.Unlock()
+	select {
+	case <-opened:
+		return true
+	case <-done:
+		return false
+	}
+}

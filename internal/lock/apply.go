@@ -1,0 +1,125 @@
+package lock
+
+// KV is one key of a lock as etcd holds it, Field being what its last segment
+// names.
+type KV struct {
+	Field Field
+	Value []byte
+	// Create, Mod and Lease are etcd's create_revision, mod_revision and lease.
+	Create, Mod, Lease int64
+}
+
+// Put applies a write of one key.
+func (l *Lock) Put(kv KV) {
+	l.advance(kv.Mod)
+	if kv.Create == kv.Mod {
+		l.Keys++
+	}
+	l.put(kv)
+}
+
+func (l *Lock) put(kv KV) {
+	l.advance(kv.Mod)
+	l.large = l.large || len(kv.Value) >= largeValue
+	f := kv.Field
+	if kv.Lease != 0 {
+		l.leased = l.leased.with(f)
+	}
+	if f == FieldUnknown {
+		return
+	}
+	if kv.Lease == 0 {
+		l.leased = l.leased.without(f)
+	}
+	l.have = l.have.with(f)
+	if kv.Mod == l.Revision {
+		l.last = l.last.with(f)
+	}
+	l.bad = l.bad.without(f)
+	if !l.set(f, kv.Value) {
+		l.bad = l.bad.with(f)
+	}
+	if f == FieldUUID && kv.Create != l.Token {
+		l.Token = kv.Create
+		l.fresh = l.last
+	}
+	if l.Token != 0 && kv.Mod >= l.Token {
+		l.fresh = l.fresh.with(f)
+	}
+	if f == FieldAutoUnlockAt || f == FieldAliveAt {
+		l.paired = l.last.has(FieldAutoUnlockAt) && l.last.has(FieldAliveAt)
+	}
+}
+
+// Delete applies the deletion of one key at revision rev.
+func (l *Lock) Delete(f Field, rev int64) {
+	l.advance(rev)
+	l.Keys--
+	if f == FieldUnknown {
+		return
+	}
+	for _, s := range []*fieldSet{&l.have, &l.fresh, &l.last, &l.bad, &l.leased} {
+		*s = s.without(f)
+	}
+	switch f {
+	case FieldUUID:
+		l.Token, l.fresh = 0, 0
+	case FieldAliveAt, FieldAutoUnlockAt:
+		l.paired = false
+	}
+}
+
+// advance notes that something happened at revision rev. Only here, between
+// two revisions, does a lease on an unknown key end, so that the order within
+// one does not matter.
+func (l *Lock) advance(rev int64) {
+	if rev <= l.Revision {
+		return
+	}
+	l.Revision, l.last = rev, 0
+	if l.unknown() == 0 {
+		l.leased = l.leased.without(FieldUnknown)
+	}
+}
+
+// set keeps what a field's value says and tells whether it could be read.
+func (l *Lock) set(f Field, v []byte) bool {
+	switch f {
+	case FieldUUID:
+		if len(v) == 0 || len(v) > maxUUIDLen {
+			return false
+		}
+		l.uuid = parseUUID(v)
+	case FieldHostname:
+		l.hostname = intern(v)
+	case FieldOwner:
+		l.owner = intern(v)
+	case FieldLockedAt:
+		return read(v, &l.lockedAt)
+	case FieldAlertAt:
+		return read(v, &l.alertAt)
+	case FieldAliveAt:
+		return read(v, &l.aliveAt)
+	case FieldAutoUnlockAt:
+		return l.setAutoUnlockAt(v)
+	}
+	return true
+}
+
+func read(v []byte, into *Timestamp) bool {
+	t, err := ParseTimestamp(v)
+	*into = t
+	return err == nil
+}
+
+func (l *Lock) setAutoUnlockAt(v []byte) bool {
+	l.autoText = nil
+	if !read(v, &l.autoUnlockAt) {
+		return false
+	}
+	if string(l.autoUnlockAt.append(make([]byte, 0, 24))) != string(v) {
+		text := string(v)
+		l.autoText = &text
+	}
+	return true
+}

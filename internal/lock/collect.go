@@ -1,0 +1,69 @@
+package lock
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Builder makes a lock of the keys of a listing, all of which are taken at one
+// revision, in any order. Its size does not depend on how many there are. The
+// zero value is ready to use.
+//
+// The result is what Put and Delete would have made of the same history, except
+// for what a listing cannot tell: Revision knows no deletions, Large no values
+// that are gone, and a lease on an unknown key ends with that key.
+type Builder struct {
+	known   [len(fieldNames)]KV // by field; Mod is 0 where it was not seen
+	unknown int32
+	newest  int64
+	large   bool
+	leased  bool // an unknown key is
+}
+
+// Add takes a key; a field that is taken twice counts once. Values that decide
+// something are referenced until Lock is called, and copied there as far as they
+// are kept.
+func (b *Builder) Add(kv KV) {
+	b.newest = max(b.newest, kv.Mod)
+	b.large = b.large || len(kv.Value) >= largeValue
+	switch kv.Field {
+	case FieldUnknown:
+		b.unknown++
+		b.leased = b.leased || kv.Lease != 0
+		return
+	case FieldBacktrace, FieldPID, FieldPurpose:
+		kv.Value = nil
+	case FieldUUID:
+		// An acquisition is as old as its uuid key, even where that was
+		// written over since.
+		kv.Mod = kv.Create
+	}
+	b.known[kv.Field] = kv
+}
+
+// Lock returns the lock and empties the builder.
+func (b *Builder) Lock(name string) Lock {
+	l := Lock{Name: name, Keys: b.unknown, large: b.large}
+	if b.leased {
+		l.leased = l.leased.with(FieldUnknown)
+	}
+	slices.SortFunc(b.known[:], func(x, y KV) int { return cmp.Compare(x.Mod, y.Mod) })
+	for _, kv := range b.known {
+		if kv.Mod != 0 {
+			l.Keys++
+			l.put(kv)
+		}
+	}
+	l.advance(b.newest)
+	*b = Builder{}
+	return l
+}
+
+// Collect returns the lock that the keys of a listing make.
+func Collect(name string, kvs []KV) Lock {
+	var b Builder
+	for _, kv := range kvs {
+		b.Add(kv)
+	}
+	return b.Lock(name)
+}

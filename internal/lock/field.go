@@ -1,0 +1,84 @@
+package lock
+
+import "math/bits"
+
+// Field is the last segment of a lock's key.
+type Field uint8
+
+// The fields of protocol 1. FieldUnknown is every other last segment: such
+// keys are carried, shown and removed with their lock.
+const (
+	FieldUnknown Field = iota
+	FieldAlertAt
+	FieldAliveAt
+	FieldAutoUnlockAt
+	FieldBacktrace
+	FieldHostname
+	FieldLockedAt
+	FieldOwner
+	FieldPID
+	FieldPurpose
+	FieldUUID
+)
+
+// fieldNames is indexed by Field and in key order.
+var fieldNames = [...]string{
+	FieldAlertAt:      "alert_at",
+	FieldAliveAt:      "alive_at",
+	FieldAutoUnlockAt: "auto_unlock_at",
+	FieldBacktrace:    "backtrace",
+	FieldHostname:     "hostname",
+	FieldLockedAt:     "locked_at",
+	FieldOwner:        "owner",
+	FieldPID:          "pid",
+	FieldPurpose:      "purpose",
+	FieldUUID:         "uuid",
+}
+
+// ParseField returns the field that the last segment of a key names, or
+// FieldUnknown.
+func ParseField(segment []byte) Field {
+	// The conversion in a switch does not allocate.
+	switch string(segment) {
+	case "alert_at":
+		return FieldAlertAt
+	case "alive_at":
+		return FieldAliveAt
+	case "auto_unlock_at":
+		return FieldAutoUnlockAt
+	case "backtrace":
+		return FieldBacktrace
+	case "hostname":
+		return FieldHostname
+	case "locked_at":
+		return FieldLockedAt
+	case "owner":
+		return FieldOwner
+	case "pid":
+		return FieldPID
+	case "purpose":
+		return FieldPurpose
+	case "uuid":
+		return FieldUUID
+	}
+	return FieldUnknown
+}
+
+// String returns the field as it stands in a key, and "unknown" for
+// FieldUnknown.
+func (f Field) String() string {
+	if f == FieldUnknown || int(f) >= len(fieldNames) {
+		return "unknown"
+	}
+	return fieldNames[f]
+}
+
+// fieldSet is a set of fields.
+type fieldSet uint16
+
+func (s fieldSet) has(f Field) bool      { return s&(1<<f) != 0 }
+func (s fieldSet) len() int              { return bits.OnesCount16(uint16(s)) }
+func (s fieldSet) with(f Field) fieldSet { return s | 1<<f }
+func (s fieldSet) without(f Field) fieldSet {
+	return s &^ (1 << f)
+}

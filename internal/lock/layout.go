@@ -1,0 +1,104 @@
+package lock
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Layout knows where locks lie in etcd: <prefix><name>/<field>.
+type Layout struct {
+	prefix string
+}
+
+// NewLayout returns the layout below prefix, which must not be empty and must
+// end in a slash.
+func NewLayout(prefix string) (Layout, error) {
+	if prefix == "" || !strings.HasSuffix(prefix, "/") {
+		return Layout{}, fmt.Errorf("prefix %q: must end in a slash", prefix)
+	}
+	return Layout{prefix: prefix}, nil
+}
+
+// Prefix returns the prefix of all locks.
+func (l Layout) Prefix() string { return l.prefix }
+
+// End returns the first key behind all keys of the prefix.
+func (l Layout) End() string { return successor(l.prefix) }
+
+// Key returns the key of a lock's field.
+func (l Layout) Key(name, field string) string {
+	return l.prefix + name + "/" + field
+}
+
+// Range returns the half-open range of keys that begin with the lock's name
+// and a slash: its own keys, and those of names nested in it.
+func (l Layout) Range(name string) (from, end string) {
+	base := l.prefix + name
+	return base + "/", base + string(rune('/'+1))
+}
+
+// successor returns the first string behind all that begin with s; s ends in
+// a slash, so that its last byte can be raised.
+func successor(s string) string {
+	return s[:len(s)-1] + string(rune('/'+1))
+}
+
+// Split takes a key below the prefix apart. A key that belongs to no lock (no
+// name, no field, an empty segment, or a name that is not UTF-8) is not valid;
+// its name is then "/" and all of the key behind the prefix, which no valid
+// name equals. Both results point into key where the key is valid.
+func (l Layout) Split(key []byte) (name, field []byte, valid bool) {
+	rest := key[min(len(l.prefix), len(key)):]
+	i := bytes.LastIndexByte(rest, '/')
+	if i < 0 || i == len(rest)-1 || validName(rest[:i]) != nil {
+		return append([]byte{'/'}, rest...), nil, false
+	}
+	return rest[:i], rest[i+1:], true
+}
+
+var (
+	errNameEmpty   = errors.New("is empty")
+	errNameSegment = errors.New("has an empty segment")
+	errNameUTF8    = errors.New("is not UTF-8")
+)
+
+// ValidateName tells what is wrong with a lock's name, or nil: it must be
+// UTF-8 and none of its segments may be empty.
+func ValidateName(name string) error {
+	if err := validName([]byte(name)); err != nil {
+		return fmt.Errorf("lock name %q %w", Clip([]byte(name), 200), err)
+	}
+	return nil
+}
+
+func validName(name []byte) error {
+	switch {
+	case len(name) == 0:
+		return errNameEmpty
+	case name[0] == '/', name[len(name)-1] == '/', bytes.Contains(name, []byte("//")):
+		return errNameSegment
+	case !utf8.Valid(name):
+		return errNameUTF8
+	}
+	return nil
+}
+
+// Clip returns at most max bytes of v as valid UTF-8 and, where it cut,
+// appends an ellipsis of three bytes more. What stands in etcd is untrusted and
+// unbounded; this is how it enters logs and ledgers.
+func Clip(v []byte, max int) string {
+	head := v[:min(len(v), max+utf8.UTFMax)]
+	// A replacement is longer than the byte it stands for: cut afterwards.
+	s := strings.ToValidUTF8(string(head), "\uFFFD")
+	if len(head) == len(v) && len(s) <= max {
+		return s
+	}
+	cut := min(len(s), max)
+	for cut > 0 && cut < len(s) && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

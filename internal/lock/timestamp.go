@@ -1,0 +1,116 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Timestamps are plausible from 2001 to 2255. Below lie zeros and intervals,
+// above milliseconds, the usual mistake, which would make a lock live for
+// ever; and 9,999,999,999 s no longer fits into nanoseconds.
+const (
+	minSeconds = 1_000_000_000
+	maxSeconds = 9_000_000_000 // exclusive
+)
+
+// maxTimestampLen is far above any form that is read, and bounds the work.
+const maxTimestampLen = 64
+
+var (
+	errTimestampForm  = errors.New("neither seconds since the epoch nor RFC 3339")
+	errTimestampRange = fmt.Errorf("outside [%d, %d) seconds since the epoch", minSeconds, int64(maxSeconds))
+)
+
+// Timestamp is an instant in UTC nanoseconds since the epoch; 0 is none.
+type Timestamp int64
+
+// ParseTimestamp reads decimal seconds since the epoch, with or without a
+// fraction, or RFC 3339. Digits behind the nanosecond are cut off.
+func ParseTimestamp(v []byte) (Timestamp, error) {
+	if len(v) == 0 || len(v) > maxTimestampLen {
+		return 0, errTimestampForm
+	}
+	if t, ok, err := parseSeconds(v); ok {
+		return t, err
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(v))
+	if err != nil {
+		return 0, errTimestampForm
+	}
+	return plausible(t.Unix(), int64(t.Nanosecond()))
+}
+
+// parseSeconds tells by ok whether v has the form of decimal seconds.
+func parseSeconds(v []byte) (t Timestamp, ok bool, err error) {
+	var sec, nsec int64
+	i := 0
+	for ; i < len(v) && isDigit(v[i]); i++ {
+		sec = min(sec*10+int64(v[i]-'0'), maxSeconds)
+	}
+	if i == 0 {
+		return 0, false, nil
+	}
+	if i < len(v) {
+		if v[i] != '.' || i+1 == len(v) {
+			return 0, false, nil
+		}
+		unit := int64(time.Second) / 10
+		for i++; i < len(v); i++ {
+			if !isDigit(v[i]) {
+				return 0, false, nil
+			}
+			nsec += int64(v[i]-'0') * unit
+			unit /= 10
+		}
+	}
+	t, err = plausible(sec, nsec)
+	return t, true, err
+}
+
+func isDigit(b byte) bool { return '0' <= b && b <= '9' }
+
+func plausible(sec, nsec int64) (Timestamp, error) {
+	if sec < minSeconds || sec >= maxSeconds {
+		return 0, errTimestampRange
+	}
+	return Timestamp(sec*int64(time.Second) + nsec), nil
+}
+
+// TimestampOf returns t as a Timestamp.
+func TimestampOf(t time.Time) Timestamp { return Timestamp(t.UnixNano()) }
+
+// IsZero tells whether there is no timestamp.
+func (t Timestamp) IsZero() bool { return t == 0 }
+
+// Time returns the instant in UTC, and the zero time for none.
+func (t Timestamp) Time() time.Time {
+	if t == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(t)).UTC()
+}
+
+// Seconds returns the seconds since the epoch, as metrics want them.
+func (t Timestamp) Seconds() float64 { return float64(t) / float64(time.Second) }
+
+// String returns the form that clients write: decimal seconds with as many
+// digits of fraction as it takes.
+func (t Timestamp) String() string {
+	return string(t.append(make([]byte, 0, 24)))
+}
+
+func (t Timestamp) append(b []byte) []byte {
+	b = strconv.AppendInt(b, int64(t)/int64(time.Second), 10)
+	nsec := int64(t) % int64(time.Second)
+	if nsec == 0 {
+		return b
+	}
+	b = append(b, '.')
+	for unit := int64(time.Second) / 10; nsec > 0; unit /= 10 {
+		b = append(b, byte('0'+nsec/unit))
+		nsec %= unit
+	}
+	return b
+}

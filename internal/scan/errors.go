@@ -1,0 +1,93 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Reason is why a watch ended, or a listing did not come about: the label of
+// unlocker_watch_restarts_total.
+type Reason string
+
+// The reasons, each with its own path in recover.
+const (
+	ReasonCompacted  Reason = "compacted"         // the revision to go on from is gone
+	ReasonNoLeader   Reason = "no_leader"         // the member watched has no quorum
+	ReasonAuth       Reason = "auth"              // token expired, or authentication changed
+	ReasonPermission Reason = "permission_denied" // the role does not cover the prefix
+	ReasonStalled    Reason = "stalled"           // no sign of life for the freshness
+	ReasonEnded      Reason = "ended"             // closed without an error
+	ReasonRegressed  Reason = "regressed"         // another cluster, or an older history
+	ReasonTimeout    Reason = "timeout"           // a request ran into its deadline
+	ReasonDown       Reason = "unavailable"       // no member answers
+	ReasonOther      Reason = "other"
+)
+
+// Reasons lists all reasons, for metrics that are to begin at zero.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonCompacted, ReasonNoLeader, ReasonAuth, ReasonPermission, ReasonStalled,
+		ReasonEnded, ReasonRegressed, ReasonTimeout, ReasonDown, ReasonOther,
+	}
+}
+
+var (
+	errStalled   = errors.New("no event and no progress notice from the watch")
+	errEnded     = errors.New("watch closed by the server")
+	errRegressed = errors.New("etcd shows another cluster or an older revision")
+)
+
+// classify tells an error's class. Errors of a watch lose their type on the
+// way (errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch, see
+// etcd#12385), so that the text decides where the type does not.
+func classify(err error) Reason {
+	switch {
+	case errors.Is(err, errStalled):
+		return ReasonStalled
+	case errors.Is(err, errEnded):
+		return ReasonEnded
+	case errors.Is(err, errRegressed):
+		return ReasonRegressed
+	case errors.Is(err, context.DeadlineExceeded):
+		return ReasonTimeout
+	}
+	text := rpctypes.ErrorDesc(err)
+	for _, known := range []struct {
+		err    error
+		reason Reason
+	}{
+		{rpctypes.ErrGRPCCompacted, ReasonCompacted},
+		{rpctypes.ErrGRPCNoLeader, ReasonNoLeader},
+		{rpctypes.ErrGRPCPermissionDenied, ReasonPermission},
+		{rpctypes.ErrGRPCInvalidAuthToken, ReasonAuth},
+		{rpctypes.ErrGRPCAuthOldRevision, ReasonAuth},
+		{rpctypes.ErrGRPCUserEmpty, ReasonAuth},
+		{rpctypes.ErrGRPCUserNotFound, ReasonAuth},
+		{rpctypes.ErrGRPCAuthFailed, ReasonAuth},
+	} {
+		if strings.Contains(text, rpctypes.ErrorDesc(known.err)) {
+			return known.reason
+		}
+	}
+	switch code(err) {
+	case codes.DeadlineExceeded:
+		return ReasonTimeout
+	case codes.Unavailable:
+		return ReasonDown
+	}
+	return ReasonOther
+}
+
+// code returns the gRPC code of an error, which etcd's own type hides.
+func code(err error) codes.Code {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Code()
+	}
+	return status.Code(err)
+}

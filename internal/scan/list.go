@@ -1,0 +1,204 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// lister lists all keys below a prefix at one revision, and hands them on as
+// locks.
+type lister struct {
+	kv     clientv3.KV
+	layout lock.Layout
+	// patience is how long the server may take for the next part.
+	patience time.Duration
+	emit     func([]lock.Lock) error
+
+	open  []*openLock
+	free  []*openLock
+	batch []lock.Lock
+	keys  int
+}
+
+// openLock is a lock of which keys may still come: those of names nested in
+// it lie between its own.
+type openLock struct {
+	name  string
+	build lock.Builder
+}
+
+// batchLocks is how many locks go to the table at once: enough to make the
+// way there cheap, few enough to let others in between.
+const batchLocks = 512
+
+// run lists at revision rev and returns how many keys there were.
+func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
+	err = l.stream(ctx, rev)
+	if status.Code(err) == codes.Unimplemented {
+		err = l.pages(ctx, rev) // etcd before 3.7
+	}
+	if err != nil {
+		return l.keys, fmt.Errorf("list %s at revision %d: %w", l.layout.Prefix(), rev, err)
+	}
+	if err := l.closeUntil(""); err != nil {
+		return l.keys, err
+	}
+	return l.keys, l.flush()
+}
+
+// stream lists by one streamed answer.
+func (l *lister) stream(ctx context.Context, rev int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	chunks, err := l.kv.GetStream(ctx, l.layout.Prefix(), clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev))
+	if err != nil {
+		cancel(nil)
+		return err
+	}
+	// The client's goroutine ends only when its channel is read to the end.
+	defer func() {
+		cancel(nil)
+		for range chunks {
+		}
+	}()
+	watchdog := time.AfterFunc(l.patience, func() { cancel(context.DeadlineExceeded) })
+	defer watchdog.Stop()
+	for chunk := range chunks {
+		if err := chunk.Err(); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return err
+		}
+		watchdog.Reset(l.patience)
+		if err := l.add(chunk.Kvs); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// Pages grow and shrink so that each is worth its cost (the server counts all
+// keys that remain for each) and none gets out of hand where values are big.
+const (
+	firstPage  = 500
+	largePage  = 20_000
+	pageBudget = 8 << 20 // bytes
+)
+
+// pages lists page by page.
+func (l *lister) pages(ctx context.Context, rev int64) error {
+	limit := int64(firstPage)
+	from := l.layout.Prefix()
+	for {
+		page, err := l.page(ctx, from, rev, limit)
+		if err != nil {
+			return err
+		}
+		if err := l.add(page.Kvs); err != nil || !page.More || len(page.Kvs) == 0 {
+			return err
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+		limit = nextLimit(limit, page.Kvs)
+	}
+}
+
+func (l *lister) page(ctx context.Context, from string, rev, limit int64) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	defer cancel()
+	return l.kv.Get(ctx, from, clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev), clientv3.WithLimit(limit))
+}
+
+func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
+	size := 0
+	for _, kv := range kvs {
+		size += len(kv.Key) + len(kv.Value)
+	}
+	fits := int64(len(kvs)) * pageBudget / int64(max(size, 1))
+	return max(1, min(2*limit, fits, largePage))
+}
+
+// add takes keys in their order.
+func (l *lister) add(kvs []*mvccpb.KeyValue) error {
+	l.keys += len(kvs)
+	for _, kv := range kvs {
+		name, field, valid := l.layout.Split(kv.Key)
+		o, err := l.openFor(name, kv.Key)
+		if err != nil {
+			return err
+		}
+		key := toKV(kv)
+		if valid {
+			key.Field = lock.ParseField(field)
+		}
+		o.build.Add(key)
+	}
+	return nil
+}
+
+func toKV(kv *mvccpb.KeyValue) lock.KV {
+	return lock.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
+}
+
+// openFor returns the open lock of a key, which is the newest one where keys
+// come in order, and closes those that can get no more.
+func (l *lister) openFor(name, key []byte) (*openLock, error) {
+	if n := len(l.open); n > 0 && l.open[n-1].name == string(name) {
+		return l.open[n-1], nil
+	}
+	if err := l.closeUntil(string(key[len(l.layout.Prefix()):])); err != nil {
+		return nil, err
+	}
+	if n := len(l.open); n > 0 && l.open[n-1].name == string(name) {
+		return l.open[n-1], nil
+	}
+	o := l.take()
+	o.name = string(name)
+	l.open = append(l.open, o)
+	return o, nil
+}
+
+func (l *lister) take() *openLock {
+	n := len(l.free)
+	if n == 0 {
+		return &openLock{}
+	}
+	o := l.free[n-1]
+	l.free = l.free[:n-1]
+	return o
+}
+
+// closeUntil closes all open locks that key does not lie in.
+func (l *lister) closeUntil(key string) error {
+	for n := len(l.open) - 1; n >= 0; n-- {
+		o := l.open[n]
+		if len(key) > len(o.name) && key[len(o.name)] == '/' && strings.HasPrefix(key, o.name) {
+			return nil
+		}
+		l.open = l.open[:n]
+		l.batch = append(l.batch, o.build.Lock(o.name))
+		l.free = append(l.free, o)
+		if len(l.batch) == batchLocks {
+			if err := l.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lister) flush() error {
+	if len(l.batch) == 0 {
+		return nil
+	}
+	defer func() { l.batch = l.batch[:0] }()
+	return l.emit(l.batch)
+}

@@ -1,0 +1,83 @@
+package scan
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+// Status tells what the scanner sees of etcd.
+type Status struct {
+	// Listed: a first listing is done.
+	Listed bool
+	// Connected: a watch is up and has shown a sign of life.
+	Connected bool
+	// Revision is the newest of etcd's that was seen.
+	Revision int64
+	// Progress is when the watch last showed an event or a progress notice,
+	// Resynced when the last full listing ended; zero for never.
+	Progress, Resynced time.Time
+	// Restarts counts the failures by reason; LastError is the newest one.
+	Restarts  map[Reason]uint64
+	LastError error
+}
+
+type view struct {
+	mu sync.Mutex
+	Status
+	reason Reason
+	told   time.Time
+}
+
+func newView() view {
+	restarts := make(map[Reason]uint64)
+	for _, r := range Reasons() {
+		restarts[r] = 0
+	}
+	return view{Status: Status{Restarts: restarts}}
+}
+
+// Status may be called concurrently with Run.
+func (s *Scanner) Status() Status {
+	s.status.mu.Lock()
+	defer s.status.mu.Unlock()
+	st := s.status.Status
+	st.Restarts = maps.Clone(st.Restarts)
+	return st
+}
+
+func (s *view) listed(rev int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Listed, s.Revision, s.Resynced = true, max(s.Revision, rev), time.Now()
+}
+
+func (s *view) progressed(rev int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Connected, s.Revision, s.Progress = true, rev, time.Now()
+	s.LastError, s.reason = nil, ""
+}
+
+func (s *view) disconnected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Connected = false
+}
+
+// retellAfter is how often a failure that lasts is logged as a warning.
+const retellAfter = time.Minute
+
+// failed counts a failure and tells whether it is worth a warning: the first
+// of its reason, or one that lasts.
+func (s *view) failed(reason Reason, err error) (tell bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Restarts[reason]++
+	s.LastError = err
+	tell = reason != s.reason || time.Since(s.told) >= retellAfter
+	if tell {
+		s.reason, s.told = reason, time.Now()
+	}
+	return tell
+}

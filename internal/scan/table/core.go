@@ -1,0 +1,304 @@
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Event is one key written or deleted, in the order of etcd's history.
+type Event struct {
+	// Name is the lock's, as Layout.Split gives it; it is copied where kept.
+	Name []byte
+	// KV is the key. Of a deleted one only Field and Mod count.
+	KV      lock.KV
+	Deleted bool
+}
+
+// Gone tells that a lock which Take had given out was seen to vanish.
+type Gone struct {
+	Name string
+	// Token is that of the lock given out; 0 for an orphan.
+	Token int64
+	// Revision is that of the deletion; 0 where only a listing told.
+	Revision int64
+	// At is when it was seen, by the wall clock.
+	At time.Time
+}
+
+// core is the table without its goroutine: no locking, no waiting.
+type core struct {
+	options Options
+	clock   clock
+
+	locks   map[string]*entry
+	pending index
+	ready   index
+	overdue index
+	touched []*entry
+	gone    []Gone
+
+	counts  [lock.NumStates]int
+	backlog int
+	totals  totals
+
+	listing listing
+}
+
+// totals are counters since the start.
+type totals struct {
+	acquired, renewed, released, drift uint64
+}
+
+func newCore(o Options) *core {
+	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}}
+	c.clock = clock{base: time.Now(), wall: o.Now}
+	c.clock.stepped(c.clock.read())
+	pos := func(e *entry) *int32 { return &e.pos }
+	c.pending = index{key: func(e *entry) int64 { return int64(e.wake) }, pos: pos}
+	c.ready = index{key: func(e *entry) int64 { return int64(e.due) }, pos: pos}
+	c.overdue = index{
+		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
+		pos: func(e *entry) *int32 { return &e.overduePos },
+	}
+	return c
+}
+
+// apply takes events in order. Those that the listing held already are dropped.
+func (c *core) apply(events []Event) {
+	now := c.now()
+	for i := range events {
+		if ev := &events[i]; ev.KV.Mod > c.listing.revision {
+			c.applyOne(ev, now)
+		}
+	}
+	c.settle(now)
+}
+
+func (c *core) applyOne(ev *Event, now reading) {
+	e := c.locks[string(ev.Name)]
+	if e == nil {
+		if ev.Deleted {
+			return // never seen, or already known to be gone
+		}
+		e = &entry{Lock: lock.Lock{Name: string(ev.Name)}, state: none}
+		c.locks[e.Name] = e
+	}
+	c.touch(e)
+	token, deadline, removable := e.Token, e.AutoUnlockAt(), e.Removable()
+	if ev.Deleted {
+		if token != 0 && ev.KV.Field == lock.FieldUUID {
+			c.released(e, ev.KV.Mod, now)
+		}
+		e.Delete(ev.KV.Field, ev.KV.Mod)
+	} else {
+		e.Put(ev.KV)
+	}
+	switch {
+	case e.Token != 0 && e.Token != token:
+		c.totals.acquired++
+	case e.Token != 0 && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
+		c.totals.renewed++
+	}
+	if e.Token != token || e.AutoUnlockAt() != deadline || e.Removable() != removable || e.Token == 0 {
+		c.forgetDue(e)
+	}
+}
+
+// forgetDue is for a new deadline: the old one's instant, and what was tried,
+// say nothing about it.
+func (c *core) forgetDue(e *entry) {
+	e.due = 0
+	if e.phase != handed {
+		c.setPhase(e, waiting)
+	}
+}
+
+// released takes note of the end of a lock, seen at revision rev, or by a
+// listing, rev being 0.
+func (c *core) released(e *entry, rev int64, now reading) {
+	if at := e.LockedAt(); !at.IsZero() {
+		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
+	}
+	if e.phase == handed {
+		c.vanished(e, rev, now)
+		return
+	}
+	c.totals.released++
+}
+
+// vanished tells whoever took the lock that it is gone.
+func (c *core) vanished(e *entry, rev int64, now reading) {
+	c.gone = append(c.gone, Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()})
+	c.setPhase(e, waiting)
+}
+
+// touch is called before a lock changes. It takes the lock out of the indexes
+// whose keys the change may move: a heap bears only one misplaced key at a time.
+func (c *core) touch(e *entry) {
+	if e.touched {
+		return
+	}
+	e.touched = true
+	c.touched = append(c.touched, e)
+	c.overdue.remove(e)
+	if e.phase == ready {
+		c.setPhase(e, waiting)
+	}
+}
+
+// settle brings the indexes in line with the locks that were touched.
+func (c *core) settle(now reading) {
+	for i, e := range c.touched {
+		c.touched[i] = nil
+		e.touched = false
+		e.attempts = 0
+		if e.Keys <= 0 {
+			c.drop(e, now)
+			continue
+		}
+		c.schedule(e, now)
+	}
+	c.touched = c.touched[:0]
+}
+
+// drop forgets a lock of which no key is left.
+func (c *core) drop(e *entry, now reading) {
+	if e.phase == handed {
+		c.vanished(e, e.Revision, now)
+	}
+	c.setState(e, none)
+	c.setPhase(e, waiting)
+	c.pending.remove(e)
+	c.overdue.remove(e)
+	delete(c.locks, e.Name)
+	c.listing.bury(e.Name)
+}
+
+// schedule computes a lock's state and its next transition.
+func (c *core) schedule(e *entry, now reading) {
+	c.setState(e, e.State(now.wall))
+	since := e.OverdueSince()
+	if since != 0 && since <= now.wall {
+		c.overdue.set(e)
+	} else {
+		c.overdue.remove(e)
+	}
+	e.due = max(e.due, c.dueAt(e, now))
+	if e.phase == handed && e.due <= now.mono {
+		return // still with whoever took it
+	}
+	if e.due == never && e.phase == parked {
+		return
+	}
+	c.wakeAt(e, c.nextWake(e, now), now)
+}
+
+// dueAt returns when a lock is to be handed out, as far as its deadline says.
+func (c *core) dueAt(e *entry, now reading) instant {
+	switch {
+	case !e.Removable():
+		return never
+	case e.Token != 0:
+		return now.at(c.options.Due(&e.Lock))
+	case e.due != 0:
+		return e.due
+	}
+	return now.mono + instant(c.options.OrphanGrace)
+}
+
+// nextWake returns the next instant at which something about the lock changes
+// by itself.
+func (c *core) nextWake(e *entry, now reading) instant {
+	wake := e.due
+	for _, t := range []lock.Timestamp{e.OverdueSince(), e.AlertAt(), e.AutoUnlockAt()} {
+		if t > now.wall {
+			wake = min(wake, now.at(t))
+		}
+	}
+	return wake
+}
+
+// wakeAt puts e where it waits: for its next transition, or, where it is due,
+// for somebody to take it.
+func (c *core) wakeAt(e *entry, wake instant, now reading) {
+	switch {
+	case e.due <= now.mono:
+		if e.phase != ready {
+			c.setPhase(e, ready)
+		}
+		c.ready.set(e)
+	case wake == never:
+		c.setPhase(e, waiting)
+		c.pending.remove(e)
+	default:
+		if e.phase != retrying || e.attempts == 0 {
+			c.setPhase(e, waiting)
+		}
+		e.wake = wake
+		c.pending.set(e)
+	}
+}
+
+// setPhase moves e out of the index of its old phase and keeps the backlog.
+func (c *core) setPhase(e *entry, p phase) {
+	if (e.phase == ready) != (p == ready) {
+		if e.phase == ready {
+			c.ready.remove(e)
+		} else {
+			c.pending.remove(e)
+		}
+	}
+	c.backlog += inBacklog(p) - inBacklog(e.phase)
+	e.phase = p
+}
+
+func inBacklog(p phase) int {
+	if p == waiting {
+		return 0
+	}
+	return 1
+}
+
+// none is the state of an entry that is not counted yet, or no longer.
+const none = lock.NumStates
+
+func (c *core) setState(e *entry, s lock.State) {
+	if e.state != none {
+		c.counts[e.state]--
+	}
+	if s != none {
+		c.counts[s]++
+	}
+	e.state = s
+}
+
+// now reads the clocks and, where the wall clock stepped, computes every
+// instant anew: of the old and the new one the later stands.
+func (c *core) now() reading {
+	now := c.clock.read()
+	if c.clock.stepped(now) {
+		for _, e := range c.locks {
+			c.schedule(e, now)
+		}
+	}
+	return now
+}
+
+// advance lets time pass: every lock whose transition came is scheduled anew.
+func (c *core) advance() {
+	now := c.now()
+	for e := c.pending.top(); e != nil && e.wake <= now.mono; e = c.pending.top() {
+		c.schedule(e, now)
+	}
+}
+
+// sleep returns how long nothing changes by itself.
+func (c *core) sleep() time.Duration {
+	e := c.pending.top()
+	if e == nil {
+		return math.MaxInt64
+	}
+	return max(0, time.Duration(e.wake)-time.Since(c.clock.base))
+}

@@ -1,0 +1,82 @@
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// entry is a lock and where it stands in the indexes. A million of these are
+// kept: every field counts.
+type entry struct {
+	lock.Lock
+	// due is the monotonic instant from which on the lock is to be handed out.
+	// It only moves later while the lock's deadline stays the same.
+	due instant
+	// wake is the lock's next transition, its key in the pending index.
+	wake instant
+	// pos is the place in the pending or the ready index, overduePos that in
+	// the overdue index.
+	pos, overduePos int32
+	// generation is that of the last listing that held the lock.
+	generation uint8
+	attempts   uint8
+	state      lock.State
+	phase      phase
+	touched    bool
+}
+
+// phase is how far a lock is on its way to removal.
+type phase uint8
+
+const (
+	waiting  phase = iota // not due, in pending if it has a next transition
+	ready                 // due, in the ready index
+	handed                // given out by Take
+	retrying              // put back by Postpone, in pending
+	parked                // put back for good; only a change wakes it
+)
+
+// instant is monotonic time in nanoseconds since the table was made.
+type instant int64
+
+const never instant = math.MaxInt64
+
+// clock reads both clocks at once.
+type clock struct {
+	base time.Time
+	wall func() time.Time
+	// last is wall minus monotonic time when steps were last looked for.
+	last time.Duration
+}
+
+// reading is one look at both clocks.
+type reading struct {
+	mono instant
+	wall lock.Timestamp
+}
+
+func (c *clock) read() reading {
+	return reading{mono: instant(time.Since(c.base)), wall: lock.TimestampOf(c.wall())}
+}
+
+// maxDrift is how far wall and monotonic time may part before that is taken
+// for a step of the wall clock.
+const maxDrift = 2 * time.Second
+
+// stepped tells whether the wall clock stepped since the last call that said
+// so. Slow drift adds up to a step as well.
+func (c *clock) stepped(now reading) bool {
+	apart := time.Duration(now.wall) - time.Duration(now.mono)
+	if d := apart - c.last; -maxDrift <= d && d <= maxDrift {
+		return false
+	}
+	c.last = apart
+	return true
+}
+
+// at turns a wall-clock deadline into a monotonic instant.
+func (r reading) at(t lock.Timestamp) instant {
+	return r.mono + instant(t-r.wall)
+}

@@ -1,0 +1,95 @@
+package table
+
+import "container/heap"
+
+// index is a heap of entries that knows where each entry stands, so that a
+// change of key costs O(log n).
+type index struct {
+	entries []*entry
+	key     func(*entry) int64
+	// pos is where an entry keeps its place in this index, counted from 1; 0
+	// is "not in it".
+	pos func(*entry) *int32
+}
+
+func (x *index) Len() int           { return len(x.entries) }
+func (x *index) Less(i, j int) bool { return x.key(x.entries[i]) < x.key(x.entries[j]) }
+func (x *index) Swap(i, j int) {
+	x.entries[i], x.entries[j] = x.entries[j], x.entries[i]
+	*x.pos(x.entries[i]), *x.pos(x.entries[j]) = int32(i+1), int32(j+1)
+}
+
+// Push is for container/heap; use set.
+func (x *index) Push(v any) {
+	e := v.(*entry)
+	x.entries = append(x.entries, e)
+	*x.pos(e) = int32(len(x.entries))
+}
+
+// Pop is for container/heap; use remove.
+func (x *index) Pop() any {
+	n := len(x.entries) - 1
+	e := x.entries[n]
+	x.entries[n] = nil
+	x.entries = x.entries[:n]
+	*x.pos(e) = 0
+	return e
+}
+
+// set puts e into the index, or to its new place after its key changed.
+func (x *index) set(e *entry) {
+	if p := *x.pos(e); p != 0 {
+		heap.Fix(x, int(p-1))
+		return
+	}
+	heap.Push(x, e)
+}
+
+func (x *index) remove(e *entry) {
+	if p := *x.pos(e); p != 0 {
+		heap.Remove(x, int(p-1))
+	}
+}
+
+// top returns the entry with the least key, or nil.
+func (x *index) top() *entry {
+	if len(x.entries) == 0 {
+		return nil
+	}
+	return x.entries[0]
+}
+
+// least calls f with the n entries of the least keys, in order, in
+// O(n log n) and without changing the index.
+func (x *index) least(n int, f func(*entry)) {
+	if len(x.entries) == 0 {
+		return
+	}
+	frontier := &frontier{index: x, at: []int{0}}
+	for ; n > 0 && frontier.Len() > 0; n-- {
+		i := heap.Pop(frontier).(int)
+		f(x.entries[i])
+		for _, child := range []int{2*i + 1, 2*i + 2} {
+			if child < len(x.entries) {
+				heap.Push(frontier, child)
+			}
+		}
+	}
+}
+
+// frontier is the heap of places whose parents were visited already.
+type frontier struct {
+	*index
+	at []int
+}
+
+func (f *frontier) Len() int           { return len(f.at) }
+func (f *frontier) Less(i, j int) bool { return f.index.Less(f.at[i], f.at[j]) }
+func (f *frontier) Swap(i, j int)      { f.at[i], f.at[j] = f.at[j], f.at[i] }
+func (f *frontier) Push(v any)         { f.at = append(f.at, v.(int)) }
+func (f *frontier) Pop() any {
+	n := len(f.at) - 1
+	i := f.at[n]
+	f.at = f.at[:n]
+	return i
+}

@@ -1,0 +1,113 @@
+package table
+
+import "github.com/etcd-unlocker/unlocker/internal/lock"
+
+// listing is the state of the newest listing, finished or under way.
+type listing struct {
+	// revision is the one at which the keys were listed; events up to it are
+	// known.
+	revision   int64
+	generation uint8
+	// beside is set where a watch goes on during the listing, so that a
+	// difference is a drift.
+	beside bool
+	// first: nothing was known before, so that nothing is new.
+	first bool
+	// buried holds the locks that vanished while the listing was under way; nil
+	// where none is.
+	buried map[string]struct{}
+}
+
+func (l *listing) bury(name string) {
+	if l.buried != nil {
+		l.buried[name] = struct{}{}
+	}
+}
+
+// begin starts a listing of all keys at a revision. Where beside is set, the
+// table must have seen every event up to that revision.
+func (c *core) begin(revision int64, beside bool) {
+	c.listing = listing{
+		revision:   revision,
+		generation: c.listing.generation + 1,
+		beside:     beside,
+		first:      c.listing.first,
+		buried:     make(map[string]struct{}),
+	}
+}
+
+// list takes locks as they were at the revision of the listing.
+func (c *core) list(locks []lock.Lock) {
+	now := c.now()
+	for i := range locks {
+		c.listOne(&locks[i], now)
+	}
+	c.settle(now)
+}
+
+func (c *core) listOne(l *lock.Lock, now reading) {
+	e := c.locks[l.Name]
+	if e == nil {
+		if _, gone := c.listing.buried[l.Name]; gone {
+			return
+		}
+		e = &entry{Lock: lock.Lock{Name: l.Name}, state: none}
+		c.locks[e.Name] = e
+	}
+	e.generation = c.listing.generation
+	if e.Revision > c.listing.revision || e.state != none && same(&e.Lock, l) {
+		return
+	}
+	c.touch(e)
+	c.countUnseen(e, l, now)
+	e.Lock = *l
+	c.forgetDue(e)
+}
+
+// same tells whether a listing shows the lock as it is known. The revision of
+// a listing may be lower: it does not show when keys were deleted.
+func same(known, listed *lock.Lock) bool {
+	return known.Token == listed.Token && known.Keys == listed.Keys && listed.Revision <= known.Revision
+}
+
+// countUnseen accounts for what must have happened while nobody watched.
+func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
+	if c.listing.beside {
+		c.totals.drift++
+	}
+	if e.Token != 0 && e.Token != l.Token {
+		c.released(e, 0, now)
+	}
+	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
+		c.totals.acquired++
+	}
+}
+
+// end finishes a listing: what it did not hold is gone, unless it came later.
+func (c *core) end() {
+	now := c.now()
+	for _, e := range c.locks {
+		if e.generation == c.listing.generation || e.Revision > c.listing.revision {
+			continue
+		}
+		if c.listing.beside {
+			c.totals.drift++
+		}
+		if e.Token != 0 {
+			c.released(e, 0, now)
+		}
+		c.drop(e, now)
+	}
+	c.listing.buried = nil
+	c.listing.first = false
+}
+
+// forget drops all locks, as after a restore: what was known is of another
+// history.
+func (c *core) forget() {
+	now := c.now()
+	for _, e := range c.locks {
+		c.drop(e, now)
+	}
+	c.listing = listing{first: true}
+}

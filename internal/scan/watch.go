@@ -1,0 +1,133 @@
+package scan
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+// watching is one watch, with the goroutines beside it.
+type watching struct {
+	*Scanner
+	watcher clientv3.Watcher
+	// seen is the revision up to which every event was handed to the table.
+	seen atomic.Int64
+}
+
+// watch follows the prefix from revision rev, which the table has, until that
+// fails. It starts at rev and not behind it: on an idle cluster a watch that
+// starts ahead of the store gets no progress notice, and would look dead. The
+// events of rev itself, which the listing held, are dropped by the table.
+func (s *Scanner) watch(ctx context.Context, rev int64) error {
+	// A watcher of its own: a new watch on an old stream fails once the stream's
+	// token has expired (etcd#12385).
+	w := &watching{Scanner: s, watcher: clientv3.NewWatcher(s.Client)}
+	w.seen.Store(rev)
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	var beside sync.WaitGroup
+	defer func() {
+		cancel(nil)
+		_ = w.watcher.Close()
+		beside.Wait()
+	}()
+	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
+	beside.Go(func() { w.askProgress(ctx) })
+	if s.Resync > 0 {
+		beside.Go(func() { w.resync(ctx, cancel) })
+	}
+	return w.follow(ctx, events)
+}
+
+// follow hands events to the table until the watch fails or falls silent.
+func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan) error {
+	silence := time.NewTimer(w.Freshness)
+	defer silence.Stop()
+	var batch []table.Event
+	for {
+		select {
+		case r, ok := <-responses:
+			if err := w.check(ctx, &r, ok); err != nil {
+				return err
+			}
+			batch = w.events(batch[:0], r.Events)
+			if err := w.Table.Apply(ctx, batch); err != nil {
+				return err
+			}
+			w.progressed(&r)
+			silence.Reset(w.Freshness)
+		case <-silence.C:
+			return errStalled
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// check returns why the watch cannot go on after a response.
+func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !ok:
+		return errEnded
+	case r.Err() != nil:
+		return r.Err()
+	case r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != w.cluster:
+		return errRegressed
+	}
+	return nil
+}
+
+// progressed notes how far the watch has come. The header of a response with
+// events may be far ahead of them; that of a progress notice is not.
+func (w *watching) progressed(r *clientv3.WatchResponse) {
+	seen := r.Header.GetRevision()
+	if n := len(r.Events); n > 0 {
+		seen = r.Events[n-1].Kv.ModRevision
+	} else if !r.IsProgressNotify() {
+		return
+	}
+	if seen > w.seen.Load() {
+		w.seen.Store(seen)
+	}
+	w.revision = max(w.revision, seen)
+	w.status.progressed(w.revision)
+}
+
+// events turns etcd's events into the table's.
+func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
+	for _, ev := range from {
+		name, field, valid := w.Layout.Split(ev.Kv.Key)
+		e := table.Event{Name: name, KV: toKV(ev.Kv), Deleted: ev.Type == mvccpb.Event_DELETE}
+		if valid {
+			e.KV.Field = lock.ParseField(field)
+		}
+		into = append(into, e)
+	}
+	return into
+}
+
+// askProgress asks for progress notices, several in the time of the freshness.
+// It runs beside follow because the call blocks while the stream reconnects.
+// The context must be the watch's own: etcd's client keys its streams by it.
+func (w *watching) askProgress(ctx context.Context) {
+	tick := time.NewTicker(w.Freshness / 4)
+	defer tick.Stop()
+	for {
+		if w.watcher.RequestProgress(ctx) != nil && ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
