@@ -129,11 +129,18 @@ func (c *Client) Close() error {
 func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOption {
 	reconnect := backoff.DefaultConfig
 	reconnect.MaxDelay = maxReconnectDelay
-	return []grpc.DialOption{
+	opts := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
-		grpc.WithChainUnaryInterceptor(bound(o.RequestTimeout), l.intercept, m.UnaryClientInterceptor()),
+		grpc.WithUnaryInterceptor(l.intercept),
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
 	}
+	if o.TLS.ServerName != "" {
+		// gRPC verifies against the name clientv3's resolver gives each address, the
+		// endpoint's host, and overwrites tls.Config.ServerName with it; only the
+		// authority stands above.
+		opts = append(opts, grpc.WithAuthority(o.TLS.ServerName))
+	}
+	return opts
 }
 
 func newMetrics() *grpcprom.ClientMetrics {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +21,7 @@ func (o *Options) validate() error {
 	case o.RequestTimeout <= 0:
 		return fmt.Errorf("etcd.request_timeout: must be positive, not %s", o.RequestTimeout)
 	}
-	return errors.Join(o.validateEndpoints(), o.validateUser())
+	return cmp.Or(o.validateEndpoints(), o.validateUser())
 }
 
 func (o *Options) validateUser() error {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,7 +18,7 @@ import (
 // (etcd#11555): after a change of the CA, restart.
 type TLS struct {
 	CAFile, CertFile, KeyFile string
-	// ServerName is expected in the server's certificate instead of the endpoint's host.
+	// ServerName is expected in the certificates of all endpoints instead of their hosts.
 	ServerName string
 }
 
@@ -29,7 +30,7 @@ func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 	if !t.used() {
 		return nil, nil
 	}
-	if err := errors.Join(t.checkCA(), t.checkPair()); err != nil {
+	if err := cmp.Or(t.checkCA(), t.checkPair()); err != nil {
 		return nil, err
 	}
 	info := transport.TLSInfo{
@@ -43,7 +44,19 @@ func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd.tls: %w", err)
 	}
+	if t.CertFile == "" {
+		cfg.GetClientCertificate = noClientCertificate(lg)
+	}
 	return cfg, nil
+}
+
+// noClientCertificate goes on without one, which some servers allow. It says so, since
+// those that do not may just hang up: all that gRPC tells is often a broken pipe.
+func noClientCertificate(lg *slog.Logger) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		lg.Warn("etcd asks for a client certificate and etcd.tls.cert_file is not set")
+		return &tls.Certificate{}, nil
+	}
 }
 
 func (t TLS) checkCA() error {

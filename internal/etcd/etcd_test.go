@@ -1,0 +1,180 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+func options(endpoint string) Options {
+	return Options{
+		Endpoints:      []string{endpoint},
+		DialTimeout:    5 * time.Second,
+		RequestTimeout: 5 * time.Second,
+	}
+}
+
+func mustNew(t *testing.T, o Options) *Client {
+	t.Helper()
+	c, err := New(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func mustProxy(t *testing.T, target string) *localetcd.Proxy {
+	t.Helper()
+	p, err := localetcd.NewProxy(target)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func eventuallyPut(t *testing.T, c *Client, key string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, err := c.Put(t.Context(), key, "v")
+		return err == nil
+	}, patience, 50*time.Millisecond)
+}
+
+func TestStartsWithoutEtcdAndRecovers(t *testing.T) {
+	cluster := localetcd.ForTest(t, localetcd.Options{})
+	cluster.Kill(0)
+	for name, o := range map[string]Options{
+		"anonymous": options(cluster.Addr(0)),
+		"with user": func() Options {
+			o := options(cluster.Addr(0))
+			o.Username, o.Password = "u", "p" // etcd without auth ignores them
+			return o
+		}(),
+	} {
+		o.RequestTimeout = 300 * time.Millisecond
+		began := time.Now()
+		c := mustNew(t, o)
+		require.Less(t, time.Since(began), 200*time.Millisecond, name)
+
+		_, err := c.Put(t.Context(), "k", "v")
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
+		require.ErrorContains(t, err, "connection refused", name)
+		require.NoError(t, cluster.Restart(t.Context()), name)
+		eventuallyPut(t, c, "k")
+		cluster.Kill(0)
+	}
+}
+
+func TestCallOnHangingConnectionEnds(t *testing.T) {
+	cluster := localetcd.ForTest(t, localetcd.Options{})
+	proxy := mustProxy(t, cluster.Addr(0))
+	o := options(proxy.Addr())
+	o.RequestTimeout = 300 * time.Millisecond
+	c := mustNew(t, o)
+	eventuallyPut(t, c, "k")
+
+	proxy.Blackhole()
+	for name, call := range map[string]func(context.Context) error{
+		"read":  func(ctx context.Context) error { _, err := c.Get(ctx, "k"); return err },
+		"write": func(ctx context.Context) error { _, err := c.Put(ctx, "k", "v"); return err },
+		"alarm": func(ctx context.Context) error { _, err := c.AlarmList(ctx); return err },
+		"lease": func(ctx context.Context) error { _, err := c.Grant(ctx, 10); return err },
+	} {
+		began := time.Now()
+		require.ErrorIs(t, call(t.Context()), context.DeadlineExceeded, name)
+		require.Less(t, time.Since(began), 2*o.RequestTimeout, name)
+	}
+}
+
+func TestCallersDeadlineWins(t *testing.T) {
+	c := mustNew(t, options("127.0.0.1:1"))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := c.Get(ctx, "k")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "no answer from etcd to Range")
+	require.Less(t, time.Since(began), time.Second)
+}
+
+func TestCancelledCallEnds(t *testing.T) {
+	c := mustNew(t, options("127.0.0.1:1"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.Get(ctx, "k")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// The answer is lost, the transaction is done: it must not be sent again, and the
+// caller must hear that nobody knows.
+func TestTransactionWithoutAnswerIsSentOnce(t *testing.T) {
+	cluster := localetcd.ForTest(t, localetcd.Options{})
+	direct, err := cluster.Client()
+	require.NoError(t, err)
+	proxy := mustProxy(t, cluster.Addr(0))
+	registry := prometheus.NewRegistry()
+	o := options(proxy.Addr())
+	o.RequestTimeout, o.Registerer = 300*time.Millisecond, registry
+	c := mustNew(t, o)
+	eventuallyPut(t, c, "other")
+
+	proxy.HoldReplies()
+	_, err = c.Txn(t.Context()).Then(clientv3.OpPut("k", "v")).Commit()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	got, err := direct.Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.Len(t, got.Kvs, 1)
+	require.EqualValues(t, 1, got.Kvs[0].Version)
+	require.EqualValues(t, 1, started(t, registry, "Txn"))
+}
+
+func TestMetrics(t *testing.T) {
+	cluster := localetcd.ForTest(t, localetcd.Options{})
+	registry := prometheus.NewPedanticRegistry()
+	o := options(cluster.Addr(0))
+	o.Registerer = registry
+	c, err := New(o)
+	require.NoError(t, err)
+	_, err = c.Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, started(t, registry, "Range"))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+	}
+	require.Subset(t, names, []string{"grpc_client_handled_total", "grpc_client_handling_seconds"})
+
+	_, err = New(o)
+	require.ErrorContains(t, err, "register etcd client metrics")
+	require.NoError(t, c.Close())
+	again, err := New(o)
+	require.NoError(t, err, "Close must free the names")
+	require.NoError(t, again.Close())
+}
+
+// started is grpc_client_started_total of one method.
+func started(t *testing.T, g prometheus.Gatherer, method string) float64 {
+	t.Helper()
+	families, err := g.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "grpc_client_started_total" && l.GetName() == "grpc_method" && l.GetValue() == method {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,145 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// secure is one member that wants a client certificate of ca.
+type secure struct {
+	cluster *localetcd.Cluster
+	ca      *ca
+	dir     string
+	caFile  string
+}
+
+func newSecure(t *testing.T) *secure {
+	t.Helper()
+	s := &secure{ca: newCA(t, "good"), dir: t.TempDir()}
+	s.caFile = s.ca.file(t, s.dir)
+	server := s.ca.issue(t, s.dir, "server")
+	s.cluster = localetcd.ForTest(t, localetcd.Options{
+		TLS: localetcd.TLS{CertFile: server.cert, KeyFile: server.key, CAFile: s.caFile},
+	})
+	return s
+}
+
+func (s *secure) options(endpoint string, p pair) Options {
+	o := options(endpoint)
+	o.TLS = TLS{CAFile: s.caFile, CertFile: p.cert, KeyFile: p.key}
+	return o
+}
+
+func TestTLS(t *testing.T) {
+	s := newSecure(t)
+	bad := newCA(t, "bad")
+	good := s.ca.issue(t, s.dir, "client")
+	for name, tt := range map[string]struct {
+		edit func(*Options)
+		want string // of the error; empty: success
+	}{
+		"client certificate": {func(*Options) {}, ""},
+		"https endpoint":     {func(o *Options) { o.Endpoints = s.cluster.Endpoints() }, ""},
+		"wrong CA":           {func(o *Options) { o.TLS.CAFile = bad.file(t, s.dir) }, "x509: certificate signed by unknown authority"},
+		"server not trusted": {func(o *Options) { o.TLS.CAFile = "" }, "x509: certificate signed by unknown authority"},
+		"server name": {func(o *Options) {
+			_, port, _ := strings.Cut(s.cluster.Addr(0), ":")
+			o.Endpoints, o.TLS.ServerName = []string{"localhost:" + port}, "etcd.example"
+		}, ""},
+		"wrong server name": {func(o *Options) { o.TLS.ServerName = "elsewhere" }, "certificate is valid for etcd.example, not elsewhere"},
+		"a stranger's certificate": {func(o *Options) {
+			p := bad.issue(t, s.dir, "stranger")
+			o.TLS.CertFile, o.TLS.KeyFile = p.cert, p.key
+		}, "tls: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := s.options(s.cluster.Addr(0), good)
+			o.RequestTimeout = 2 * time.Second
+			tt.edit(&o)
+			_, err := mustNew(t, o).Put(t.Context(), "k", "v")
+			if tt.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+func TestMissingClientCertificateEndsAndIsNamed(t *testing.T) {
+	s := newSecure(t)
+	o := s.options(s.cluster.Addr(0), pair{})
+	o.RequestTimeout = time.Second
+	var log lockedBuffer
+	o.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+	_, err := mustNew(t, o).Put(t.Context(), "k", "v")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "latest balancer error")
+	require.Contains(t, log.String(), "etcd asks for a client certificate and etcd.tls.cert_file is not set")
+}
+
+// etcd takes the certificate's common name for the user: what may be written shows which
+// certificate the server has seen.
+func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
+	s := newSecure(t)
+	path := filepath.Join(s.dir, "client")
+	current := s.ca.issueTo(t, path, "one")
+	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
+	addUser(t, admin, "root", "", "root")
+	for _, user := range []string{"one", "two"} {
+		addUser(t, admin, user, "", "role-"+user)
+		grant(t, admin, "role-"+user, user)
+	}
+	_, err := admin.AuthEnable(t.Context())
+	require.NoError(t, err)
+
+	proxy := mustProxy(t, s.cluster.Addr(0))
+	c := mustNew(t, s.options(proxy.Addr(), current))
+	eventuallyPut(t, c, "one")
+	s.ca.issueTo(t, path, "two")
+	_, err = c.Put(t.Context(), "two", "v")
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "an open connection keeps its certificate")
+
+	proxy.Cut()
+	require.NoError(t, proxy.Heal())
+	eventuallyPut(t, c, "two")
+}
+
+func (s *secure) admin(t *testing.T, p pair) *clientv3.Client {
+	t.Helper()
+	o := s.options(s.cluster.Addr(0), p)
+	require.NoError(t, o.validate())
+	cfg, err := o.TLS.config(o.Logger)
+	require.NoError(t, err)
+	cli, err := s.cluster.Client(func(c *clientv3.Config) { c.TLS = cfg })
+	require.NoError(t, err)
+	return cli
+}
+
+func addUser(t *testing.T, admin *clientv3.Client, user, password, role string) {
+	t.Helper()
+	options := &clientv3.UserAddOptions{NoPassword: password == ""}
+	_, err := admin.UserAddWithOptions(t.Context(), user, password, options)
+	require.NoError(t, err)
+	_, err = admin.RoleAdd(t.Context(), role)
+	require.NoError(t, err)
+	_, err = admin.UserGrantRole(t.Context(), user, role)
+	require.NoError(t, err)
+}
+
+func grant(t *testing.T, admin *clientv3.Client, role, prefix string) {
+	t.Helper()
+	_, err := admin.RoleGrantPermission(t.Context(), role, prefix, clientv3.GetPrefixRangeEnd(prefix),
+		clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+}

@@ -1,0 +1,97 @@
+package reaper
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// ledgerBytes bounds the text in the ledger, which is some 100,000 locks of the
+// usual size; behind it the oldest entries go before their time. Counters and
+// the log have them all.
+const ledgerBytes = 32 << 20
+
+// Removal is an entry of the ledger: a lock that was removed by force, what it
+// held, and the verdict. All strings are bounded and valid UTF-8.
+type Removal struct {
+	At       time.Time `json:"at"`
+	Name     string    `json:"name"`
+	UUID     string    `json:"uuid"`
+	Hostname string    `json:"hostname"`
+	Owner    string    `json:"owner"`
+	Revision int64     `json:"revision"`
+	Fields   []Field   `json:"fields"`
+	Verdict  Verdict   `json:"verdict"`
+}
+
+// Ledger keeps the recent forced unlocks of this replica.
+type Ledger struct {
+	retention time.Duration
+	now       func() time.Time
+
+	mu sync.Mutex
+	// entries are in the order of their time; bytes is the sum of their sizes.
+	entries []Removal
+	bytes   int
+}
+
+func newLedger(retention time.Duration, now func() time.Time) *Ledger {
+	return &Ledger{retention: retention, now: now}
+}
+
+func (l *Ledger) add(a *attempt) {
+	entry := Removal{
+		Name:     lock.Clip([]byte(a.Name), maxLogName),
+		UUID:     lock.Clip([]byte(a.UUID()), maxLogValue),
+		Hostname: a.Hostname(),
+		Owner:    a.Owner(),
+		Revision: a.result.revision,
+		Fields:   a.Fields(),
+		Verdict:  a.verdict,
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry.At = l.now().UTC()
+	l.expire()
+	l.entries = append(l.entries, entry)
+	l.bytes += entry.size()
+	for l.bytes > ledgerBytes {
+		l.cut(1)
+	}
+}
+
+// size is the memory of an entry's text, and of the rest roughly.
+func (r *Removal) size() int {
+	n := 256 + len(r.Name) + len(r.UUID)
+	for _, f := range r.Fields {
+		n += 32 + len(f.Name) + len(f.Value)
+	}
+	return n
+}
+
+// Recent returns at most n entries, the newest first.
+func (l *Ledger) Recent(n int) []Removal {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire()
+	recent := slices.Clone(l.entries[max(0, len(l.entries)-n):])
+	slices.Reverse(recent)
+	return recent
+}
+
+func (l *Ledger) expire() {
+	oldest := l.now().Add(-l.retention)
+	n, _ := slices.BinarySearchFunc(l.entries, oldest, func(e Removal, t time.Time) int { return e.At.Compare(t) })
+	l.cut(n)
+}
+
+// cut drops the n oldest entries.
+func (l *Ledger) cut(n int) {
+	for i := range l.entries[:n] {
+		l.bytes -= l.entries[i].size()
+	}
+	clear(l.entries[:n])
+	l.entries = l.entries[n:]
+}
