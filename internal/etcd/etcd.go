@@ -131,7 +131,7 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 	reconnect.MaxDelay = maxReconnectDelay
 	opts := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
-		grpc.WithUnaryInterceptor(l.intercept),
+		grpc.WithChainUnaryInterceptor(bound(o.RequestTimeout), l.intercept, m.UnaryClientInterceptor()),
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
 	}
 	if o.TLS.ServerName != "" {

@@ -28,7 +28,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// startTimeout bounds ForTest and clean starts: a loaded machine may need seconds for
+// startTimeout bounds ForTest: a loaded machine may need seconds for
 // what takes an idle one 300 ms.
 const startTimeout = time.Minute
 

@@ -22,14 +22,12 @@ func (l *Lock) put(kv KV) {
 	l.advance(kv.Mod)
 	l.large = l.large || len(kv.Value) >= largeValue
 	f := kv.Field
-	if kv.Lease != 0 {
-		l.leased = l.leased.with(f)
-	}
 	if f == FieldUnknown {
 		return
 	}
-	if kv.Lease == 0 {
-		l.leased = l.leased.without(f)
+	l.leased = l.leased.without(f)
+	if kv.Lease != 0 {
+		l.leased = l.leased.with(f)
 	}
 	l.have = l.have.with(f)
 	if kv.Mod == l.Revision {
@@ -69,16 +67,10 @@ func (l *Lock) Delete(f Field, rev int64) {
 	}
 }
 
-// advance notes that something happened at revision rev. Only here, between
-// two revisions, does a lease on an unknown key end, so that the order within
-// one does not matter.
+// advance notes that something happened at revision rev.
 func (l *Lock) advance(rev int64) {
-	if rev <= l.Revision {
-		return
-	}
-	l.Revision, l.last = rev, 0
-	if l.unknown() == 0 {
-		l.leased = l.leased.without(FieldUnknown)
+	if rev > l.Revision {
+		l.Revision, l.last = rev, 0
 	}
 }
 

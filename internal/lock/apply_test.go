@@ -171,7 +171,8 @@ func TestBuilderIsReusable(t *testing.T) {
 	b.Add(KV{Field: FieldUnknown, Value: make([]byte, largeValue), Create: 1, Mod: 4, Lease: 7})
 	first := b.Lock("a")
 	require.EqualValues(t, 2, first.Keys)
-	require.Equal(t, Malformed, first.State(noon))
+	require.Equal(t, Undated, first.State(noon))
+	require.True(t, first.Large())
 
 	b.Add(KV{Field: FieldUUID, Value: []byte("v"), Create: 3, Mod: 3})
 	b.Add(KV{Field: FieldUUID, Value: []byte("v"), Create: 3, Mod: 3})

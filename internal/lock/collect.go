@@ -10,14 +10,13 @@ import (
 // zero value is ready to use.
 //
 // The result is what Put and Delete would have made of the same history, except
-// for what a listing cannot tell: Revision knows no deletions, Large no values
-// that are gone, and a lease on an unknown key ends with that key.
+// for what a listing cannot tell: Revision knows no deletions, and Large no
+// values that are gone.
 type Builder struct {
 	known   [len(fieldNames)]KV // by field; Mod is 0 where it was not seen
 	unknown int32
 	newest  int64
 	large   bool
-	leased  bool // an unknown key is
 }
 
 // Add takes a key; a field that is taken twice counts once. Values that decide
@@ -29,7 +28,6 @@ func (b *Builder) Add(kv KV) {
 	switch kv.Field {
 	case FieldUnknown:
 		b.unknown++
-		b.leased = b.leased || kv.Lease != 0
 		return
 	case FieldBacktrace, FieldPID, FieldPurpose:
 		kv.Value = nil
@@ -44,9 +42,6 @@ func (b *Builder) Add(kv KV) {
 // Lock returns the lock and empties the builder.
 func (b *Builder) Lock(name string) Lock {
 	l := Lock{Name: name, Keys: b.unknown, large: b.large}
-	if b.leased {
-		l.leased = l.leased.with(FieldUnknown)
-	}
 	slices.SortFunc(b.known[:], func(x, y KV) int { return cmp.Compare(x.Mod, y.Mod) })
 	for _, kv := range b.known {
 		if kv.Mod != 0 {

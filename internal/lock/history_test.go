@@ -39,10 +39,7 @@ func observe(l Lock) observation {
 
 // model is a lock as docs/protocol.md defines it, with all its keys at hand.
 type model struct {
-	keys map[string]KV // by last segment
-	// alien: an unknown key had a lease, and some unknown key was there ever
-	// since.
-	alien bool
+	keys  map[string]KV // by last segment
 	large bool
 	rev   int64
 }
@@ -53,26 +50,13 @@ type event struct {
 	deleted bool
 }
 
-func (m *model) unknown() (all, leased int) {
-	for _, kv := range m.keys {
-		if kv.Field == FieldUnknown {
-			all++
-			if kv.Lease != 0 {
-				leased++
-			}
-		}
-	}
-	return all, leased
-}
-
-// observe says what must be seen; alien is what is remembered of leases.
-func (m *model) observe(alien bool) observation {
+// observe says what must be seen.
+func (m *model) observe() observation {
 	id, o := m.keys["uuid"], observation{Keys: int32(len(m.keys))}
 	o.Token = id.Create
-	unknown, _ := m.unknown()
-	malformed := alien && unknown > 0 || id.Create == 0 && unknown > 0
+	malformed := false
 	for _, kv := range m.keys {
-		malformed = malformed || kv.Field != FieldUnknown && kv.Lease != 0
+		malformed = malformed || kv.Field != FieldUnknown && kv.Lease != 0 || kv.Field == FieldUnknown && id.Create == 0
 	}
 	own := func(segment string) (string, bool) {
 		kv, ok := m.keys[segment]
@@ -111,7 +95,7 @@ func (m *model) observe(alien bool) observation {
 	}
 	o.Removable = !malformed && (id.Create == 0 || o.AutoUnlockAt != 0)
 	if !malformed && id.Create != 0 {
-		if o.OverdueSince = o.AlertAt; o.AlertAt == 0 {
+		if o.OverdueSince = o.AlertAt; o.AlertAt == 0 || o.AutoUnlockAt != 0 && o.AutoUnlockAt < o.AlertAt {
 			o.OverdueSince = o.AutoUnlockAt
 		}
 	}
@@ -136,9 +120,6 @@ func (m *model) observe(alien bool) observation {
 
 // step makes the events of one transaction and applies them to the model.
 func (m *model) step(t *rapid.T) []event {
-	if all, _ := m.unknown(); all == 0 {
-		m.alien = false
-	}
 	m.rev++
 	var events []event
 	put := func(segments ...string) {
@@ -152,7 +133,6 @@ func (m *model) step(t *rapid.T) []event {
 			}
 			m.keys[s] = kv
 			m.large = m.large || len(kv.Value) >= largeValue
-			m.alien = m.alien || kv.Field == FieldUnknown && kv.Lease != 0
 			events = append(events, event{segment: s, kv: kv})
 		}
 	}
@@ -246,40 +226,30 @@ func TestEveryWayToLearnOfALockGivesTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{keys: map[string]KV{}}
 		ordered, shuffled, resumed := Lock{Name: "a"}, Lock{Name: "a"}, Lock{Name: "a"}
-		resumedAlien := false
 		for i := range rapid.IntRange(1, 12).Draw(t, "transactions") {
-			if all, _ := m.unknown(); all == 0 {
-				resumedAlien = false
-			}
 			events := m.step(t)
 			apply(&ordered, events)
 			events = rapid.Permutation(events).Draw(t, "order")
 			apply(&shuffled, events)
 			apply(&resumed, events)
-			for _, e := range events {
-				resumedAlien = resumedAlien || !e.deleted && e.kv.Field == FieldUnknown && e.kv.Lease != 0
-			}
 			at := fmt.Sprintf("after transaction %d", i+1)
 
-			_, leased := m.unknown()
-			want := m.observe(m.alien)
+			want := m.observe()
 			require.Equal(t, want, observe(ordered), "in order, %s", at)
 			require.Equal(t, want, observe(shuffled), "shuffled, %s", at)
-			require.Equal(t, m.observe(resumedAlien), observe(resumed), "from a listing on, %s", at)
+			require.Equal(t, want, observe(resumed), "from a listing on, %s", at)
 			require.Equal(t, ordered.Revision, shuffled.Revision)
 			require.Equal(t, m.large, ordered.Large())
 			require.Equal(t, m.large, shuffled.Large())
 
 			kvs := rapid.Permutation(slices.Collect(maps.Values(m.keys))).Draw(t, "listed")
 			collected := Collect("a", kvs)
-			require.Equal(t, m.observe(leased > 0), observe(collected), "collected, %s", at)
+			require.Equal(t, want, observe(collected), "collected, %s", at)
 			require.LessOrEqual(t, collected.Revision, ordered.Revision)
 			require.True(t, m.large || !collected.Large())
-			// What a listing cannot tell makes a lock seen live only safer.
-			require.True(t, !ordered.Removable() || collected.Removable())
 
 			if rapid.IntRange(0, 3).Draw(t, "relist") == 0 {
-				resumed, resumedAlien = collected, leased > 0
+				resumed = collected
 			}
 		}
 	})

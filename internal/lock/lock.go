@@ -27,8 +27,7 @@ type Lock struct {
 
 	// have holds the known fields that exist, fresh those of them that this
 	// acquisition wrote, last those put at Revision, bad those whose value
-	// cannot be read, leased those that carry a lease (FieldUnknown: see
-	// hasLease).
+	// cannot be read, leased those that carry a lease.
 	have, fresh, last, bad, leased fieldSet
 	// paired: alive_at was written together with the auto_unlock_at in force.
 	paired bool
@@ -121,16 +120,17 @@ func (l *Lock) AutoUnlockText() string {
 	return l.autoUnlockAt.String()
 }
 
-// OverdueSince returns the time from which on the lock is past its alert_at,
-// or, where it has none, past its auto_unlock_at; 0 for never.
+// OverdueSince returns the time from which on the lock is past its alert_at or,
+// where that comes first, its auto_unlock_at; 0 for never.
 func (l *Lock) OverdueSince() Timestamp {
 	if l.malformed() || l.Token == 0 {
 		return 0
 	}
-	if a := l.AlertAt(); !a.IsZero() {
-		return a
+	alert, unlock := l.AlertAt(), l.AutoUnlockAt()
+	if alert.IsZero() || !unlock.IsZero() && unlock < alert {
+		return unlock
 	}
-	return l.AutoUnlockAt()
+	return alert
 }
 
 // Large tells that a value too big to be read along with other locks' was seen.

@@ -173,6 +173,7 @@ func TestOverdueSince(t *testing.T) {
 		{"alert_at", acquired(), noon},
 		{"no alert_at", acquired("alert_at", "-"), noon + 10*second},
 		{"no auto_unlock_at", acquired("auto_unlock_at", "-"), noon},
+		{"auto_unlock_at first", acquired("auto_unlock_at", "1699999000"), 1699999000 * second},
 		{"neither", acquired("alert_at", "-", "auto_unlock_at", "-"), 0},
 		{"malformed", acquired("alert_at", "soon"), 0},
 		{"orphan", acquired("uuid", "-"), 0},

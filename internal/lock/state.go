@@ -48,20 +48,13 @@ func (l *Lock) State(now Timestamp) State {
 
 // malformed holds for the states that time does not change.
 func (l *Lock) malformed() bool {
-	if !l.Valid() || l.hasLease() {
+	if !l.Valid() || l.leased != 0 {
 		return true
 	}
 	if l.Token == 0 {
 		return l.unknown() > 0
 	}
 	return l.bad&l.fresh != 0
-}
-
-// hasLease tells whether a key with a lease, which is somebody else's, lies
-// under the name. Unknown keys are only counted: one of them seen with a lease
-// speaks for all until none is left, or until the next listing.
-func (l *Lock) hasLease() bool {
-	return l.leased.without(FieldUnknown) != 0 || l.leased.has(FieldUnknown) && l.unknown() > 0
 }
 
 // Removable tells whether the lock may ever be removed automatically: its

@@ -94,15 +94,8 @@ func TestStateWhateverTheTime(t *testing.T) {
 
 		{"native mutex", []txn{{put: map[string]string{native + "!": ""}}}, Malformed, false},
 		{"native mutex without a lease", []txn{{put: map[string]string{native: ""}}}, Malformed, false},
-		{"native mutex under a lock's name", []txn{acquired(native+"!", "")}, Malformed, false},
-		{"lock under a native mutex's name", []txn{{put: map[string]string{native + "!": ""}}, acquired()}, Malformed, false},
-		{"native mutex under a lock's name, gone", []txn{acquired(native+"!", ""), {del: []string{native}}}, Held, true},
-		{"native mutex gone, unknown field in the same transaction", []txn{
-			acquired(native+"!", ""), {del: []string{native}, put: map[string]string{"note": "x"}},
-		}, Malformed, false}, // until the next listing
-		{"native mutex gone, unknown field later", []txn{
-			acquired(native+"!", ""), {del: []string{native}}, {put: map[string]string{"note": "x"}},
-		}, Held, true},
+		{"native mutex under a lock's name", []txn{acquired(native+"!", "")}, Held, true},
+		{"lock under a native mutex's name", []txn{{put: map[string]string{native + "!": ""}}, acquired()}, Held, true},
 
 		{"orphan", []txn{acquired(), {del: []string{"uuid", "hostname", "owner", "locked_at"}}}, Orphaned, true},
 		{"orphan of a blind renewal", []txn{
@@ -139,15 +132,4 @@ func TestInvalidKeysAreMalformed(t *testing.T) {
 		}
 	}
 	require.False(t, (&Lock{}).Valid())
-}
-
-// A lease on an unknown key is known until the next listing, which also ends
-// the doubt about the unknown keys that are left.
-func TestListingEndsDoubtAboutLeases(t *testing.T) {
-	l, kvs := history(t,
-		acquired("694d8a2b9c3e4f5a!", "", "note", "x"),
-		txn{del: []string{"694d8a2b9c3e4f5a"}})
-	require.Equal(t, Malformed, l.State(noon-second))
-	collected := Collect("a", kvs)
-	require.Equal(t, Held, collected.State(noon-second))
 }

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -58,10 +59,12 @@ func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
 // stream lists by one streamed answer.
 func (l *lister) stream(ctx context.Context, rev int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(l.patience, func() { cancel(context.DeadlineExceeded) })
+	defer watchdog.Stop()
 	chunks, err := l.kv.GetStream(ctx, l.layout.Prefix(), clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev))
 	if err != nil {
-		cancel(nil)
-		return err
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	// The client's goroutine ends only when its channel is read to the end.
 	defer func() {
@@ -69,14 +72,9 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 		for range chunks {
 		}
 	}()
-	watchdog := time.AfterFunc(l.patience, func() { cancel(context.DeadlineExceeded) })
-	defer watchdog.Stop()
 	for chunk := range chunks {
 		if err := chunk.Err(); err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return cause
-			}
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		watchdog.Reset(l.patience)
 		if err := l.add(chunk.Kvs); err != nil {

@@ -31,16 +31,28 @@ func (w *watching) resyncOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The table must have every event up to the listing's revision, or what is
-	// only late would look like drift.
 	if err := w.await(ctx, now.Revision); err != nil {
 		return err
 	}
-	return w.list(ctx, now.Revision, true)
+	rev, err := w.begin(ctx)
+	if err != nil {
+		return err
+	}
+	return w.list(ctx, rev, true)
+}
+
+// begin begins a listing at the very revision up to which the table has the
+// events: were it behind, what is only late would look like drift; were it
+// ahead, a lock removed meanwhile would come back to life.
+func (w *watching) begin(ctx context.Context) (rev int64, err error) {
+	w.handing.Lock()
+	defer w.handing.Unlock()
+	rev = w.seen.Load()
+	return rev, w.Table.Begin(ctx, rev, true)
 }
 
 // await waits until the watch has come up to a revision. Where it never does,
-// follow notices the silence and ends ctx.
+// the silence ends ctx.
 func (w *watching) await(ctx context.Context, rev int64) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()

@@ -57,7 +57,7 @@ const (
 )
 
 // Run lists and watches until ctx is done. It returns nil then; no failure of
-// etcd ends it.
+// etcd ends it, only that of the table.
 func (s *Scanner) Run(ctx context.Context) error {
 	backoff := minBackoff
 	for {
@@ -65,6 +65,9 @@ func (s *Scanner) Run(ctx context.Context) error {
 		s.status.disconnected()
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, table.ErrStopped) {
+			return err
 		}
 		if healthy {
 			backoff = minBackoff
@@ -98,6 +101,7 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 		// What is known belongs to another history: nothing of it may be
 		// compared with this one.
 		s.revision, s.cluster = 0, 0
+		s.status.forgot()
 		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
 			return 0, err
 		}
@@ -110,6 +114,9 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	rev, err := s.head(ctx)
 	if err != nil {
+		return false, err
+	}
+	if err := s.Table.Begin(ctx, rev, false); err != nil {
 		return false, err
 	}
 	if err := s.list(ctx, rev, false); err != nil {
@@ -146,12 +153,10 @@ func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, err
 	return resp.Header, nil
 }
 
-// list brings the table to what etcd held at revision rev.
+// list brings the table, where the listing was begun, to what etcd held at
+// revision rev.
 func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 	start := time.Now()
-	if err := s.Table.Begin(ctx, rev, beside); err != nil {
-		return err
-	}
 	locks := 0
 	l := lister{kv: s.Client.KV, layout: s.Layout, patience: s.RequestTimeout, emit: func(batch []lock.Lock) error {
 		locks += len(batch)

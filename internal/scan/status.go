@@ -8,7 +8,7 @@ import (
 
 // Status tells what the scanner sees of etcd.
 type Status struct {
-	// Listed: a first listing is done.
+	// Listed: a first listing is done; it is lost where etcd regressed.
 	Listed bool
 	// Connected: a watch is up and has shown a sign of life.
 	Connected bool
@@ -57,6 +57,13 @@ func (s *view) progressed(rev int64) {
 	defer s.mu.Unlock()
 	s.Connected, s.Revision, s.Progress = true, rev, time.Now()
 	s.LastError, s.reason = nil, ""
+}
+
+// forgot is for a new history: nothing of the old one is known any more.
+func (s *view) forgot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Listed, s.Revision = false, 0
 }
 
 func (s *view) disconnected() {

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 type watching struct {
 	*Scanner
 	watcher clientv3.Watcher
+	// handing is held while events go to the table and seen follows.
+	handing sync.Mutex
 	// seen is the revision up to which every event was handed to the table.
 	seen atomic.Int64
 }
@@ -31,8 +34,11 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	w := &watching{Scanner: s, watcher: clientv3.NewWatcher(s.Client)}
 	w.seen.Store(rev)
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	// It also bounds Watch itself, which waits for the server to answer.
+	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
 	var beside sync.WaitGroup
 	defer func() {
+		silence.Stop()
 		cancel(nil)
 		_ = w.watcher.Close()
 		beside.Wait()
@@ -42,13 +48,12 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	if s.Resync > 0 {
 		beside.Go(func() { w.resync(ctx, cancel) })
 	}
-	return w.follow(ctx, events)
+	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 
-// follow hands events to the table until the watch fails or falls silent.
-func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan) error {
-	silence := time.NewTimer(w.Freshness)
-	defer silence.Stop()
+// follow hands events to the table until the watch fails or ctx is done, and
+// calls alive at each sign of life.
+func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, alive func()) error {
 	var batch []table.Event
 	for {
 		select {
@@ -57,17 +62,26 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan) err
 				return err
 			}
 			batch = w.events(batch[:0], r.Events)
-			if err := w.Table.Apply(ctx, batch); err != nil {
+			if err := w.hand(ctx, batch, &r); err != nil {
 				return err
 			}
-			w.progressed(&r)
-			silence.Reset(w.Freshness)
-		case <-silence.C:
-			return errStalled
+			alive()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (w *watching) hand(ctx context.Context, batch []table.Event, r *clientv3.WatchResponse) error {
+	w.handing.Lock()
+	defer w.handing.Unlock()
+	if len(batch) > 0 {
+		if err := w.Table.Apply(ctx, batch); err != nil {
+			return cmp.Or(context.Cause(ctx), err)
+		}
+	}
+	w.progressed(r)
+	return nil
 }
 
 // check returns why the watch cannot go on after a response.

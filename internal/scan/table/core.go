@@ -59,7 +59,7 @@ func newCore(o Options) *core {
 	c.pending = index{key: func(e *entry) int64 { return int64(e.wake) }, pos: pos}
 	c.ready = index{key: func(e *entry) int64 { return int64(e.due) }, pos: pos}
 	c.overdue = index{
-		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
+		key: func(e *entry) int64 { return int64(overdueSince(e)) },
 		pos: func(e *entry) *int32 { return &e.overduePos },
 	}
 	return c
@@ -68,12 +68,39 @@ func newCore(o Options) *core {
 // apply takes events in order. Those that the listing held already are dropped.
 func (c *core) apply(events []Event) {
 	now := c.now()
-	for i := range events {
-		if ev := &events[i]; ev.KV.Mod > c.listing.revision {
-			c.applyOne(ev, now)
+	for len(events) > 0 {
+		n := sameRevision(events)
+		if events[0].KV.Mod > c.listing.known {
+			c.applyRevision(events[:n], now)
 		}
+		events = events[n:]
 	}
 	c.settle(now)
+}
+
+// sameRevision returns how many events, from the first on, are of one revision.
+func sameRevision(events []Event) int {
+	n := 1
+	for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
+		n++
+	}
+	return n
+}
+
+// applyRevision takes what one transaction did. Releases go first, as long as
+// the other fields, deleted with the uuid and before it, tell of the lock.
+func (c *core) applyRevision(events []Event, now reading) {
+	for i := range events {
+		if ev := &events[i]; ev.Deleted && ev.KV.Field == lock.FieldUUID {
+			if e := c.locks[string(ev.Name)]; e != nil && e.Token != 0 {
+				c.touch(e)
+				c.released(e, ev.KV.Mod, now)
+			}
+		}
+	}
+	for i := range events {
+		c.applyOne(&events[i], now)
+	}
 }
 
 func (c *core) applyOne(ev *Event, now reading) {
@@ -82,23 +109,22 @@ func (c *core) applyOne(ev *Event, now reading) {
 		if ev.Deleted {
 			return // never seen, or already known to be gone
 		}
-		e = &entry{Lock: lock.Lock{Name: string(ev.Name)}, state: none}
-		c.locks[e.Name] = e
+		e = c.add(string(ev.Name))
 	}
 	c.touch(e)
 	token, deadline, removable := e.Token, e.AutoUnlockAt(), e.Removable()
 	if ev.Deleted {
-		if token != 0 && ev.KV.Field == lock.FieldUUID {
-			c.released(e, ev.KV.Mod, now)
-		}
-		e.Delete(ev.KV.Field, ev.KV.Mod)
+		c.deleteKey(e, ev, now)
 	} else {
 		e.Put(ev.KV)
 	}
 	switch {
 	case e.Token != 0 && e.Token != token:
 		c.totals.acquired++
-	case e.Token != 0 && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
+		if e.phase == handed { // an orphan, that is; whoever took it finds out
+			c.setPhase(e, waiting)
+		}
+	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
 	if e.Token != token || e.AutoUnlockAt() != deadline || e.Removable() != removable || e.Token == 0 {
@@ -106,10 +132,29 @@ func (c *core) applyOne(ev *Event, now reading) {
 	}
 }
 
+func (c *core) add(name string) *entry {
+	e := &entry{Lock: lock.Lock{Name: name}, state: none, due: unset}
+	c.locks[name] = e
+	return e
+}
+
+func (c *core) deleteKey(e *entry, ev *Event, now reading) {
+	e.Delete(ev.KV.Field, ev.KV.Mod)
+	if e.Keys > 0 {
+		return
+	}
+	// Nothing is left, although the next event may bring another lock of this
+	// name before settle could see it.
+	if e.phase == handed {
+		c.vanished(e, ev.KV.Mod, now)
+	}
+	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}
+}
+
 // forgetDue is for a new deadline: the old one's instant, and what was tried,
 // say nothing about it.
 func (c *core) forgetDue(e *entry) {
-	e.due = 0
+	e.due = unset
 	if e.phase != handed {
 		c.setPhase(e, waiting)
 	}
@@ -155,18 +200,22 @@ func (c *core) settle(now reading) {
 		e.touched = false
 		e.attempts = 0
 		if e.Keys <= 0 {
-			c.drop(e, now)
+			c.drop(e, e.Revision, now)
 			continue
+		}
+		if e.phase == parked {
+			c.forgetDue(e)
 		}
 		c.schedule(e, now)
 	}
 	c.touched = c.touched[:0]
 }
 
-// drop forgets a lock of which no key is left.
-func (c *core) drop(e *entry, now reading) {
+// drop forgets a lock of which no key is left, since revision rev or, rev being
+// 0, since nobody knows when.
+func (c *core) drop(e *entry, rev int64, now reading) {
 	if e.phase == handed {
-		c.vanished(e, e.Revision, now)
+		c.vanished(e, rev, now)
 	}
 	c.setState(e, none)
 	c.setPhase(e, waiting)
@@ -179,8 +228,7 @@ func (c *core) drop(e *entry, now reading) {
 // schedule computes a lock's state and its next transition.
 func (c *core) schedule(e *entry, now reading) {
 	c.setState(e, e.State(now.wall))
-	since := e.OverdueSince()
-	if since != 0 && since <= now.wall {
+	if since := overdueSince(e); since != 0 && since <= now.wall {
 		c.overdue.set(e)
 	} else {
 		c.overdue.remove(e)
@@ -189,10 +237,18 @@ func (c *core) schedule(e *entry, now reading) {
 	if e.phase == handed && e.due <= now.mono {
 		return // still with whoever took it
 	}
-	if e.due == never && e.phase == parked {
-		return
+	c.wait(e, now)
+}
+
+// overdueSince is from when on a lock is among those overdue: past its
+// auto_unlock_at it is, whatever its owner made its alert_at. So nothing about
+// a lock that is due changes by itself.
+func overdueSince(e *entry) lock.Timestamp {
+	since := e.OverdueSince()
+	if a := e.AutoUnlockAt(); a != 0 {
+		since = min(since, a)
 	}
-	c.wakeAt(e, c.nextWake(e, now), now)
+	return since
 }
 
 // dueAt returns when a lock is to be handed out, as far as its deadline says.
@@ -202,7 +258,7 @@ func (c *core) dueAt(e *entry, now reading) instant {
 		return never
 	case e.Token != 0:
 		return now.at(c.options.Due(&e.Lock))
-	case e.due != 0:
+	case e.due != unset:
 		return e.due
 	}
 	return now.mono + instant(c.options.OrphanGrace)
@@ -212,7 +268,7 @@ func (c *core) dueAt(e *entry, now reading) instant {
 // by itself.
 func (c *core) nextWake(e *entry, now reading) instant {
 	wake := e.due
-	for _, t := range []lock.Timestamp{e.OverdueSince(), e.AlertAt(), e.AutoUnlockAt()} {
+	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
 		if t > now.wall {
 			wake = min(wake, now.at(t))
 		}
@@ -220,23 +276,20 @@ func (c *core) nextWake(e *entry, now reading) instant {
 	return wake
 }
 
-// wakeAt puts e where it waits: for its next transition, or, where it is due,
+// wait puts e where it waits: for its next transition, or, where it is due,
 // for somebody to take it.
-func (c *core) wakeAt(e *entry, wake instant, now reading) {
-	switch {
-	case e.due <= now.mono:
-		if e.phase != ready {
-			c.setPhase(e, ready)
-		}
+func (c *core) wait(e *entry, now reading) {
+	if e.due <= now.mono {
+		c.setPhase(e, ready)
 		c.ready.set(e)
-	case wake == never:
+		return
+	}
+	if e.phase == ready || e.phase == handed {
 		c.setPhase(e, waiting)
+	}
+	if e.wake = c.nextWake(e, now); e.wake == never {
 		c.pending.remove(e)
-	default:
-		if e.phase != retrying || e.attempts == 0 {
-			c.setPhase(e, waiting)
-		}
-		e.wake = wake
+	} else {
 		c.pending.set(e)
 	}
 }

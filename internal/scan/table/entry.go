@@ -19,29 +19,34 @@ type entry struct {
 	// pos is the place in the pending or the ready index, overduePos that in
 	// the overdue index.
 	pos, overduePos int32
-	// generation is that of the last listing that held the lock.
-	generation uint8
-	attempts   uint8
-	state      lock.State
-	phase      phase
-	touched    bool
+	attempts        uint8
+	state           lock.State
+	phase           phase
+	touched         bool
+	// listed: the listing under way held the lock.
+	listed bool
 }
 
 // phase is how far a lock is on its way to removal.
 type phase uint8
 
 const (
-	waiting  phase = iota // not due, in pending if it has a next transition
+	waiting  phase = iota // not due, in pending where it has a next transition
 	ready                 // due, in the ready index
 	handed                // given out by Take
 	retrying              // put back by Postpone, in pending
-	parked                // put back for good; only a change wakes it
+	parked                // put back until it changes; in pending like waiting
 )
 
 // instant is monotonic time in nanoseconds since the table was made.
 type instant int64
 
-const never instant = math.MaxInt64
+const (
+	never instant = math.MaxInt64
+	// unset lies before every deadline, also of those that passed before the
+	// table was made.
+	unset instant = math.MinInt64
+)
 
 // clock reads both clocks at once.
 type clock struct {
@@ -79,4 +84,9 @@ func (c *clock) stepped(now reading) bool {
 // at turns a wall-clock deadline into a monotonic instant.
 func (r reading) at(t lock.Timestamp) instant {
 	return r.mono + instant(t-r.wall)
+}
+
+// time turns a monotonic instant into one of our wall clock.
+func (r reading) time(i instant) time.Time {
+	return r.wall.Time().Add(time.Duration(i - r.mono))
 }

@@ -4,10 +4,11 @@ import "github.com/etcd-unlocker/unlocker/internal/lock"
 
 // listing is the state of the newest listing, finished or under way.
 type listing struct {
-	// revision is the one at which the keys were listed; events up to it are
-	// known.
-	revision   int64
-	generation uint8
+	// revision is the one at which the keys are listed.
+	revision int64
+	// known is the one up to which events are known without a watch: that of
+	// the last listing that none went on beside.
+	known int64
 	// beside is set where a watch goes on during the listing, so that a
 	// difference is a drift.
 	beside bool
@@ -25,14 +26,18 @@ func (l *listing) bury(name string) {
 }
 
 // begin starts a listing of all keys at a revision. Where beside is set, the
-// table must have seen every event up to that revision.
+// table must have seen every event up to that revision and none behind it: a
+// lock that vanished behind it, but before begin, would come back to life.
 func (c *core) begin(revision int64, beside bool) {
-	c.listing = listing{
-		revision:   revision,
-		generation: c.listing.generation + 1,
-		beside:     beside,
-		first:      c.listing.first,
-		buried:     make(map[string]struct{}),
+	if c.listing.buried != nil { // the last one was broken off
+		for _, e := range c.locks {
+			e.listed = false
+		}
+	}
+	l := &c.listing
+	l.revision, l.beside, l.buried = revision, beside, make(map[string]struct{})
+	if !beside {
+		l.known = revision
 	}
 }
 
@@ -51,10 +56,9 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 		if _, gone := c.listing.buried[l.Name]; gone {
 			return
 		}
-		e = &entry{Lock: lock.Lock{Name: l.Name}, state: none}
-		c.locks[e.Name] = e
+		e = c.add(l.Name)
 	}
-	e.generation = c.listing.generation
+	e.listed = true
 	if e.Revision > c.listing.revision || e.state != none && same(&e.Lock, l) {
 		return
 	}
@@ -75,8 +79,12 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	if c.listing.beside {
 		c.totals.drift++
 	}
-	if e.Token != 0 && e.Token != l.Token {
+	switch {
+	case e.Token == l.Token:
+	case e.Token != 0:
 		c.released(e, 0, now)
+	case e.phase == handed:
+		c.vanished(e, 0, now) // an orphan, where a lock is now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
 		c.totals.acquired++
@@ -87,7 +95,9 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 func (c *core) end() {
 	now := c.now()
 	for _, e := range c.locks {
-		if e.generation == c.listing.generation || e.Revision > c.listing.revision {
+		listed := e.listed
+		e.listed = false
+		if listed || e.Revision > c.listing.revision {
 			continue
 		}
 		if c.listing.beside {
@@ -96,7 +106,7 @@ func (c *core) end() {
 		if e.Token != 0 {
 			c.released(e, 0, now)
 		}
-		c.drop(e, now)
+		c.drop(e, 0, now)
 	}
 	c.listing.buried = nil
 	c.listing.first = false
@@ -107,7 +117,7 @@ func (c *core) end() {
 func (c *core) forget() {
 	now := c.now()
 	for _, e := range c.locks {
-		c.drop(e, now)
+		c.drop(e, 0, now)
 	}
 	c.listing = listing{first: true}
 }

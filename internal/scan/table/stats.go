@@ -64,7 +64,7 @@ type Item struct {
 func (c *core) item(e *entry, now reading) Item {
 	it := Item{Lock: e.Lock, State: e.State(now.wall)}
 	if e.due != never {
-		it.Due = now.wall.Time().Add(time.Duration(e.due - now.mono))
+		it.Due = now.time(e.due)
 	}
 	return it
 }

@@ -46,6 +46,8 @@ type taker struct {
 // Taken is a lock that is due, given out by Take.
 type Taken struct {
 	lock.Lock
+	// Due is since when it is due, by our wall clock.
+	Due time.Time
 	// Attempts counts how often the lock was put back since it changed.
 	Attempts int
 }
@@ -131,7 +133,7 @@ func (t *Table) Apply(ctx context.Context, events []Event) error {
 }
 
 // Begin starts a listing at a revision. Where a watch goes on beside it, the
-// table must have been given every event up to that revision.
+// table must have been given every event up to that revision, and none behind.
 func (t *Table) Begin(ctx context.Context, revision int64, beside bool) error {
 	return t.do(ctx, func(c *core) { c.begin(revision, beside) })
 }

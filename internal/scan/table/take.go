@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -33,7 +34,7 @@ func (t *Table) leave(ctx context.Context, gone *taker) error {
 			}
 		}
 		for _, l := range <-gone.got {
-			c.postpone(l.Name, l.Token, 0)
+			c.putBack(l.Name, l.Token)
 		}
 	})
 	if err != nil {
@@ -42,7 +43,7 @@ func (t *Table) leave(ctx context.Context, gone *taker) error {
 	return ctx.Err()
 }
 
-// Park, as a delay, puts a lock back until it changes.
+// Park, as a delay, puts a lock back until any key of it changes.
 const Park time.Duration = -1
 
 // Postpone puts a lock back that Take gave out, to be given out again after a
@@ -56,6 +57,7 @@ func (t *Table) Postpone(ctx context.Context, name string, token int64, delay ti
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
 func (c *core) take(max int) []Taken {
+	now := c.now()
 	taken := make([]Taken, 0, min(max, c.ready.Len()))
 	for len(taken) < max {
 		e := c.ready.top()
@@ -63,26 +65,39 @@ func (c *core) take(max int) []Taken {
 			break
 		}
 		c.setPhase(e, handed)
-		taken = append(taken, Taken{Lock: e.Lock, Attempts: int(e.attempts)})
+		taken = append(taken, Taken{Lock: e.Lock, Due: now.time(e.due), Attempts: int(e.attempts)})
 	}
 	return taken
 }
 
 func (c *core) postpone(name string, token int64, delay time.Duration) {
-	e := c.locks[name]
-	if e == nil || e.phase != handed || e.Token != token {
+	now := c.now()
+	e := c.handed(name, token)
+	if e == nil {
 		return
 	}
-	if delay < 0 {
+	if delay == Park {
 		e.due = never
 		c.setPhase(e, parked)
-		return
+	} else {
+		e.attempts += min(1, math.MaxUint8-e.attempts)
+		e.due = max(e.due, now.mono+instant(delay))
+		c.setPhase(e, retrying)
 	}
-	now := c.now()
-	if e.attempts < 255 {
-		e.attempts++
+	c.wait(e, now)
+}
+
+// putBack is for a lock that was given out and reached nobody.
+func (c *core) putBack(name string, token int64) {
+	if e := c.handed(name, token); e != nil {
+		c.wait(e, c.clock.read())
 	}
-	e.due = max(e.due, now.mono+instant(delay))
-	c.setPhase(e, retrying)
-	c.wakeAt(e, e.due, now)
+}
+
+// handed returns the lock if it is still as it was given out.
+func (c *core) handed(name string, token int64) *entry {
+	if e := c.locks[name]; e != nil && e.phase == handed && e.Token == token {
+		return e
+	}
+	return nil
 }

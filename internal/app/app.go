@@ -1,0 +1,223 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+// App is the daemon.
+type App struct {
+	config   config.Config
+	logger   *slog.Logger
+	client   *etcd.Client
+	table    *table.Table
+	scanner  *scan.Scanner
+	reaper   *reaper.Reaper
+	source   *source
+	registry *prometheus.Registry
+	ops      *opsServer
+
+	// cleanups are run last in first out by Stop.
+	cleanups []cleanup
+	// failed gets the error of a part that ended by itself.
+	failed chan error
+}
+
+type cleanup struct {
+	name string
+	do   func(context.Context) error
+}
+
+// New makes the daemon and binds its listeners.
+func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
+	a := &App{config: c, logger: logger, registry: prometheus.NewRegistry(), failed: make(chan error, 8)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Stop(context.Background()))
+		}
+	}()
+	layout, err := lock.NewLayout(c.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.newClient(); err != nil {
+		return nil, err
+	}
+	histograms, err := metrics.NewHistograms(a.registry)
+	if err != nil {
+		return nil, err
+	}
+	rules := reaper.Rules{Mode: reaper.Mode(c.Reaper.Mode), Grace: c.Reaper.Grace}
+	if err := a.newScan(layout, rules, histograms); err != nil {
+		return nil, err
+	}
+	if err := a.newReaper(layout, rules, histograms); err != nil {
+		return nil, err
+	}
+	if err := metrics.Register(a.registry, metrics.Options{Source: a, MaxLockSeries: c.Metrics.MaxLockSeries}); err != nil {
+		return nil, err
+	}
+	a.ops, err = newOpsServer(c.Ops, a.registry, a.missing, logger)
+	if err != nil {
+		return nil, err
+	}
+	a.onStop("ops listener", a.ops.close)
+	return a, nil
+}
+
+func (a *App) newClient() error {
+	c := a.config.Etcd
+	client, err := etcd.New(etcd.Options{
+		Endpoints:      c.Endpoints,
+		DialTimeout:    c.DialTimeout,
+		RequestTimeout: c.RequestTimeout,
+		Username:       c.Username,
+		Password:       c.Password.Reveal(),
+		PasswordFile:   c.PasswordFile,
+		TLS: etcd.TLS{
+			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ServerName: c.TLS.ServerName,
+		},
+		Logger:     a.logger,
+		Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.client = client
+	a.onStop("etcd client", func(context.Context) error { return ignoreCanceled(client.Close()) })
+	return nil
+}
+
+func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
+	a.table, err = table.New(table.Options{
+		Due:          rules.Due,
+		OrphanGrace:  a.config.Reaper.OrphanGrace,
+		HoldDuration: h.LockHoldDuration,
+	})
+	if err != nil {
+		return err
+	}
+	a.scanner, err = scan.New(scan.Options{
+		Client:         a.client.Client,
+		Layout:         layout,
+		Table:          a.table,
+		Freshness:      a.config.Reaper.Freshness,
+		Resync:         a.config.ResyncInterval,
+		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Logger:         a.logger,
+	})
+	return err
+}
+
+func (a *App) newReaper(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
+	a.source = newSource(a.table)
+	a.reaper, err = reaper.New(reaper.Options{
+		KV:             a.client.KV,
+		Layout:         layout,
+		Source:         a.source,
+		Rules:          rules,
+		BatchSize:      a.config.Reaper.BatchSize,
+		Concurrency:    a.config.Reaper.Concurrency,
+		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Retention:      a.config.Metrics.ForcedUnlockRetention,
+		Delay:          h.ForcedUnlockDelay,
+		Logger:         a.logger,
+	})
+	return err
+}
+
+// OpsAddr returns the address of the ops listener.
+func (a *App) OpsAddr() net.Addr { return a.ops.listener.Addr() }
+
+// Start starts all parts, those that others need first.
+func (a *App) Start() {
+	a.start("ops server", a.ops.run)
+	a.start("lock table", a.table.Run)
+	a.start("lock source", a.source.run)
+	a.start("scanner", a.scanner.Run)
+	a.start("reaper", a.reaper.Run)
+	a.logger.Info("unlocker started", "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
+		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String())
+}
+
+// start runs a part until Stop.
+func (a *App) start(name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := run(ctx); err != nil {
+			a.failed <- fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	a.onStop(name, func(ctx context.Context) error {
+		cancel()
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+func (a *App) onStop(name string, do func(context.Context) error) {
+	a.cleanups = append(a.cleanups, cleanup{name, do})
+}
+
+// Stop ends all parts, the last started first, and returns when they have, or
+// when ctx is done.
+func (a *App) Stop(ctx context.Context) error {
+	var errs []error
+	for i := len(a.cleanups) - 1; i >= 0; i-- {
+		if err := a.cleanups[i].do(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", a.cleanups[i].name, err))
+		}
+	}
+	a.cleanups = nil
+	return errors.Join(errs...)
+}
+
+// stopTimeout bounds Stop within the five seconds in which the daemon promises
+// to be gone.
+const stopTimeout = 4 * time.Second
+
+// Run starts the daemon and stops it when ctx is done or a part fails. It
+// returns nil after ctx was done and all has ended well.
+func (a *App) Run(ctx context.Context) error {
+	a.Start()
+	var err error
+	select {
+	case <-ctx.Done():
+		a.logger.Info("stopping")
+	case err = <-a.failed:
+	}
+	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err = errors.Join(err, a.Stop(stopping))
+	if err == nil {
+		a.logger.Info("stopped")
+	}
+	return err
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

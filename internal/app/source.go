@@ -1,0 +1,87 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+// source gives the reaper the table, in the reaper's own words: the two rooms
+// do not know each other.
+type source struct {
+	table *table.Table
+	gone  chan []reaper.Gone
+}
+
+func newSource(t *table.Table) *source {
+	return &source{table: t, gone: make(chan []reaper.Gone)}
+}
+
+// Take implements reaper.Source.
+func (s *source) Take(ctx context.Context, max int) ([]reaper.Candidate, error) {
+	taken, err := s.table.Take(ctx, max)
+	candidates := make([]reaper.Candidate, len(taken))
+	for i, t := range taken {
+		candidates[i] = reaper.Candidate{Lock: t.Lock, Due: t.Due, Attempts: t.Attempts}
+	}
+	return candidates, err
+}
+
+// Postpone implements reaper.Source.
+func (s *source) Postpone(ctx context.Context, name string, token int64, delay time.Duration) error {
+	return s.table.Postpone(ctx, name, token, delay)
+}
+
+// Gone implements reaper.Source.
+func (s *source) Gone() <-chan []reaper.Gone { return s.gone }
+
+// run passes on what vanished.
+func (s *source) run(ctx context.Context) error {
+	for {
+		select {
+		case gone := <-s.table.Gone():
+			passed := make([]reaper.Gone, len(gone))
+			for i, g := range gone {
+				passed[i] = reaper.Gone(g)
+			}
+			select {
+			case s.gone <- passed:
+			case <-ctx.Done():
+				return nil
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Snapshot implements metrics.Source.
+func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
+	limit := a.config.Metrics.MaxLockSeries
+	stats, err := a.table.Stats(ctx, limit)
+	if err != nil {
+		return metrics.Snapshot{}, err
+	}
+	return metrics.Snapshot{
+		Table:  stats,
+		Scan:   a.scanner.Status(),
+		Reaper: a.reaper.Stats(),
+		Forced: a.reaper.Ledger().Recent(limit),
+	}, nil
+}
+
+// missing tells what the daemon lacks to be ready, or "".
+func (a *App) missing() string {
+	status := a.scanner.Status()
+	if status.Listed {
+		return ""
+	}
+	words := "the first listing of " + a.config.Prefix + " is not done"
+	if status.LastError != nil {
+		words += ": " + status.LastError.Error()
+	}
+	return words
+}

@@ -1,0 +1,94 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+// Snapshot is what a scrape tells. It is read only.
+type Snapshot struct {
+	Table  table.Stats
+	Scan   scan.Status
+	Reaper reaper.Stats
+	// Forced are the recent forced unlocks, the newest first.
+	Forced []reaper.Removal
+}
+
+// Source gives snapshots.
+type Source interface {
+	// Snapshot returns soon, at the latest when ctx is done, and asks etcd for
+	// nothing. It is called concurrently by concurrent scrapes.
+	Snapshot(ctx context.Context) (Snapshot, error)
+}
+
+// DefaultTimeout leaves room within Prometheus's default scrape timeout of 10 s.
+const DefaultTimeout = 5 * time.Second
+
+// Options are what a Collector needs.
+type Options struct {
+	Source Source
+	// MaxLockSeries is how many locks at most have series of their own, and
+	// again how many forced unlocks; 0 for none.
+	MaxLockSeries int
+	// Timeout bounds the wait for a snapshot; 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Collector is a prometheus.Collector that reads one snapshot per scrape. Its
+// methods may be called concurrently.
+type Collector struct {
+	Options
+	families []family
+}
+
+// New returns a Collector, which is to be registered with a registry once.
+func New(o Options) (*Collector, error) {
+	switch {
+	case o.Source == nil:
+		return nil, errors.New("metrics: Source is required")
+	case o.MaxLockSeries < 0, o.Timeout < 0:
+		return nil, fmt.Errorf("metrics: max lock series %d or timeout %s out of range", o.MaxLockSeries, o.Timeout)
+	case o.Timeout == 0:
+		o.Timeout = DefaultTimeout
+	}
+	return &Collector{Options: o, families: families()}, nil
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range c.families {
+		ch <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector. Without a snapshot it gives one
+// invalid metric, which fails the scrape.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	// The interface hands on no context of the scrape.
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	defer cancel()
+	s, err := c.Source.Snapshot(ctx)
+	if err != nil {
+		err = fmt.Errorf("taking a snapshot for the scrape, timeout %s: %w", c.Timeout, err)
+		ch <- prometheus.NewInvalidMetric(c.families[0].desc, err)
+		return
+	}
+	v := newView(s, c.MaxLockSeries)
+	for _, f := range c.families {
+		f.collect(v, func(value float64, labels ...string) {
+			m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
+			if err != nil {
+				m = prometheus.NewInvalidMetric(f.desc, err)
+			}
+			ch <- m
+		})
+	}
+}

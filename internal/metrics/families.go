@@ -1,0 +1,149 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+)
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+// family is one metric with all its series.
+type family struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	collect func(*view, emit)
+}
+
+// emit takes the value of one series, its labels in the order of the family's.
+// No label set may come twice.
+type emit func(value float64, labels ...string)
+
+func one(value func(*view) float64) func(*view, emit) {
+	return func(v *view, e emit) { e(value(v)) }
+}
+
+// families is the list of all metrics that come of a snapshot. The help texts
+// stand in docs/metrics.md too.
+func families() []family {
+	var all []family
+	add := func(name string, kind prometheus.ValueType, help string, collect func(*view, emit), labels ...string) {
+		all = append(all, family{prometheus.NewDesc(name, help, labels, nil), kind, collect})
+	}
+
+	add("unlocker_locks", gauge, "Locks by state.", states, "state")
+	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken, by its owner's clock.",
+		dates((*lock.Lock).LockedAt), "lock")
+	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock that is past it.",
+		dates((*lock.Lock).AlertAt), "lock")
+	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "When a lock past its alert time may be removed, by its owner's clock.",
+		dates((*lock.Lock).AutoUnlockAt), "lock")
+	add("unlocker_lock_info", gauge, "Who holds a lock that is past its alert time; always 1.",
+		infos, "lock", "hostname", "owner")
+	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time without series of their own.",
+		one(func(v *view) float64 { return float64(v.omitted()) }))
+
+	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a lock was last removed by force, for those of the recent past.",
+		removals, "lock", "hostname")
+	add("unlocker_forced_unlocks_total", counter, "Locks removed by force, by what led to it.",
+		func(v *view, e emit) { counts(e, triggers(), v.Reaper.Removed) }, "trigger")
+	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that came too late: the lock was renewed or released first, or another replica won.",
+		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
+	add("unlocker_forced_unlock_failures_total", counter, "Attempts at a removal that failed, by reason.",
+		func(v *view, e emit) { counts(e, reaper.Reasons(), v.Reaper.Failures) }, "reason")
+	add("unlocker_would_unlock_total", counter, "Locks that would have been removed, were it not for a dry run.",
+		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
+	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and still there.",
+		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
+
+	add("unlocker_lock_acquisitions_total", counter, "Locks seen taken.",
+		one(func(v *view) float64 { return float64(v.Table.Acquired) }))
+	add("unlocker_lock_renewals_total", counter, "Renewals seen.",
+		one(func(v *view) float64 { return float64(v.Table.Renewed) }))
+	add("unlocker_lock_releases_total", counter, "Locks seen released, by whom: self is this replica, other is the owner, another replica or a person.",
+		releases, "by")
+
+	add("unlocker_etcd_up", gauge, "Whether the watch on etcd is up and has shown a sign of life.",
+		one(func(v *view) float64 { return boolean(v.Scan.Connected) }))
+	add("unlocker_etcd_revision", gauge, "The newest revision of etcd that was seen.",
+		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
+	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last showed an event or a progress notice; 0 for never.",
+		one(func(v *view) float64 { return seconds(v.Scan.Progress) }))
+	add("unlocker_last_resync_timestamp_seconds", gauge, "When the last full listing ended; 0 for never.",
+		one(func(v *view) float64 { return seconds(v.Scan.Resynced) }))
+	add("unlocker_watch_restarts_total", counter, "Watches that ended and listings that failed, by reason.",
+		func(v *view, e emit) { counts(e, scan.Reasons(), v.Scan.Restarts) }, "reason")
+	add("unlocker_resync_drift_total", counter, "Differences between a full listing and what the watch had shown.",
+		one(func(v *view) float64 { return float64(v.Table.Drift) }))
+	return all
+}
+
+func states(v *view, e emit) {
+	for s, n := range v.Table.Locks {
+		e(float64(n), lock.State(s).String())
+	}
+}
+
+func dates(of func(*lock.Lock) lock.Timestamp) func(*view, emit) {
+	return func(v *view, e emit) {
+		for _, o := range v.overdue {
+			if t := of(o.lock); !t.IsZero() {
+				e(t.Seconds(), o.name)
+			}
+		}
+	}
+}
+
+func infos(v *view, e emit) {
+	for _, o := range v.overdue {
+		e(1, o.name, label(o.lock.Hostname(), maxHost), label(o.lock.Owner(), maxHost))
+	}
+}
+
+func removals(v *view, e emit) {
+	for _, f := range v.forced {
+		e(seconds(f.at), f.name, f.host)
+	}
+}
+
+func releases(v *view, e emit) {
+	e(float64(v.Reaper.ReleasedBySelf), "self")
+	e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
+}
+
+func triggers() []reaper.Trigger {
+	return []reaper.Trigger{reaper.Expiry, reaper.Orphan, reaper.API}
+}
+
+// counts gives the known ones from zero on, and whatever else was counted.
+func counts[K ~string](e emit, known []K, counted map[K]uint64) {
+	for _, k := range known {
+		if _, ok := counted[k]; !ok {
+			e(0, string(k))
+		}
+	}
+	for k, n := range counted {
+		e(float64(n), string(k))
+	}
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return lock.TimestampOf(t).Seconds()
+}
