@@ -44,7 +44,7 @@ type cleanup struct {
 
 // New makes the daemon and binds its listeners.
 func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
-	a := &App{config: c, logger: logger, registry: prometheus.NewRegistry(), failed: make(chan error, 8)}
+	a := &App{config: c, logger: logger, failed: make(chan error, 8)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Stop(context.Background()))
@@ -54,11 +54,11 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.newClient(); err != nil {
+	histograms := metrics.NewHistograms()
+	if err := a.newRegistry(histograms); err != nil {
 		return nil, err
 	}
-	histograms, err := metrics.NewHistograms(a.registry)
-	if err != nil {
+	if err := a.newClient(); err != nil {
 		return nil, err
 	}
 	rules := reaper.Rules{Mode: reaper.Mode(c.Reaper.Mode), Grace: c.Reaper.Grace}
@@ -68,15 +68,21 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err := a.newReaper(layout, rules, histograms); err != nil {
 		return nil, err
 	}
-	if err := metrics.Register(a.registry, metrics.Options{Source: a, MaxLockSeries: c.Metrics.MaxLockSeries}); err != nil {
-		return nil, err
-	}
 	a.ops, err = newOpsServer(c.Ops, a.registry, a.missing, logger)
 	if err != nil {
 		return nil, err
 	}
 	a.onStop("ops listener", a.ops.close)
 	return a, nil
+}
+
+func (a *App) newRegistry(h *metrics.Histograms) error {
+	collector, err := metrics.New(metrics.Options{Source: a, MaxLockSeries: a.config.Metrics.MaxLockSeries})
+	if err != nil {
+		return err
+	}
+	a.registry, err = metrics.NewRegistry(h, collector)
+	return err
 }
 
 func (a *App) newClient() error {

@@ -16,6 +16,7 @@ type Reason string
 // The reasons.
 const (
 	ReasonAmbiguous  Reason = "ambiguous"         // no answer: it may have happened
+	ReasonUnreadable Reason = "unreadable"        // no answer to the read before: nothing happened
 	ReasonTooLarge   Reason = "too_large"         // etcd refuses so big a transaction, even alone
 	ReasonPermission Reason = "permission_denied" // the role does not cover the lock
 	ReasonAuth       Reason = "auth"              // etcd does not know who asks
@@ -26,7 +27,8 @@ const (
 
 // Reasons lists all reasons, for metrics that are to begin at zero.
 func Reasons() []Reason {
-	return []Reason{ReasonAmbiguous, ReasonTooLarge, ReasonPermission, ReasonAuth, ReasonNoLeader, ReasonBusy, ReasonRejected}
+	return []Reason{ReasonAmbiguous, ReasonUnreadable, ReasonTooLarge, ReasonPermission, ReasonAuth,
+		ReasonNoLeader, ReasonBusy, ReasonRejected}
 }
 
 // refusals are the errors after which a request was certainly not executed.

@@ -11,6 +11,10 @@ import (
 // the level above. A server may allow less: then batches are halved.
 const maxTxnOps = 128
 
+// maxSpans is how many spans one removal can have, beside its two other
+// compares.
+const maxSpans = maxTxnOps - 2
+
 // span is a range of keys, all of which belong to one lock; end is exclusive,
 // and empty for the one key from.
 type span struct{ from, end string }

@@ -74,13 +74,15 @@ type Verdict struct {
 // Decide is the verdict: a pure function of its inputs.
 func Decide(in Inputs) Verdict {
 	v := Verdict{Inputs: in, Action: Leave}
-	if !in.Removable {
+	switch orphan := in.Token == 0; {
+	case !in.Removable:
 		return v
-	}
-	if in.AutoUnlockAt.IsZero() {
+	case orphan && !in.OrphanSince.IsZero():
 		v.Trigger, v.Due = Orphan, in.OrphanSince
-	} else {
+	case !orphan && !in.AutoUnlockAt.IsZero():
 		v.Trigger, v.Due = Expiry, in.AutoUnlockAt.Add(in.Grace)
+	default:
+		return v
 	}
 	switch {
 	case in.Now.Before(v.Due):
@@ -96,7 +98,7 @@ func Decide(in Inputs) Verdict {
 // inputs collects what the verdict on a lock depends on.
 func (r Rules) inputs(l *lock.Lock, orphanSince, now time.Time) Inputs {
 	in := Inputs{
-		Now:          now.UTC(),
+		Now:          wall(now),
 		State:        l.State(lock.TimestampOf(now)).String(),
 		AutoUnlockAt: l.AutoUnlockAt().Time(),
 		Grace:        r.Grace,
@@ -106,7 +108,11 @@ func (r Rules) inputs(l *lock.Lock, orphanSince, now time.Time) Inputs {
 		Token:        l.Token,
 	}
 	if l.Token == 0 {
-		in.OrphanSince = orphanSince.UTC()
+		in.OrphanSince = wall(orphanSince)
 	}
 	return in
 }
+
+// wall drops the monotonic reading: it is not logged, and would decide all the
+// same.
+func wall(t time.Time) time.Time { return t.Round(0).UTC() }

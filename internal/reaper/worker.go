@@ -2,8 +2,12 @@ package reaper
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
 // worker takes candidates and removes them, one transaction at a time.
@@ -66,8 +70,7 @@ func backoff(tries int) time.Duration {
 func (w *worker) handle(candidates []Candidate) error {
 	records, err := w.read(w.requests, candidates)
 	if err != nil {
-		w.unreadable(candidates, err)
-		return err
+		return w.unreadable(candidates, err)
 	}
 	var due []*attempt
 	for i := range candidates {
@@ -78,13 +81,31 @@ func (w *worker) handle(candidates []Candidate) error {
 	return w.send(due)
 }
 
-func (w *worker) unreadable(candidates []Candidate, err error) {
+// unreadable is for candidates that could not be read together. As in send,
+// they are halved until a culprit stands alone.
+func (w *worker) unreadable(candidates []Candidate, err error) error {
 	reason := classify(err)
+	if half := len(candidates) / 2; half > 0 && reason.halvable() {
+		return errors.Join(w.handle(candidates[:half]), w.handle(candidates[half:]))
+	}
+	if reason == ReasonAmbiguous {
+		reason = ReasonUnreadable // nothing was sent that could have done anything
+	}
+	w.Logger.LogAttrs(w.requests, slog.LevelWarn, "cannot read locks that are due",
+		slog.Int("locks", len(candidates)), slog.String("lock", lock.Clip([]byte(candidates[0].Name), maxLogName)),
+		slog.String("reason", string(reason)), slog.Any("error", err))
 	for i := range candidates {
 		w.tally.failed(reason)
-		w.postpone(&candidates[i], 0)
+		if reason.halvable() {
+			w.postpone(&candidates[i], backoff(candidates[i].Attempts+1))
+		} else {
+			w.postpone(&candidates[i], 0)
+		}
 	}
-	w.Logger.Warn("cannot read locks that are due", "locks", len(candidates), "reason", string(reason), "error", err)
+	if reason.halvable() {
+		return nil
+	}
+	return err
 }
 
 // decide makes the verdict on one lock and returns what is to be sent, if

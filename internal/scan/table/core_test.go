@@ -223,11 +223,11 @@ func TestWallClockStepsBack(t *testing.T) {
 		require.Equal(t, [lock.NumStates]int{lock.Held: 3}, w.counts)
 		require.Zero(t, w.overdue.Len())
 		require.Empty(t, w.taken(), "the new instant is later and stands")
-		w.pass(time.Hour - 1 - time.Second)
+		w.pass(time.Hour - time.Second - 2)
 		require.Empty(t, w.taken())
 		w.pass(time.Second)
 		require.ElementsMatch(t, []string{"handed", "ready"}, w.taken())
-		w.pass(20 * time.Second)
+		w.pass(20*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken())
 	})
 }

@@ -59,19 +59,29 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 		e = c.add(l.Name)
 	}
 	e.listed = true
-	if e.Revision > c.listing.revision || e.state != none && same(&e.Lock, l) {
+	if e.Revision > c.listing.revision {
+		return
+	}
+	known := e.state != none && same(&e.Lock, l)
+	if known && e.Removable() == l.Removable() {
 		return
 	}
 	c.touch(e)
-	c.countUnseen(e, l, now)
+	if !known {
+		c.countUnseen(e, l, now)
+	}
 	e.Lock = *l
 	c.forgetDue(e)
 }
 
 // same tells whether a listing shows the lock as it is known. The revision of
-// a listing may be lower: it does not show when keys were deleted.
+// a listing may be lower: it does not show when keys were deleted. That of the
+// lock may be as high although an event before it was lost. Removable may differ
+// with nothing lost, for a lease on an unknown key is known for sure only here.
 func same(known, listed *lock.Lock) bool {
-	return known.Token == listed.Token && known.Keys == listed.Keys && listed.Revision <= known.Revision
+	return known.Token == listed.Token && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
+		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
+		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt()
 }
 
 // countUnseen accounts for what must have happened while nobody watched.

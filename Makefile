@@ -1,0 +1,51 @@
+# What CI runs. `make help` lists the targets.
+
+GO        ?= go
+BIN       := bin
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+BRANCH    ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+# The commit's date, not today's: the same commit gives the same binary.
+BUILDDATE ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+VPKG      := github.com/prometheus/common/version
+LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
+             -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
+# The race detector needs a C compiler.
+RACE      := $(shell command -v $(or $(CC),gcc) >/dev/null 2>&1 && echo -race)
+
+.PHONY: help build demo test e2e lint fuzz bench bench-big clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build the binary into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/unlocker ./cmd/unlocker
+
+demo: ## Run the daemon on an embedded etcd with simulated workers
+	$(GO) run ./cmd/unlocker-demo
+
+test: ## Run the tests
+	$(GO) test $(RACE) -timeout 15m ./...
+
+e2e: ## Run the tests with real programs (promtool, etcd of several versions)
+	$(GO) test -count=1 -timeout 20m -tags e2e ./e2e/...
+
+lint: ## Run golangci-lint
+	golangci-lint run --build-tags e2e ./...
+
+# Each fuzz target for FUZZTIME.
+FUZZTIME ?= 20s
+fuzz: ## Run each fuzz target for FUZZTIME (20s)
+	@set -e; for pkg in lock config; do \
+	  for f in $$($(GO) test -list '^Fuzz' ./internal/$$pkg | grep ^Fuzz); do \
+	    $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x ./internal/$$pkg; \
+	  done; done
+
+bench: ## Run the small benchmarks
+	$(GO) test -run '^$$' -short -bench . -benchmem ./internal/...
+
+bench-big: ## Run the measurements that docs/performance.md reports
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...
+
+clean: ## Remove what was built
+	rm -rf $(BIN) dist

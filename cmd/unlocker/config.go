@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+)
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check or print the configuration",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newConfigCheck(), newConfigPrint())
+	return cmd
+}
+
+func newConfigCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Tell whether the configuration is right",
+		Long: `Read the configuration as serve would, with its flags and its environment.
+Exit with 0 and say which file was read, or with 2 and the first mistake.
+Nothing is opened but that file: certificates and passwords are not.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, source, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			if source == "" {
+				source = "no file, flags and environment over the defaults"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok (%s)\n", source)
+			return err
+		},
+	}
+	config.Flags(cmd.Flags())
+	return cmd
+}
+
+func newConfigPrint() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Print the configuration in force, without secrets",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, _, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			text, err := c.YAML()
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	config.Flags(cmd.Flags())
+	return cmd
+}

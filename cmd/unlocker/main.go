@@ -1,0 +1,91 @@
+// Command unlocker watches the locks that programs hold in etcd, tells people
+// before one of them expires, and removes those that have.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, newRoot(), os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1 // the command ran and failed
+	exitUsage   = 2 // the command line or the configuration is wrong
+)
+
+// usageError marks an error that the caller of the command made.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// run executes the command line and turns its error into an exit code.
+func run(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "unlocker",
+		Short: "Keep distributed mutexes in etcd safe to live with",
+		Long: `unlocker watches the locks that programs hold in etcd, exports metrics so that
+people are told before a lock expires, and removes the locks that have expired.
+
+Every flag is also a key of the configuration file and an environment variable:
+--etcd-endpoints is etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS. A flag wins over
+the environment, the environment over the file, the file over the default.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q; see unlocker --help", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newServe(), newConfig(), newVersion())
+	return root
+}
+
+// loadConfig reads the configuration for a command.
+func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
+	c, source, err := config.Load(cmd.Flags())
+	if err != nil {
+		return c, source, usageError{err}
+	}
+	return c, source, nil
+}
+
+// noArgs refuses arguments with the exit code for it.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return usageError{err}
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+)
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon until SIGTERM or SIGINT. It starts with or without etcd:
+/livez says that it runs, /readyz that it has listed the locks once.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, source, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			logger, err := newLogger(cmd.ErrOrStderr(), c.Log)
+			if err != nil {
+				return usageError{err}
+			}
+			logger.Info("configuration read", "file", source)
+			a, err := app.New(c, logger)
+			if err != nil {
+				return err
+			}
+			return a.Run(cmd.Context())
+		},
+	}
+	config.Flags(cmd.Flags())
+	return cmd
+}
+
+// newLogger writes to w in the form that the configuration asks for.
+func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		return nil, fmt.Errorf("log.level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.Format == "logfmt" {
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	}
+	return slog.New(slog.NewJSONHandler(w, options)), nil
+}

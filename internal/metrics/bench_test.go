@@ -1,0 +1,34 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkScrape is a scrape with the default caps reached.
+func BenchmarkScrape(b *testing.B) {
+	s := full()
+	for i := range 500 {
+		s.Table.Overdue = append(s.Table.Overdue, makeLock(fmt.Sprintf("billing/invoices/%d", i), fields{
+			"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001",
+			"hostname": fmt.Sprintf("worker-%d.example.com", i%50), "owner": "billing",
+		}))
+		s.Forced = append(s.Forced, removal(fmt.Sprintf("billing/payments/%d", i), "worker-1.example.com", -i))
+	}
+	reg, _ := newRegistry(b, always(s), 500)
+	b.ReportAllocs()
+	for b.Loop() {
+		families, err := reg.Gather()
+		require.NoError(b, err)
+		enc := expfmt.NewEncoder(io.Discard, expfmt.NewFormat(expfmt.TypeTextPlain))
+		for _, f := range families {
+			if err := enc.Encode(f); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package metrics
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+// full has something to tell in every family.
+func full() Snapshot {
+	return Snapshot{
+		Table: table.Stats{
+			Locks:   [lock.NumStates]int{lock.Held: 5, lock.Overdue: 1, lock.Expired: 2, lock.Undated: 3, lock.Malformed: 4, lock.Orphaned: 6},
+			Backlog: 2,
+			Overdue: []lock.Lock{makeLock("a/b", fields{
+				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
+			})},
+			OverdueTotal: 4,
+			Acquired:     10, Renewed: 20, Released: 30, Drift: 1,
+		},
+		Scan: scan.Status{
+			Listed: true, Connected: true, Revision: 77, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
+			Restarts: map[scan.Reason]uint64{scan.ReasonStalled: 2},
+		},
+		Reaper: reaper.Stats{
+			Removed:  map[reaper.Trigger]uint64{reaper.Expiry: 8, reaper.API: 1},
+			Failures: map[reaper.Reason]uint64{reaper.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
+			ReleasedBySelf: 7, ReleasedByOther: 6,
+		},
+		Forced: []reaper.Removal{removal("x", "h2", 0)},
+	}
+}
+
+func TestExposition(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		snapshot Snapshot
+		most     int
+		of       []string
+		want     string
+	}{
+		{"locks and traffic", full(), 500, []string{"unlocker_locks", "unlocker_reaper_", "unlocker_lock_acquisitions_total", "unlocker_lock_renewals_total", "unlocker_lock_releases_total"}, `
+			unlocker_lock_acquisitions_total 10
+			unlocker_lock_releases_total{by="other"} 36
+			unlocker_lock_releases_total{by="self"} 7
+			unlocker_lock_renewals_total 20
+			unlocker_locks{state="expired"} 2
+			unlocker_locks{state="held"} 5
+			unlocker_locks{state="malformed"} 4
+			unlocker_locks{state="orphaned"} 6
+			unlocker_locks{state="overdue"} 1
+			unlocker_locks{state="undated"} 3
+			unlocker_reaper_backlog 2`},
+		{"one overdue lock", full(), 500, perLock(), `
+			unlocker_lock_alert_timestamp_seconds{lock="a/b"} 1699999995.5
+			unlocker_lock_auto_unlock_timestamp_seconds{lock="a/b"} 1700000001
+			unlocker_lock_info{hostname="h1",lock="a/b",owner="billing"} 1
+			unlocker_lock_locked_timestamp_seconds{lock="a/b"} 1699999990
+			unlocker_lock_series_omitted 3`},
+		{"forced unlocks", full(), 500, []string{"unlocker_forced_unlock_timestamp_seconds", "unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_failures_total", "unlocker_would_"}, `
+			unlocker_forced_unlock_conflicts_total 4
+			unlocker_forced_unlock_failures_total{reason="ambiguous"} 3
+			unlocker_forced_unlock_failures_total{reason="auth"} 0
+			unlocker_forced_unlock_failures_total{reason="busy"} 0
+			unlocker_forced_unlock_failures_total{reason="no_leader"} 0
+			unlocker_forced_unlock_failures_total{reason="permission_denied"} 0
+			unlocker_forced_unlock_failures_total{reason="rejected"} 0
+			unlocker_forced_unlock_failures_total{reason="too_large"} 0
+			unlocker_forced_unlock_failures_total{reason="unreadable"} 0
+			unlocker_forced_unlock_timestamp_seconds{hostname="h2",lock="x"} 1700000000
+			unlocker_forced_unlocks_total{trigger="api"} 1
+			unlocker_forced_unlocks_total{trigger="expiry"} 8
+			unlocker_forced_unlocks_total{trigger="orphan"} 0
+			unlocker_would_unlock_total 5`},
+		{"etcd", full(), 500, []string{"unlocker_etcd_", "unlocker_watch_", "unlocker_last_", "unlocker_resync_"}, `
+			unlocker_etcd_revision 77
+			unlocker_etcd_up 1
+			unlocker_last_resync_timestamp_seconds 1699999998.5
+			unlocker_resync_drift_total 1
+			unlocker_watch_last_progress_timestamp_seconds 1700000000
+			unlocker_watch_restarts_total{reason="auth"} 0
+			unlocker_watch_restarts_total{reason="compacted"} 0
+			unlocker_watch_restarts_total{reason="ended"} 0
+			unlocker_watch_restarts_total{reason="no_leader"} 0
+			unlocker_watch_restarts_total{reason="other"} 0
+			unlocker_watch_restarts_total{reason="permission_denied"} 0
+			unlocker_watch_restarts_total{reason="regressed"} 0
+			unlocker_watch_restarts_total{reason="stalled"} 2
+			unlocker_watch_restarts_total{reason="timeout"} 0
+			unlocker_watch_restarts_total{reason="unavailable"} 0`},
+		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []lock.Lock{
+			makeLock("a", fields{"auto_unlock_at": "1700000001"}),
+		}}}, 500, perLock(), `
+			unlocker_lock_auto_unlock_timestamp_seconds{lock="a"} 1700000001
+			unlocker_lock_info{hostname="",lock="a",owner=""} 1
+			unlocker_lock_series_omitted 0`},
+		{"cap", manyOverdue(3, 9), 2, perLock(), `
+			unlocker_lock_alert_timestamp_seconds{lock="l0"} 1700000000
+			unlocker_lock_alert_timestamp_seconds{lock="l1"} 1700000001
+			unlocker_lock_info{hostname="h",lock="l0",owner=""} 1
+			unlocker_lock_info{hostname="h",lock="l1",owner=""} 1
+			unlocker_lock_series_omitted 7`},
+		{"cap of 0", manyOverdue(3, 9), 0, perLock(), `unlocker_lock_series_omitted 9`},
+		{"the newest of a lock's removals", Snapshot{Forced: []reaper.Removal{
+			removal("a", "h", 9), removal("a", "other", 8), removal("a", "h", 7), removal("b", "h", 6), removal("c", "h", 5),
+		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b"} 1700000006
+			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a"} 1700000008`},
+		{"a label value that is news", Snapshot{Reaper: reaper.Stats{Removed: map[reaper.Trigger]uint64{"new": 1}}}, 1,
+			[]string{"unlocker_forced_unlocks_total"}, `
+			unlocker_forced_unlocks_total{trigger="api"} 0
+			unlocker_forced_unlocks_total{trigger="expiry"} 0
+			unlocker_forced_unlocks_total{trigger="new"} 1
+			unlocker_forced_unlocks_total{trigger="orphan"} 0`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reg, _ := newRegistry(t, always(tc.snapshot), tc.most)
+			require.Equal(t, unindent(tc.want), exposition(t, reg, tc.of...))
+		})
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for want, o := range map[string]Options{
+		"metrics: Source is required":                             {},
+		"metrics: max lock series -1 or timeout 0s out of range":  {Source: always{}, MaxLockSeries: -1},
+		"metrics: max lock series 0 or timeout -1ns out of range": {Source: always{}, Timeout: -1},
+	} {
+		_, err := New(o)
+		require.EqualError(t, err, want)
+	}
+	c, err := New(Options{Source: always{}})
+	require.NoError(t, err)
+	require.Equal(t, DefaultTimeout, c.Timeout)
+}
+
+// perLock are the families with a series for each overdue lock, and what they
+// leave out.
+func perLock() []string {
+	return []string{
+		"unlocker_lock_locked_timestamp_seconds", "unlocker_lock_alert_timestamp_seconds",
+		"unlocker_lock_auto_unlock_timestamp_seconds", "unlocker_lock_info", "unlocker_lock_series_omitted",
+	}
+}
+
+func manyOverdue(n, total int) Snapshot {
+	s := Snapshot{Table: table.Stats{OverdueTotal: total}}
+	for i := range n {
+		s.Table.Overdue = append(s.Table.Overdue, makeLock("l"+strconv.Itoa(i), fields{
+			"hostname": "h", "alert_at": strconv.FormatInt(noon.Unix()+int64(i), 10),
+		}))
+	}
+	return s
+}

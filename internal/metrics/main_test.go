@@ -1,0 +1,107 @@
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// noon is 1700000000.
+var noon = time.Unix(1_700_000_000, 0)
+
+// always is a source of one snapshot.
+type always Snapshot
+
+func (a always) Snapshot(context.Context) (Snapshot, error) { return Snapshot(a), nil }
+
+// source is a function that is a Source.
+type source func(context.Context) (Snapshot, error)
+
+func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) }
+
+// fields are a lock's, by their names; a uuid is there anyway.
+type fields map[string]string
+
+func makeLock(name string, f fields) lock.Lock {
+	kvs := []lock.KV{{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1}}
+	for k, v := range f {
+		kvs = append(kvs, lock.KV{Field: lock.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
+	}
+	return lock.Collect(name, kvs)
+}
+
+func removal(name, host string, after int) reaper.Removal {
+	return reaper.Removal{Name: name, Hostname: host, At: noon.Add(time.Duration(after) * time.Second)}
+}
+
+// newRegistry is as strict as a registry can be, and has all metrics.
+func newRegistry(tb testing.TB, s Source, most int) (*prometheus.Registry, *Histograms) {
+	tb.Helper()
+	c, err := New(Options{Source: s, MaxLockSeries: most})
+	require.NoError(tb, err)
+	h := NewHistograms()
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(tb, register(reg, c, h))
+	return reg, h
+}
+
+// exposition is what a scrape answers, without comments, of the metrics named;
+// those that end in an underscore are prefixes.
+func exposition(tb testing.TB, g prometheus.Gatherer, names ...string) string {
+	tb.Helper()
+	families, err := g.Gather()
+	require.NoError(tb, err)
+	var b bytes.Buffer
+	for _, f := range families {
+		if slices.ContainsFunc(names, func(n string) bool {
+			return f.GetName() == n || strings.HasSuffix(n, "_") && strings.HasPrefix(f.GetName(), n)
+		}) {
+			_, err := expfmt.MetricFamilyToText(&b, f)
+			require.NoError(tb, err)
+		}
+	}
+	requireParses(tb, b.Bytes())
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		if !strings.HasPrefix(line, "#") {
+			name, value, found := cutLast(strings.TrimSuffix(line, "\n"))
+			v, err := strconv.ParseFloat(value, 64)
+			require.True(tb, found && err == nil, line)
+			lines = append(lines, name+" "+strconv.FormatFloat(v, 'f', -1, 64))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func cutLast(s string) (before, after string, found bool) {
+	i := strings.LastIndexByte(s, ' ')
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// unindent makes a literal of a test comparable.
+func unindent(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}

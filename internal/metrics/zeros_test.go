@@ -1,0 +1,52 @@
+package metrics
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+)
+
+// Nothing happened yet: everything that can be counted is there, at zero.
+func TestZerosFromTheStart(t *testing.T) {
+	reg, _ := newRegistry(t, always{}, 500)
+	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
+		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_would_", "unlocker_reaper_",
+		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
+		"unlocker_etcd_", "unlocker_last_", "unlocker_watch_last_", "unlocker_resync_")
+	require.Equal(t, unindent(`
+		unlocker_etcd_revision 0
+		unlocker_etcd_up 0
+		unlocker_forced_unlock_conflicts_total 0
+		unlocker_forced_unlocks_total{trigger="api"} 0
+		unlocker_forced_unlocks_total{trigger="expiry"} 0
+		unlocker_forced_unlocks_total{trigger="orphan"} 0
+		unlocker_last_resync_timestamp_seconds 0
+		unlocker_lock_acquisitions_total 0
+		unlocker_lock_releases_total{by="other"} 0
+		unlocker_lock_releases_total{by="self"} 0
+		unlocker_lock_renewals_total 0
+		unlocker_lock_series_omitted 0
+		unlocker_locks{state="expired"} 0
+		unlocker_locks{state="held"} 0
+		unlocker_locks{state="malformed"} 0
+		unlocker_locks{state="orphaned"} 0
+		unlocker_locks{state="overdue"} 0
+		unlocker_locks{state="undated"} 0
+		unlocker_reaper_backlog 0
+		unlocker_resync_drift_total 0
+		unlocker_watch_last_progress_timestamp_seconds 0
+		unlocker_would_unlock_total 0`), got)
+}
+
+func TestLintIsSilent(t *testing.T) {
+	reg, h := newRegistry(t, always(full()), 500)
+	h.ForcedUnlockDelay.Observe(1)
+	h.LockHoldDuration.Observe(1)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	require.Greater(t, len(families), 50, "with those of Go and of the process")
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}

@@ -1,0 +1,122 @@
+package reaper
+
+import (
+	"context"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// surveyor finds the gaps in a lock's range between what is not the lock's own:
+// the groups of names nested in it, and keys of others, which carry a lease. A
+// span is a whole gap, so that a key that is written into it later is noticed.
+type surveyor struct {
+	layout lock.Layout
+	name   string
+	base   string
+
+	build lock.Builder
+	// owned are the gaps that hold keys of the lock, empty the first of those
+	// that hold none.
+	owned, empty []span
+	// from is where the present gap begins; own: it holds a key of the lock.
+	from string
+	own  bool
+}
+
+func newSurveyor(layout lock.Layout, name string) *surveyor {
+	base, _ := layout.Range(name)
+	return &surveyor{layout: layout, name: name, base: base, from: base}
+}
+
+// add takes the next key in order and tells whether it is the lock's own.
+func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
+	name, fieldName, valid := s.layout.Split(kv.Key)
+	f := lock.ParseField(fieldName)
+	if !valid || string(name) != s.name || f == lock.FieldUnknown && kv.Lease != 0 {
+		if key := string(kv.Key); key >= s.from {
+			from, end := s.group(key)
+			s.closeGap(from)
+			s.from = end
+		}
+		return false
+	}
+	s.build.Add(lock.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+	s.own = true
+	return true
+}
+
+// group returns the range of all that lies under the nested name of a key, or of
+// the key alone where it lies directly under the lock.
+func (s *surveyor) group(key string) (from, end string) {
+	if i := strings.IndexByte(key[len(s.base):], '/'); i >= 0 {
+		nested := key[:len(s.base)+i]
+		return nested + "/", nested + string(rune('/'+1))
+	}
+	return key, key + "\x00"
+}
+
+func (s *surveyor) closeGap(end string) {
+	gap := span{from: s.from, end: end}
+	switch {
+	case s.own:
+		s.owned = append(s.owned, gap)
+	case gap.from < end && len(s.empty) < maxSpans:
+		s.empty = append(s.empty, gap)
+	}
+	s.own = false
+}
+
+// finish returns the lock and the spans to compare and to delete: all gaps, or,
+// where those are too many, those that hold keys of the lock.
+func (s *surveyor) finish() (lock.Lock, []span) {
+	_, end := s.layout.Range(s.name)
+	s.closeGap(end)
+	spans := s.owned
+	if len(spans) > 0 && len(spans)+len(s.empty) <= maxSpans {
+		spans = append(spans, s.empty...)
+	}
+	return s.build.Lock(s.name), spans
+}
+
+// A survey reads keys only, page by page, leaping over what is nested. It gives
+// up where that takes too long; the lock is then left and counted as a failure.
+const (
+	surveyPage  = 1_000
+	surveyPages = 100
+)
+
+// survey finds the places of all keys that a lock, of which rec holds the known
+// fields, had at a revision. Where it gives up, rec stays as it is.
+func (r *Reaper) survey(ctx context.Context, rec record, revision int64, pages int) (record, error) {
+	s := newSurveyor(r.Layout, rec.Name)
+	from, end := r.Layout.Range(rec.Name)
+	for ; ; pages-- {
+		if pages == 0 || len(s.owned) > maxSpans {
+			return rec, nil
+		}
+		answers, err := r.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
+			clientv3.WithLimit(surveyPage), clientv3.WithKeysOnly(), clientv3.WithRev(revision))})
+		if err != nil {
+			return record{}, err
+		}
+		kvs := answers[0].Kvs
+		for _, kv := range kvs {
+			s.add(kv)
+		}
+		if !answers[0].More || len(kvs) == 0 {
+			break
+		}
+		last := string(kvs[len(kvs)-1].Key)
+		if _, from = s.group(last); from < s.from {
+			from = s.from
+		}
+	}
+	all, spans := s.finish()
+	rec.spans = spans
+	rec.Revision, rec.Keys = max(rec.Revision, all.Revision), all.Keys
+	return rec, nil
+}
