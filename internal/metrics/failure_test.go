@@ -28,14 +28,15 @@ func scrape(t *testing.T, s Source) *httptest.ResponseRecorder {
 
 // Half an answer would resolve alerts: see the package comment.
 func TestScrapeWithoutSnapshotFails(t *testing.T) {
-	for name, s := range map[string]source{
-		"error": func(context.Context) (Snapshot, error) { return full(), errors.New("table is stopped") },
-		"panic": func(context.Context) (Snapshot, error) { panic("table is stopped") },
+	var none *Snapshot
+	for want, s := range map[string]source{
+		"table is stopped":        func(context.Context) (Snapshot, error) { return full(), errors.New("table is stopped") },
+		"nil pointer dereference": func(context.Context) (Snapshot, error) { return *none, nil },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			rec := scrape(t, s)
 			require.Equal(t, http.StatusInternalServerError, rec.Code)
-			require.Contains(t, rec.Body.String(), "table is stopped")
+			require.Contains(t, rec.Body.String(), want)
 			require.NotContains(t, rec.Body.String(), "\nunlocker_locks")
 		})
 	}
@@ -92,8 +93,9 @@ func TestConcurrentScrapes(t *testing.T) {
 			for _, f := range families {
 				values[f.GetName()] = f.GetMetric()[0].GetCounter().GetValue()
 			}
-			if n := values["unlocker_would_unlock_total"]; n == values["unlocker_lock_acquisitions_total"] && n == values["unlocker_lock_renewals_total"] {
-				seen[i] = n
+			taken, renewed, would := values["unlocker_lock_acquisitions_total"], values["unlocker_lock_renewals_total"], values["unlocker_would_unlock_total"]
+			if taken == renewed && renewed == would {
+				seen[i] = would
 			}
 		})
 	}

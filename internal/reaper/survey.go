@@ -110,10 +110,7 @@ func (r *Reaper) survey(ctx context.Context, rec record, revision int64, pages i
 		if !answers[0].More || len(kvs) == 0 {
 			break
 		}
-		last := string(kvs[len(kvs)-1].Key)
-		if _, from = s.group(last); from < s.from {
-			from = s.from
-		}
+		_, from = s.group(string(kvs[len(kvs)-1].Key))
 	}
 	all, spans := s.finish()
 	rec.spans = spans

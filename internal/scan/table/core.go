@@ -112,14 +112,14 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e = c.add(string(ev.Name))
 	}
 	c.touch(e)
-	token, deadline, removable := e.Token, e.AutoUnlockAt(), e.Removable()
+	was := basisOf(e)
 	if ev.Deleted {
 		c.deleteKey(e, ev, now)
 	} else {
 		e.Put(ev.KV)
 	}
 	switch {
-	case e.Token != 0 && e.Token != token:
+	case e.Token != 0 && e.Token != was.token:
 		c.totals.acquired++
 		if e.phase == handed { // an orphan, that is; whoever took it finds out
 			c.setPhase(e, waiting)
@@ -127,7 +127,21 @@ func (c *core) applyOne(ev *Event, now reading) {
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
-	if e.Token != token || e.AutoUnlockAt() != deadline || e.Removable() != removable || e.Token == 0 {
+	c.rebase(e, was)
+}
+
+// basis is what the instant at which a lock is due rests on.
+type basis struct {
+	token     int64
+	deadline  lock.Timestamp
+	removable bool
+}
+
+func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt(), e.Removable()} }
+
+// rebase is called after a change; for an orphan every change counts.
+func (c *core) rebase(e *entry, was basis) {
+	if e.Token == 0 || basisOf(e) != was {
 		c.forgetDue(e)
 	}
 }

@@ -70,8 +70,9 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 	if !known {
 		c.countUnseen(e, l, now)
 	}
+	was := basisOf(e)
 	e.Lock = *l
-	c.forgetDue(e)
+	c.rebase(e, was)
 }
 
 // same tells whether a listing shows the lock as it is known. The revision of

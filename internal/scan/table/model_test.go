@@ -28,10 +28,13 @@ type seen struct {
 	phase    phase
 }
 
+// bubble hides Deadline, which must not be asked for inside one.
+type bubble struct{ testing.TB }
+
 // TestTableIsConsistentWhateverHappens runs random histories.
 func TestTableIsConsistentWhateverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(t, func(t *rapid.T) {
+		rapid.Check(bubble{t}, func(t *rapid.T) {
 			m := &model{world: newWorld(t), t: t, last: make(map[*entry]seen)}
 			m.world.listing(false)
 			t.Repeat(map[string]func(*rapid.T){
@@ -140,7 +143,7 @@ func (m *model) doPass(*rapid.T) {
 }
 
 func (m *model) doStep(*rapid.T) {
-	m.shift += m.duration("step")
+	m.shift += 3 * m.duration("step") // none below maxDrift, which are no steps
 	m.advance()
 }
 
@@ -151,7 +154,7 @@ func (m *model) doTake(*rapid.T) {
 		require.LessOrEqual(m.t, e.due, now.mono)
 		require.True(m.t, l.Removable())
 		if l.Token != 0 {
-			require.LessOrEqual(m.t, l.AutoUnlockAt()+lock.Timestamp(grace), now.wall+lock.Timestamp(maxDrift))
+			require.LessOrEqual(m.t, l.AutoUnlockAt()+lock.Timestamp(grace), now.wall)
 		}
 	}
 }
@@ -176,11 +179,9 @@ func (m *model) holds(*rapid.T) {
 	now := m.now()
 	this := make(map[*entry]seen)
 	for name, e := range m.core.locks {
-		if e.wake-now.mono > 0 || e.pos == 0 { // else a step below what counts as one
-			require.Equal(m.t, e.State(now.wall), e.state, name)
-			since := overdueSince(e)
-			require.Equal(m.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
-		}
+		require.Equal(m.t, e.State(now.wall), e.state, name)
+		since := overdueSince(e)
+		require.Equal(m.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
 		require.Equal(m.t, e.due <= now.mono, e.phase == ready || e.phase == handed, name)
 		is := seen{e.Token, e.AutoUnlockAt(), e.due, e.phase}
 		if was := m.last[e]; was.token != 0 && was.token == is.token && was.deadline == is.deadline &&

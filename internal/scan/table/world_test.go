@@ -198,4 +198,3 @@ func (w *world) check() {
 		}
 	}
 }
-

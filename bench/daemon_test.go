@@ -1,0 +1,172 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+const prefix = "/mutexes/"
+
+// newEtcd starts one member that syncs to disk, as real ones do.
+func newEtcd(b *testing.B) (*localetcd.Cluster, *clientv3.Client) {
+	c, err := localetcd.Start(b.Context(), localetcd.Options{Dir: b.TempDir()})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, c.Close()) })
+	client, err := c.Client()
+	require.NoError(b, err)
+	return c, client
+}
+
+// startDaemon runs unlocker until the function returned is called, and waits
+// until it has listed the locks.
+func startDaemon(b *testing.B, cluster *localetcd.Cluster, edit func(*config.Config)) (*app.App, func()) {
+	c := config.Default()
+	c.Etcd.Endpoints = cluster.Endpoints()
+	c.Ops.Listen = "127.0.0.1:0"
+	if edit != nil {
+		edit(&c)
+	}
+	a, err := app.New(c, slog.New(slog.NewJSONHandler(io.Discard, nil)))
+	require.NoError(b, err)
+	a.Start()
+	require.Eventually(b, func() bool {
+		s, err := a.Snapshot(b.Context())
+		return err == nil && s.Scan.Connected
+	}, time.Minute, 10*time.Millisecond)
+	return a, func() { require.NoError(b, a.Stop(context.Background())) }
+}
+
+// name has 20 bytes.
+func name(i int) string { return fmt.Sprintf("bench/lock-%09d", i) }
+
+// lockOps are the five keys of one lock.
+func lockOps(name string, alert, unlock time.Time, opts ...clientv3.OpOption) []clientv3.Op {
+	seconds := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
+	i := 0
+	for _, r := range name {
+		i = i*31 + int(r)
+	}
+	var ops []clientv3.Op
+	for _, kv := range [][2]string{
+		{"alert_at", seconds(alert)},
+		{"auto_unlock_at", seconds(unlock)},
+		{"hostname", fmt.Sprintf("worker-%02d.example.org", i&15)},
+		{"locked_at", seconds(time.Now())},
+		{"uuid", fmt.Sprintf("%08x-0000-4000-8000-%012x", uint32(i), i&0xffffffffffff)},
+	} {
+		ops = append(ops, clientv3.OpPut(prefix+name+"/"+kv[0], kv[1], opts...))
+	}
+	return ops
+}
+
+// putLocks takes n locks, 20 in a transaction.
+func putLocks(b *testing.B, client *clientv3.Client, n int, alert, unlock time.Time) {
+	g, ctx := errgroup.WithContext(b.Context())
+	g.SetLimit(16)
+	for from := 0; from < n; from += 20 {
+		g.Go(func() error {
+			var ops []clientv3.Op
+			for i := from; i < min(from+20, n); i++ {
+				ops = append(ops, lockOps(name(i), alert, unlock)...)
+			}
+			_, err := client.Txn(ctx).Then(ops...).Commit()
+			return err
+		})
+	}
+	require.NoError(b, g.Wait())
+}
+
+// deletions watches uuid keys vanish, and returns the times of the first and of
+// the n-th.
+func deletions(b *testing.B, client *clientv3.Client, n int) func() (first, last time.Time) {
+	ctx, cancel := context.WithCancel(b.Context())
+	events := client.Watch(ctx, prefix+"bench/", clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+	<-events
+	type times struct{ first, last time.Time }
+	done := make(chan times, 1)
+	go func() {
+		defer cancel()
+		var t times
+		for r := range events {
+			for _, ev := range r.Events {
+				key := string(ev.Kv.Key)
+				if ev.Type != mvccpb.Event_DELETE || key[len(key)-5:] != "/uuid" {
+					continue
+				}
+				if t.first.IsZero() {
+					t.first = time.Now()
+				}
+				if n--; n == 0 {
+					t.last = time.Now()
+					done <- t
+					return
+				}
+			}
+		}
+	}()
+	return func() (time.Time, time.Time) {
+		t := <-done
+		return t.first, t.last
+	}
+}
+
+// outsider locks and unlocks, over a connection of its own, until stopped, and
+// returns how long each round took.
+func outsider(b *testing.B, cluster *localetcd.Cluster) (stop func() []time.Duration) {
+	client, err := cluster.Client()
+	require.NoError(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	took := make(chan []time.Duration, 1)
+	go func() {
+		var all []time.Duration
+		for i := 0; ctx.Err() == nil; i++ {
+			start := time.Now()
+			if lockUnlock(ctx, client, "outsider/"+strconv.Itoa(i)) == nil {
+				all = append(all, time.Since(start))
+			}
+		}
+		took <- all
+	}()
+	return func() []time.Duration {
+		cancel()
+		return <-took
+	}
+}
+
+// lockUnlock is one round of protocol 1.
+func lockUnlock(ctx context.Context, client *clientv3.Client, name string) error {
+	uuid := prefix + name + "/uuid"
+	now := time.Now()
+	puts := lockOps(name, now.Add(time.Hour), now.Add(2*time.Hour))
+	if _, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version(uuid), "=", 0)).Then(puts...).Commit(); err != nil {
+		return err
+	}
+	var deletes []clientv3.Op
+	for _, put := range puts {
+		deletes = append(deletes, clientv3.OpDelete(string(put.KeyBytes())))
+	}
+	mine := string(puts[len(puts)-1].ValueBytes())
+	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(uuid), "=", mine)).Then(deletes...).Commit()
+	return err
+}
+
+// quantile of durations; it sorts them.
+func quantile(d []time.Duration, q float64) time.Duration {
+	slices.Sort(d)
+	return d[min(len(d)-1, int(q*float64(len(d))))]
+}

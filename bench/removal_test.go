@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+)
+
+const removals = 20_000
+
+// BenchmarkRemoval removes 20,000 locks of five keys that fall due at once, in
+// four ways, and reports the rates and how they compare. The idle client beside
+// measures what others notice: the p99 of a lock and its unlock.
+func BenchmarkRemoval(b *testing.B) {
+	for range b.N {
+		cluster, client := newEtcd(b)
+		measure := outsider(b, cluster)
+		time.Sleep(3 * time.Second) //nolint:forbidigo // a measurement takes its time
+		idle := quantile(measure(), .99)
+		b.ReportMetric(float64(idle.Microseconds())/1000, "idle-p99-ms")
+
+		leases := leaseExpiry(b, client)
+		bare := rangeDelete(b, client)
+		b.ReportMetric(leases, "leases/s")
+		b.ReportMetric(bare, "bare-range/s")
+		for _, profile := range []struct {
+			name             string
+			batch, inFlight int
+		}{{"default", 16, 1}, {"fast", 64, 4}} {
+			rate, p99 := reaped(b, func() (float64, time.Duration) {
+				finish := deletions(b, client, removals)
+				due := time.Now().Add(12 * time.Second).Truncate(time.Second)
+				putLocks(b, client, removals, due, due)
+				_, stop := startDaemon(b, cluster, func(c *config.Config) {
+					c.Reaper.BatchSize, c.Reaper.Concurrency = profile.batch, profile.inFlight
+				})
+				defer stop()
+				time.Sleep(time.Until(due)) //nolint:forbidigo // until the locks are due
+				measure := outsider(b, cluster)
+				first, last := finish()
+				return removals / last.Sub(first).Seconds(), quantile(measure(), .99)
+			})
+			b.ReportMetric(rate, profile.name+"/s")
+			b.ReportMetric(rate/leases, profile.name+"-x-leases")
+			b.ReportMetric(rate/bare, profile.name+"-x-bare")
+			b.ReportMetric(float64(p99)/float64(idle), profile.name+"-p99-x-idle")
+		}
+	}
+}
+
+func reaped(_ *testing.B, f func() (float64, time.Duration)) (float64, time.Duration) { return f() }
+
+// leaseExpiry attaches the keys of each lock to a lease of its own and returns
+// how many locks etcd expires in a second.
+func leaseExpiry(b *testing.B, client *clientv3.Client) float64 {
+	finish := deletions(b, client, removals)
+	g, ctx := errgroup.WithContext(b.Context())
+	g.SetLimit(64)
+	for i := range removals {
+		g.Go(func() error {
+			lease, err := client.Grant(ctx, 15)
+			if err != nil {
+				return err
+			}
+			_, err = client.Txn(ctx).Then(lockOps(name(i), time.Now(), time.Now(), clientv3.WithLease(lease.ID))...).Commit()
+			return err
+		})
+	}
+	require.NoError(b, g.Wait())
+	first, last := finish()
+	return removals / last.Sub(first).Seconds()
+}
+
+// rangeDelete deletes all locks by one range: the fastest there is.
+func rangeDelete(b *testing.B, client *clientv3.Client) float64 {
+	putLocks(b, client, removals, time.Now(), time.Now())
+	finish := deletions(b, client, removals)
+	start := time.Now()
+	_, err := client.Delete(b.Context(), prefix+"bench/", clientv3.WithPrefix())
+	require.NoError(b, err)
+	_, last := finish()
+	return removals / last.Sub(start).Seconds()
+}
+
+// BenchmarkOneDue removes single locks on an idle system and compares how long
+// after it was due each was seen gone with one bare transaction of the same kind.
+func BenchmarkOneDue(b *testing.B) {
+	const rounds = 30
+	for range b.N {
+		cluster, client := newEtcd(b)
+		_, stop := startDaemon(b, cluster, nil)
+		var bare, delays []time.Duration
+		for i := range rounds {
+			bare = append(bare, bareDelete(b, client, name(i)))
+			due := time.Now().Add(100 * time.Millisecond)
+			delays = append(delays, dueDelete(b, client, name(i), due))
+		}
+		stop()
+		txn, delay := quantile(bare, .5), quantile(delays, .5)
+		b.ReportMetric(float64(txn.Microseconds())/1000, "bare-ms")
+		b.ReportMetric(float64(delay.Microseconds())/1000, "due-to-gone-ms")
+		b.ReportMetric(float64(delay)/float64(txn), "x-bare")
+	}
+}
+
+// bareDelete returns how long a lock's deletion takes until a watcher sees it,
+// where it is sent at once.
+func bareDelete(b *testing.B, client *clientv3.Client, name string) time.Duration {
+	_, err := client.Txn(b.Context()).Then(lockOps(name, time.Now().Add(time.Hour), time.Now().Add(time.Hour))...).Commit()
+	require.NoError(b, err)
+	finish := deletions(b, client, 1)
+	start := time.Now()
+	_, err = client.Delete(b.Context(), prefix+name+"/", clientv3.WithPrefix())
+	require.NoError(b, err)
+	gone, _ := finish()
+	return gone.Sub(start)
+}
+
+// dueDelete returns how long after due the daemon's deletion is seen.
+func dueDelete(b *testing.B, client *clientv3.Client, name string, due time.Time) time.Duration {
+	deadline := due.Add(-config.Default().Reaper.Grace)
+	finish := deletions(b, client, 1)
+	ops := lockOps(name, deadline, deadline)
+	ops[1] = clientv3.OpPut(prefix+name+"/auto_unlock_at", strconv.FormatFloat(float64(deadline.UnixNano())/1e9, 'f', 6, 64))
+	_, err := client.Txn(context.WithoutCancel(b.Context())).Then(ops...).Commit()
+	require.NoError(b, err)
+	gone, _ := finish()
+	return gone.Sub(due)
+}

@@ -1,0 +1,56 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// cancelled is what the client makes of a watch's cancel reason: the type of
+// the server's error is lost (etcd#12385).
+func cancelled(err error) error {
+	return rpctypes.Error(status.Error(codes.FailedPrecondition, err.Error()))
+}
+
+func TestClassify(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Reason
+	}{
+		{rpctypes.ErrCompacted, ReasonCompacted},
+		{rpctypes.ErrGRPCCompacted, ReasonCompacted},
+		{rpctypes.ErrNoLeader, ReasonNoLeader},
+		{cancelled(rpctypes.ErrGRPCNoLeader), ReasonNoLeader},
+		{rpctypes.ErrPermissionDenied, ReasonPermission},
+		{cancelled(rpctypes.ErrGRPCPermissionDenied), ReasonPermission},
+		{rpctypes.ErrInvalidAuthToken, ReasonAuth},
+		{cancelled(rpctypes.ErrGRPCInvalidAuthToken), ReasonAuth},
+		{rpctypes.ErrAuthOldRevision, ReasonAuth},
+		{cancelled(rpctypes.ErrGRPCAuthOldRevision), ReasonAuth},
+		{rpctypes.ErrUserEmpty, ReasonAuth},
+		{rpctypes.ErrUserNotFound, ReasonAuth},
+		{rpctypes.ErrAuthFailed, ReasonAuth},
+		{errStalled, ReasonStalled},
+		{errEnded, ReasonEnded},
+		{errRegressed, ReasonRegressed},
+		{context.DeadlineExceeded, ReasonTimeout},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), ReasonTimeout},
+		{rpctypes.ErrTimeout, ReasonDown},
+		{rpctypes.ErrLeaderChanged, ReasonDown},
+		{status.Error(codes.Unavailable, "connection refused"), ReasonDown},
+		{status.Error(codes.ResourceExhausted, "too large"), ReasonOther},
+		{errors.New("something"), ReasonOther},
+	} {
+		t.Run(fmt.Sprintf("%s/%v", c.want, c.err), func(t *testing.T) {
+			require.Equal(t, c.want, classify(c.err))
+			require.Equal(t, c.want, classify(fmt.Errorf("resync: %w", fmt.Errorf("list: %w", c.err))))
+			require.Contains(t, Reasons(), c.want)
+		})
+	}
+}

@@ -1,0 +1,243 @@
+package scan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+func TestEtcdKilledAndRestarted(t *testing.T) {
+	w := start(t, single(t), nil)
+	w.connected()
+	w.acquire("a", "b")
+	w.inLine()
+	w.cluster.Kill(0)
+	w.eventually(func() bool { return !w.Status().Connected }, "lost")
+	require.Len(t, w.known(), 2, "what is known stays")
+	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.connected()
+	w.acquire("c")
+	w.inLine()
+	require.NoError(t, w.Status().LastError)
+	require.Zero(t, w.stats().Drift)
+	require.Zero(t, w.Status().Restarts[ReasonRegressed])
+	require.EqualValues(t, 3, w.stats().Acquired)
+}
+
+func TestStartedWhileEtcdIsAbsent(t *testing.T) {
+	cluster := single(t)
+	cluster.Kill(0)
+	w := start(t, cluster, nil)
+	w.eventually(func() bool { return w.Status().LastError != nil }, "an error shown")
+	require.False(t, w.Status().Listed)
+	require.NoError(t, cluster.Restart(w.ctx()))
+	w.connected()
+	require.True(t, w.Status().Listed)
+	w.acquire("a")
+	w.inLine()
+}
+
+func TestCompactedWhileDisconnected(t *testing.T) {
+	cluster := single(t)
+	p := proxy(t, cluster.Addr(0))
+	w := start(t, cluster, p)
+	w.connected()
+	w.acquire("a", "b")
+	w.inLine()
+	p.Cut()
+	w.release("a")
+	w.acquire("c")
+	resp, err := w.direct.Put(w.ctx(), "/elsewhere", "v")
+	require.NoError(t, err)
+	_, err = w.direct.Compact(w.ctx(), resp.Header.Revision)
+	require.NoError(t, err)
+	require.NoError(t, p.Heal())
+	w.inLine()
+	w.connected()
+	s := w.stats()
+	require.EqualValues(t, 3, s.Acquired)
+	require.EqualValues(t, 1, s.Released)
+	require.Zero(t, s.Drift)
+}
+
+// A watch from a revision that is gone is what a client that reconnects by
+// itself within the freshness asks for.
+func TestWatchFromACompactedRevision(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	w.Scanner = newScanner(t, w.direct)
+	rev, err := w.head(w.ctx())
+	require.NoError(t, err)
+	w.acquire("a", "b")
+	_, err = w.direct.Compact(w.ctx(), rev+2)
+	require.NoError(t, err)
+	err = w.watch(w.ctx(), rev)
+	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
+	l := lister{kv: w.direct.KV, layout: layout, patience: patience}
+	_, err = l.run(w.ctx(), rev)
+	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
+	pause, err := w.recover(w.ctx(), err, time.Second)
+	require.NoError(t, err)
+	require.Zero(t, pause)
+}
+
+func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
+	cluster := single(t)
+	p := proxy(t, cluster.Addr(0))
+	w := start(t, cluster, p)
+	w.connected()
+	w.acquire("a")
+	w.inLine()
+	began := time.Now()
+	p.Blackhole()
+	w.restarted(ReasonStalled)
+	require.Less(t, time.Since(began), 2*freshness)
+	require.False(t, w.Status().Connected)
+	w.acquire("b")
+	require.NoError(t, p.Heal())
+	w.connected()
+	w.inLine()
+}
+
+// The server may also hang before it has confirmed the watch: the client's
+// Watch waits for that without end.
+func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
+	cluster := single(t)
+	p := proxy(t, cluster.Addr(0))
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	w.Scanner = newScanner(t, client(t, p.Addr()))
+	rev, err := w.head(w.ctx())
+	require.NoError(t, err)
+	p.HoldReplies()
+	began := time.Now()
+	require.ErrorIs(t, w.watch(w.ctx(), rev), errStalled)
+	require.Less(t, time.Since(began), 2*freshness)
+	require.NoError(t, p.Heal())
+}
+
+func TestNoLeader(t *testing.T) {
+	cluster := localetcd.ForTest(t, localetcd.Options{Members: 3})
+	w := start(t, cluster, nil)
+	w.connected()
+	w.acquire("a")
+	w.inLine()
+	cluster.Kill(1)
+	cluster.Kill(2)
+	w.eventually(func() bool { return !w.Status().Connected }, "lost")
+	w.eventually(func() bool {
+		r := w.Status().Restarts
+		return r[ReasonNoLeader] > 0
+	}, "no leader")
+	require.NoError(t, cluster.Restart(w.ctx()))
+	w.connected()
+	w.acquire("b")
+	w.inLine()
+}
+
+func TestAnotherClusterIsForgottenAndListedAnew(t *testing.T) {
+	w := start(t, single(t), nil)
+	w.connected()
+	w.acquire("old", "old2")
+	w.inLine()
+	w.cluster.Kill(0)
+	require.NoError(t, w.cluster.Wipe())
+	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.acquire("new")
+	w.restarted(ReasonRegressed)
+	w.connected()
+	w.inLine()
+	require.Contains(t, w.known(), "new")
+	resp, err := w.direct.Get(w.ctx(), "k")
+	require.NoError(t, err)
+	require.Equal(t, resp.Header.Revision, w.Status().Revision)
+	require.Zero(t, w.stats().Released, "nobody released them")
+}
+
+func TestRevertedClusterIsForgottenAndListedAnew(t *testing.T) {
+	w := start(t, single(t), nil)
+	w.connected()
+	w.acquire("kept")
+	w.inLine()
+	w.cluster.Kill(0)
+	require.NoError(t, w.cluster.Save())
+	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.connected()
+	w.acquire("a", "b", "c")
+	w.inLine()
+	w.cluster.Kill(0)
+	require.NoError(t, w.cluster.Revert())
+	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.restarted(ReasonRegressed)
+	w.connected()
+	w.inLine()
+	require.Len(t, w.known(), 1)
+}
+
+func TestIdleClusterStaysConnected(t *testing.T) {
+	w := start(t, single(t), nil, func(o *Options) { o.Freshness = 300 * time.Millisecond })
+	w.connected()
+	began := time.Now()
+	w.eventually(func() bool {
+		require.True(t, w.Status().Connected)
+		return time.Since(began) > 1500*time.Millisecond
+	}, "five times the freshness")
+	for reason, n := range w.Status().Restarts {
+		require.Zero(t, n, reason)
+	}
+}
+
+func TestEndedWatchBeginsAnew(t *testing.T) {
+	cluster := single(t)
+	s := newScanner(t, client(t, cluster.Addr(0)))
+	ended := make(chan clientv3.WatchResponse)
+	close(ended)
+	w := &watching{Scanner: s}
+	require.ErrorIs(t, w.follow(t.Context(), ended, func() {}), errEnded)
+}
+
+func TestCancelledWatchTellsWhy(t *testing.T) {
+	s := newScanner(t, client(t, "127.0.0.1:1"))
+	w := &watching{Scanner: s}
+	cancelled := make(chan clientv3.WatchResponse, 1)
+	cancelled <- clientv3.WatchResponse{Canceled: true, CompactRevision: 7}
+	err := w.follow(t.Context(), cancelled, func() {})
+	require.Equal(t, ReasonCompacted, classify(err))
+}
+
+func TestRunEndsWithinASecond(t *testing.T) {
+	t.Run("connected", func(t *testing.T) {
+		cluster := single(t)
+		s := newScanner(t, client(t, cluster.Addr(0)))
+		stop := background(t, s.Run)
+		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		require.NoError(t, stop())
+	})
+	t.Run("black hole", func(t *testing.T) {
+		cluster := single(t)
+		p := proxy(t, cluster.Addr(0))
+		s := newScanner(t, client(t, p.Addr()))
+		stop := background(t, s.Run)
+		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		p.Blackhole()
+		require.NoError(t, stop())
+	})
+	t.Run("black hole, stalled", func(t *testing.T) {
+		cluster := single(t)
+		p := proxy(t, cluster.Addr(0))
+		s := newScanner(t, client(t, p.Addr()))
+		stop := background(t, s.Run)
+		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		p.Blackhole()
+		require.Eventually(t, func() bool { return !s.Status().Connected }, long, soon)
+		require.NoError(t, stop())
+	})
+	t.Run("absent", func(t *testing.T) {
+		s := newScanner(t, client(t, "127.0.0.1:1"))
+		stop := background(t, s.Run)
+		require.NoError(t, stop())
+	})
+}

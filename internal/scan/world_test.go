@@ -1,0 +1,229 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	freshness = time.Second
+	patience  = 2 * time.Second
+	long      = 20 * time.Second // more than anything here takes
+	soon      = 10 * time.Millisecond
+)
+
+type ignored struct{}
+
+func (ignored) Observe(float64) {}
+
+var layout = func() lock.Layout {
+	l, err := lock.NewLayout("/mutexes/")
+	if err != nil {
+		panic(err)
+	}
+	return l
+}()
+
+// world is a real etcd, a scanner that runs and a client beside it.
+type world struct {
+	t       *testing.T
+	cluster *localetcd.Cluster
+	// direct writes to etcd, past whatever stands between it and the scanner.
+	direct *clientv3.Client
+	*Scanner
+}
+
+// newTable returns a table that runs until the test ends.
+func newTable(t testing.TB) *table.Table {
+	t.Helper()
+	tab, err := table.New(table.Options{
+		Due:         func(l *lock.Lock) lock.Timestamp { return l.AutoUnlockAt() },
+		OrphanGrace: time.Minute, HoldDuration: ignored{},
+	})
+	require.NoError(t, err)
+	background(t, tab.Run)
+	return tab
+}
+
+// background runs f until the test ends.
+func background(t testing.TB, f func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	stopped := false
+	stop = func() error {
+		stopped = true
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(time.Second):
+			return fmt.Errorf("still running a second after its end")
+		}
+	}
+	t.Cleanup(func() {
+		if !stopped {
+			require.NoError(t, stop())
+		}
+	})
+	return stop
+}
+
+// client returns one of the given address, which is closed with the test.
+func client(t testing.TB, addr string, edits ...func(*clientv3.Config)) *clientv3.Client {
+	t.Helper()
+	cfg := clientv3.Config{Endpoints: []string{addr}, DialTimeout: patience, Logger: zap.NewNop()}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	c, err := clientv3.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func newScanner(t testing.TB, c *clientv3.Client, edits ...func(*Options)) *Scanner {
+	t.Helper()
+	o := Options{
+		Client: c, Layout: layout, Table: newTable(t), Freshness: freshness,
+		RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, edit := range edits {
+		edit(&o)
+	}
+	s, err := New(o)
+	require.NoError(t, err)
+	return s
+}
+
+// start runs a scanner against a single member, through a proxy if any.
+func start(t *testing.T, cluster *localetcd.Cluster, through *localetcd.Proxy, edits ...func(*Options)) *world {
+	t.Helper()
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	addr := cluster.Addr(0)
+	if through != nil {
+		addr = through.Addr()
+	}
+	w.Scanner = newScanner(t, client(t, addr), edits...)
+	background(t, w.Run)
+	return w
+}
+
+func single(t testing.TB) *localetcd.Cluster { return localetcd.ForTest(t, localetcd.Options{}) }
+
+func proxy(t testing.TB, target string) *localetcd.Proxy {
+	t.Helper()
+	p, err := localetcd.NewProxy(target)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (w *world) eventually(f func() bool, what string) {
+	w.t.Helper()
+	require.Eventually(w.t, f, long, soon, what)
+}
+
+func (w *world) connected() {
+	w.t.Helper()
+	w.eventually(func() bool { return w.Status().Connected }, "connected")
+}
+
+// restarted waits until the scanner began anew for a reason.
+func (w *world) restarted(r Reason) {
+	w.t.Helper()
+	w.eventually(func() bool { return w.Status().Restarts[r] > 0 }, string(r))
+}
+
+func (w *world) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+// fieldsOf are the puts that take a lock.
+func fieldsOf(name string) (puts []clientv3.Op) {
+	now := time.Now()
+	for f, v := range map[string]string{
+		"uuid": fmt.Sprintf("%08x-0000-4000-8000-0123456789ab", now.UnixNano()&0xffffffff), "hostname": "h1",
+		"locked_at":      lock.TimestampOf(now).String(),
+		"alert_at":       lock.TimestampOf(now.Add(time.Minute)).String(),
+		"auto_unlock_at": lock.TimestampOf(now.Add(time.Hour)).String(),
+	} {
+		puts = append(puts, clientv3.OpPut(layout.Key(name, f), v))
+	}
+	return puts
+}
+
+func (w *world) acquire(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		_, err := w.direct.Txn(w.ctx()).Then(fieldsOf(name)...).Commit()
+		require.NoError(w.t, err)
+	}
+}
+
+func (w *world) release(name string) {
+	w.t.Helper()
+	from, end := layout.Range(name)
+	_, err := w.direct.Delete(w.ctx(), from, clientv3.WithRange(end))
+	require.NoError(w.t, err)
+}
+
+// known returns the table's locks by name.
+func (w *world) known() map[string]lock.Lock {
+	items, more, err := w.Table.Page(w.ctx(), table.Query{Limit: 1 << 20})
+	require.NoError(w.t, err)
+	require.False(w.t, more)
+	locks := make(map[string]lock.Lock)
+	for _, it := range items {
+		locks[it.Name] = it.Lock
+	}
+	return locks
+}
+
+func (w *world) stats() table.Stats {
+	s, err := w.Table.Stats(w.ctx(), 0)
+	require.NoError(w.t, err)
+	return s
+}
+
+// inLine waits until the table shows what etcd holds.
+func (w *world) inLine() {
+	w.t.Helper()
+	w.eventually(func() bool {
+		want := make(map[string]lock.Lock)
+		l := lister{kv: w.direct.KV, layout: layout, patience: long, emit: func(locks []lock.Lock) error {
+			for _, l := range locks {
+				want[l.Name] = l
+			}
+			return nil
+		}}
+		if _, err := l.run(w.ctx(), 0); err != nil {
+			return false
+		}
+		got := w.known()
+		for name, l := range want {
+			g := got[name]
+			if g.Token != l.Token || g.Keys != l.Keys || g.UUID() != l.UUID() ||
+				g.AutoUnlockText() != l.AutoUnlockText() || g.AlertAt() != l.AlertAt() || g.AliveAt() != l.AliveAt() {
+				return false
+			}
+		}
+		return len(got) == len(want)
+	}, "table in line with etcd")
+}
