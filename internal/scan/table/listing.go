@@ -82,7 +82,8 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 func same(known, listed *lock.Lock) bool {
 	return known.Token == listed.Token && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
-		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt()
+		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt() &&
+		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner()
 }
 
 // countUnseen accounts for what must have happened while nobody watched.

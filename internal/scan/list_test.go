@@ -1,0 +1,160 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// oldKV is an etcd before 3.7.
+type oldKV struct {
+	clientv3.KV
+	limits []int64
+}
+
+func (o *oldKV) GetStream(context.Context, string, ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
+	return nil, status.Error(codes.Unimplemented, "unknown method RangeStream")
+}
+
+func (o *oldKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	op := clientv3.OpGet(key, opts...)
+	o.limits = append(o.limits, op.Limit())
+	return o.KV.Get(ctx, key, opts...)
+}
+
+// listed lists by kv.
+func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []lock.Lock, keys int) {
+	t.Helper()
+	l := lister{kv: kv, layout: layout, patience: long, emit: func(batch []lock.Lock) error {
+		locks = append(locks, batch...)
+		return nil
+	}}
+	keys, err := l.run(t.Context(), rev)
+	require.NoError(t, err)
+	slices.SortFunc(locks, func(a, b lock.Lock) int { return strings.Compare(a.Name, b.Name) })
+	return locks, keys
+}
+
+func TestStreamAndPagesGiveTheSameLocks(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	for i := range 600 {
+		w.acquire(fmt.Sprintf("many/%d", i))
+	}
+	w.acquire("a", "a/b", "a/b/c", "a-x", "a/z", "ключ")
+	for _, key := range []string{"", "x", "/uuid", "a//uuid", "a/", "\xff/uuid", "zz/unknown"} {
+		_, err := w.direct.Put(t.Context(), "/mutexes/"+key, "v")
+		require.NoError(t, err)
+	}
+	resp, err := w.direct.Put(t.Context(), layout.Key("a", "backtrace"), strings.Repeat("x", 1<<20))
+	require.NoError(t, err)
+	rev := resp.Header.Revision
+	w.acquire("later") // not to be seen
+
+	stream, n := listed(t, w.direct.KV, rev)
+	old := &oldKV{KV: w.direct.KV}
+	pages, m := listed(t, old, rev)
+	require.Equal(t, 606*5+7+1, n)
+	require.Equal(t, n, m)
+	require.Len(t, stream, 606+7)
+	require.Equal(t, stream, pages)
+	require.Equal(t, []int64{firstPage, 2 * firstPage, 4 * firstPage}, old.limits)
+	require.True(t, stream[slices.IndexFunc(stream, func(l lock.Lock) bool { return l.Name == "a" })].Large())
+}
+
+func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
+	page := func(n, size int) []*mvccpb.KeyValue {
+		kv := &mvccpb.KeyValue{Value: make([]byte, size)}
+		return slices.Repeat([]*mvccpb.KeyValue{kv}, n)
+	}
+	require.EqualValues(t, 2000, nextLimit(1000, page(1000, 10)), "doubles")
+	require.EqualValues(t, largePage, nextLimit(largePage, page(largePage, 10)), "up to a bound")
+	require.EqualValues(t, 8, nextLimit(500, page(500, 1<<20)), "shrinks to what fits")
+	require.EqualValues(t, 1, nextLimit(500, page(1, 100<<20)), "but never to nothing")
+	require.EqualValues(t, 16, nextLimit(8, page(8, 0)), "empty values")
+}
+
+// TestLockOfEveryKeyMixture compares the lister with grouping by Split.
+func TestLockOfEveryKeyMixture(t *testing.T) {
+	segment := rapid.SampledFrom([]string{"", "a", "b", "a-", "a0", "uuid", "hostname", "x", "\xff"})
+	rapid.Check(t, func(t *rapid.T) {
+		keys := make(map[string]*mvccpb.KeyValue)
+		for rev := range rapid.IntRange(0, 40).Draw(t, "keys") {
+			key := layout.Prefix() + strings.Join(rapid.SliceOfN(segment, 0, 5).Draw(t, "segments"), "/")
+			r := int64(rev + 1)
+			keys[key] = &mvccpb.KeyValue{Key: []byte(key), Value: []byte("v"), CreateRevision: r, ModRevision: r}
+		}
+		var got []lock.Lock
+		l := lister{layout: layout, emit: func(batch []lock.Lock) error {
+			got = append(got, batch...)
+			return nil
+		}}
+		want := make(map[string]*lock.Builder)
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			kv := keys[key]
+			require.NoError(t, l.add([]*mvccpb.KeyValue{kv}))
+			name, field, valid := layout.Split(kv.Key)
+			if want[string(name)] == nil {
+				want[string(name)] = &lock.Builder{}
+			}
+			k := toKV(kv)
+			if valid {
+				k.Field = lock.ParseField(field)
+			}
+			want[string(name)].Add(k)
+		}
+		require.NoError(t, l.closeUntil(""))
+		require.NoError(t, l.flush())
+		require.Equal(t, len(keys), l.keys)
+		require.Empty(t, l.open)
+		require.Len(t, got, len(want))
+		for _, g := range got {
+			require.Contains(t, want, g.Name)
+			require.Equal(t, want[g.Name].Lock(g.Name), g)
+		}
+	})
+}
+
+func TestStalledStreamEndsByPatience(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	w.acquire("a")
+	p := proxy(t, cluster.Addr(0))
+	c := client(t, p.Addr())
+	_, err := c.Get(t.Context(), "k")
+	require.NoError(t, err)
+	p.Blackhole()
+	for name, kv := range map[string]clientv3.KV{"stream": c.KV, "pages": &oldKV{KV: c.KV}} {
+		began := time.Now()
+		l := lister{kv: kv, layout: layout, patience: 200 * time.Millisecond}
+		_, err := l.run(t.Context(), 0)
+		require.Equal(t, ReasonTimeout, classify(err), name)
+		require.Less(t, time.Since(began), 2*time.Second, name)
+	}
+	require.NoError(t, p.Heal())
+}
+
+func TestFailingTableEndsTheListing(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	for i := range batchLocks + 1 {
+		w.acquire(fmt.Sprint(i))
+	}
+	full := fmt.Errorf("no more")
+	l := lister{kv: w.direct.KV, layout: layout, patience: long, emit: func([]lock.Lock) error { return full }}
+	_, err := l.run(t.Context(), 0)
+	require.ErrorIs(t, err, full)
+}
