@@ -1,10 +1,5 @@
 package lock
 
-import (
-	"cmp"
-	"slices"
-)
-
 // Builder makes a lock of the keys of a listing, all of which are taken at one
 // revision, in any order. Its size does not depend on how many there are. The
 // zero value is ready to use.
@@ -42,12 +37,22 @@ func (b *Builder) Add(kv KV) {
 // Lock returns the lock and empties the builder.
 func (b *Builder) Lock(name string) Lock {
 	l := Lock{Name: name, Keys: b.unknown, large: b.large}
-	slices.SortFunc(b.known[:], func(x, y KV) int { return cmp.Compare(x.Mod, y.Mod) })
-	for _, kv := range b.known {
-		if kv.Mod != 0 {
-			l.Keys++
-			l.put(kv)
+	var order [len(fieldNames)]*KV
+	for i := range b.known {
+		kv := &b.known[i]
+		if kv.Mod == 0 {
+			continue
 		}
+		// Most locks were written at one revision, so that this is one pass.
+		n := int(l.Keys - b.unknown)
+		for ; n > 0 && order[n-1].Mod > kv.Mod; n-- {
+			order[n] = order[n-1]
+		}
+		order[n] = kv
+		l.Keys++
+	}
+	for _, kv := range order[:l.Keys-b.unknown] {
+		l.put(*kv)
 	}
 	l.advance(b.newest)
 	*b = Builder{}

@@ -86,17 +86,17 @@ func validName(name []byte) error {
 	return nil
 }
 
-// Clip returns at most max bytes of v as valid UTF-8 and, where it cut,
+// Clip returns at most limit bytes of v as valid UTF-8 and, where it cut,
 // appends an ellipsis of three bytes more. What stands in etcd is untrusted and
 // unbounded; this is how it enters logs and ledgers.
-func Clip(v []byte, max int) string {
-	head := v[:min(len(v), max+utf8.UTFMax)]
+func Clip(v []byte, limit int) string {
+	head := v[:min(len(v), limit+utf8.UTFMax)]
 	// A replacement is longer than the byte it stands for: cut afterwards.
 	s := strings.ToValidUTF8(string(head), "\uFFFD")
-	if len(head) == len(v) && len(s) <= max {
+	if len(head) == len(v) && len(s) <= limit {
 		return s
 	}
-	cut := min(len(s), max)
+	cut := min(len(s), limit)
 	for cut > 0 && cut < len(s) && !utf8.RuneStart(s[cut]) {
 		cut--
 	}

@@ -4,19 +4,19 @@ package lock
 type State uint8
 
 const (
-	// Held: a lock within its times.
+	// Held is a lock within its times.
 	Held State = iota
-	// Overdue: past alert_at.
+	// Overdue is past alert_at.
 	Overdue
-	// Expired: past auto_unlock_at and still there.
+	// Expired is past auto_unlock_at and still there.
 	Expired
-	// Undated: no auto_unlock_at; never removed automatically.
+	// Undated has no auto_unlock_at; never removed automatically.
 	Undated
-	// Malformed: a timestamp or uuid that cannot be read, a key with a lease,
+	// Malformed has a timestamp or uuid that cannot be read, a key with a lease,
 	// or keys that make neither a lock nor an orphan; never removed
 	// automatically.
 	Malformed
-	// Orphaned: fields of a lock without its uuid, as a blind renewal after an
+	// Orphaned is fields of a lock without its uuid, as a blind renewal after an
 	// unlock leaves them.
 	Orphaned
 	// NumStates is the number of states.

@@ -22,7 +22,8 @@ type lister struct {
 	layout lock.Layout
 	// patience is how long the server may take for the next part.
 	patience time.Duration
-	emit     func([]lock.Lock) error
+	// emit gets the locks, and owns them.
+	emit func([]lock.Lock) error
 
 	open  []*openLock
 	free  []*openLock
@@ -197,6 +198,7 @@ func (l *lister) flush() error {
 	if len(l.batch) == 0 {
 		return nil
 	}
-	defer func() { l.batch = l.batch[:0] }()
-	return l.emit(l.batch)
+	batch := l.batch
+	l.batch = make([]lock.Lock, 0, batchLocks)
+	return l.emit(batch)
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/scan/table"
@@ -157,12 +158,7 @@ func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, err
 // revision rev.
 func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 	start := time.Now()
-	locks := 0
-	l := lister{kv: s.Client.KV, layout: s.Layout, patience: s.RequestTimeout, emit: func(batch []lock.Lock) error {
-		locks += len(batch)
-		return s.Table.List(ctx, batch)
-	}}
-	keys, err := l.run(ctx, rev)
+	locks, keys, err := s.fill(ctx, rev)
 	if err != nil {
 		return err
 	}
@@ -174,6 +170,37 @@ func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
 		slog.Duration("took", time.Since(start)), slog.Bool("resync", beside))
 	return nil
+}
+
+// fill gives the table all locks of revision rev, which takes one part in while
+// the next is read.
+func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	batches := make(chan []lock.Lock, 2)
+	l := lister{kv: s.Client.KV, layout: s.Layout, patience: s.RequestTimeout, emit: func(batch []lock.Lock) error {
+		locks += len(batch)
+		select {
+		case batches <- batch:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
+	g.Go(func() (err error) {
+		defer close(batches)
+		keys, err = l.run(ctx, rev)
+		return err
+	})
+	g.Go(func() error {
+		for batch := range batches {
+			if err := s.Table.List(ctx, batch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	err = g.Wait()
+	return locks, keys, err
 }
 
 // listLevel keeps the routine out of the log.
