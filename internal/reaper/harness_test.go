@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,13 +71,16 @@ type house struct {
 	delays *delays
 }
 
+// houses counts them, so that tests can be repeated.
+var houses atomic.Int64
+
 // newHouse is below a prefix of its own.
 func newHouse(t *testing.T, cli *clientv3.Client, edits ...func(*Options)) *house {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	h := &house{t: t, ctx: ctx, cli: cli, kv: &spyKV{KV: cli}, source: newFakeSource(), logs: &logs{}, delays: &delays{}}
-	layout, err := lock.NewLayout("/" + t.Name() + "/")
+	layout, err := lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), houses.Add(1)))
 	require.NoError(t, err)
 	o := Options{
 		KV: h.kv, Layout: layout, Source: h.source, Rules: Rules{Mode: Enforce, Grace: 2 * time.Second},
@@ -198,13 +202,16 @@ func (h *house) failures() map[Reason]uint64 {
 	return failures
 }
 
-// spyKV notes transactions that delete, and runs a hook before each.
+// spyKV notes transactions that delete, and runs hooks before them and before
+// reads.
 type spyKV struct {
 	clientv3.KV
 	mu     sync.Mutex
 	before func()
-	txns   []*spyTxn
-	reads  int
+	// beforeRead runs before each transaction that reads, counted from 1.
+	beforeRead func(n int)
+	txns       []*spyTxn
+	reads      int
 }
 
 type spyTxn struct {
@@ -244,7 +251,11 @@ func (t *spyTxn) Commit() (*clientv3.TxnResponse, error) {
 	} else {
 		t.kv.mu.Lock()
 		t.kv.reads++
+		n, before := t.kv.reads, t.kv.beforeRead
 		t.kv.mu.Unlock()
+		if before != nil {
+			before(n)
+		}
 	}
 	return t.Txn.Commit()
 }

@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // The forms that a removal takes: one range; the gaps between nested names;
 // read field by field with its gaps, or, where very much is nested, key by key.
 var forms = map[string]func(h *house){
-	"range":  func(h *house) {},
+	"range":  func(*house) {},
 	"nested": func(h *house) { h.expired("a/nested", "a/i") },
 	"large":  func(h *house) { h.put("a", map[string]string{"backtrace": string(make([]byte, 64<<10))}) },
 	"crowd": func(h *house) {
@@ -162,12 +163,12 @@ func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
 
 func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
 	for name, change := range map[string]func(*house, *Candidate){
-		"renewed": func(h *house, c *Candidate) {
+		"renewed": func(h *house, _ *Candidate) {
 			h.put("a", map[string]string{"auto_unlock_at": past.String()})
 		},
-		"retaken":                  func(h *house, c *Candidate) { h.release("a"); h.expired("a") },
-		"vanished":                 func(h *house, c *Candidate) { h.release("a") },
-		"rewritten":                func(h *house, c *Candidate) { h.put("a", map[string]string{"hostname": "x"}) },
+		"retaken":                  func(h *house, _ *Candidate) { h.release("a"); h.expired("a") },
+		"vanished":                 func(h *house, _ *Candidate) { h.release("a") },
+		"rewritten":                func(h *house, _ *Candidate) { h.put("a", map[string]string{"hostname": "x"}) },
 		"retaken, revision unseen": func(h *house, c *Candidate) { h.release("a"); h.expired("a"); c.Revision = anyRevision },
 		"other deadline": func(h *house, c *Candidate) {
 			h.put("a", map[string]string{"auto_unlock_at": (past + 1).String()})
@@ -190,6 +191,55 @@ func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
 			require.EqualValues(t, 1, h.Stats().Conflicts)
 			require.Len(t, h.source.postponed(), 1)
 		})
+	}
+}
+
+func TestS1_AnOrphanThatVanishedBeforeTheReadIsAConflict(t *testing.T) {
+	for name, size := range map[string]int{"small": 1, "large": 64 << 10} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, sharedClient(t))
+			h.put("a", map[string]string{"backtrace": string(make([]byte, size))})
+			c := h.candidate("a")
+			h.release("a")
+			require.NoError(t, h.handle(c))
+			require.Empty(t, h.kv.sent())
+			require.EqualValues(t, 1, h.Stats().Conflicts)
+			require.Empty(t, h.failures())
+		})
+	}
+}
+
+// A lock that is read in several requests is read at one revision, even where
+// the source claims to have seen more.
+func TestS1_ALargeLockIsReadAtOneRevision(t *testing.T) {
+	for name, fields := range map[string]map[string]string{
+		"renewed": {"auto_unlock_at": past.String()},
+		"unknown": {"!new": "x"},
+		"known":   {"alive_at": past.String()},
+	} {
+		for _, before := range []int{2, 3} {
+			t.Run(fmt.Sprint(name, before), func(t *testing.T) {
+				h := newHouse(t, sharedClient(t))
+				h.expired("a")
+				unknown := make(map[string]string, 1_500)
+				for _, f := range names("k%04d", 1_500) {
+					unknown[f] = "x"
+				}
+				h.put("a", unknown)
+				c := h.candidate("a")
+				c.Revision = anyRevision
+				h.kv.beforeRead = func(n int) {
+					if n == before+1 { // the first is that of the range
+						h.put("a", fields)
+					}
+				}
+				require.NoError(t, h.handle(c))
+				require.Equal(t, 4, h.kv.reads)
+				require.GreaterOrEqual(t, len(h.keys()), 1_505)
+				require.EqualValues(t, 1, h.Stats().Conflicts)
+				require.Zero(t, h.removed())
+			})
+		}
 	}
 }
 

@@ -30,8 +30,10 @@ func TestS4_NeighboursAndNestedNamesStay(t *testing.T) {
 			h := newHouse(t, sharedClient(t))
 			h.expired(family...)
 			h.put(name, map[string]string{"unknown": "x", "\x01": "x", "~": "x", "i": "x"})
+			// Fields right before, in place of, and right behind a nested name.
+			h.put(name, map[string]string{"b": "x", "b!": "x", "b.": "x", "b0": "x", "b\x00": "x", "uuid0": "x", "h0": "x"})
 			own, others := under(h.keys(), name)
-			require.Len(t, own, 9)
+			require.Len(t, own, 16)
 			h.remove(name)
 			require.Equal(t, others, h.keys())
 			require.Equal(t, 1, h.removed())
@@ -71,22 +73,45 @@ func TestS4_NamesNestedBetweenTheFields(t *testing.T) {
 	}
 }
 
+// What happens in nested names is no business of the lock's.
+func TestS4_ChangesOfNestedNamesAreNoConflict(t *testing.T) {
+	h := newHouse(t, sharedClient(t))
+	h.expired("a", "a/b", "a/p/q")
+	h.kv.before = func() {
+		h.put("a/b", map[string]string{"hostname": "other", "alive_at": "new"})
+		h.expired("a/b/c", "a/p")
+	}
+	h.remove("a")
+	_, others := under(h.keys(), "a")
+	require.Equal(t, others, h.keys())
+	require.Len(t, others, 21)
+	require.Equal(t, 1, h.removed())
+}
+
 // More gaps with keys of the lock than a transaction can take: it is left whole,
 // and said so.
 func TestS4_TooManyGapsAreLeftWhole(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
-	h.expired("a")
-	fields := map[string]string{}
-	for i := range 140 {
-		fields[fmt.Sprintf("n%03d/uuid", i)], fields[fmt.Sprintf("n%03dx", i)] = "x", "x"
+	for _, n := range []int{140, 1_200} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			h := newHouse(t, sharedClient(t))
+			h.expired("a", "b")
+			fields := map[string]string{}
+			for i := range n {
+				fields[fmt.Sprintf("n%04d/uuid", i)], fields[fmt.Sprintf("n%04dx", i)] = "x", "x"
+			}
+			h.put("a", fields)
+			before, _ := under(h.keys(), "a")
+			h.remove("a", "b")
+			after, _ := under(h.keys(), "a")
+			require.Equal(t, before, after)
+			require.Equal(t, 1, h.removed())
+			require.Len(t, h.kv.sent(), 1, "that of the other lock")
+			require.Equal(t, map[Reason]uint64{ReasonTooLarge: 1}, h.failures())
+			require.Len(t, h.logs.with(t, msgCannot, "a"), 1)
+			require.Empty(t, h.logs.with(t, msgRemoving, "a"))
+			require.Greater(t, h.source.postponed()[0].delay, leastBackoff/2-1)
+		})
 	}
-	h.put("a", fields)
-	before := h.keys()
-	h.remove("a")
-	require.Equal(t, before, h.keys())
-	require.Equal(t, map[Reason]uint64{ReasonTooLarge: 1}, h.failures())
-	require.Len(t, h.logs.with(t, msgCannot, "a"), 1)
-	require.Greater(t, h.source.postponed()[0].delay, leastBackoff/2-1)
 }
 
 func TestS4_NativeMutexesStay(t *testing.T) {
@@ -163,6 +188,9 @@ func TestS4_HundredsOfNestedNamesAndUnknownFields(t *testing.T) {
 			h.expired("a")
 			h.put("a", map[string]string{"!": "x", "m0100": "x", "m0100x": "x", "m0101/": "invalid", "~": "x"})
 			h.crowd("a/m%04d", n)
+			for i := 950; i < 1_010; i++ { // right behind a nested name, and around the end of a page
+				h.put("a", map[string]string{fmt.Sprintf("m%04d0", i): "x"})
+			}
 			h.put("", map[string]string{"a//x": "invalid", "a/m0005//uuid": "invalid", "a/m0005/": "invalid", "a/m0005/\xff/uuid": "invalid"})
 			_, others := under(h.keys(), "a")
 			others = append(others, "a/") // no field: nobody's

@@ -98,7 +98,7 @@ func Decide(in Inputs) Verdict {
 // inputs collects what the verdict on a lock depends on.
 func (r Rules) inputs(l *lock.Lock, orphanSince, now time.Time) Inputs {
 	in := Inputs{
-		Now:          wall(now),
+		Now:          now.UTC(),
 		State:        l.State(lock.TimestampOf(now)).String(),
 		AutoUnlockAt: l.AutoUnlockAt().Time(),
 		Grace:        r.Grace,
@@ -108,11 +108,7 @@ func (r Rules) inputs(l *lock.Lock, orphanSince, now time.Time) Inputs {
 		Token:        l.Token,
 	}
 	if l.Token == 0 {
-		in.OrphanSince = wall(orphanSince)
+		in.OrphanSince = orphanSince.UTC()
 	}
 	return in
 }
-
-// wall drops the monotonic reading: it is not logged, and would decide all the
-// same.
-func wall(t time.Time) time.Time { return t.Round(0).UTC() }

@@ -59,7 +59,7 @@ func again(t *testing.T, in Inputs) Verdict {
 }
 
 // Inputs as they are collected at the time being: a monotonic reading in them
-// would decide, but not be logged.
+// would decide, but not be logged (UTC drops it).
 func TestDecideOnWhatIsLogged(t *testing.T) {
 	h := newHouse(t, sharedClient(t))
 	h.expired("a")
