@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -41,7 +40,7 @@ func startDaemon(b *testing.B, cluster *localetcd.Cluster, edit func(*config.Con
 	if edit != nil {
 		edit(&c)
 	}
-	a, err := app.New(c, slog.New(slog.NewJSONHandler(io.Discard, nil)))
+	a, err := app.New(c, slog.New(slog.DiscardHandler))
 	require.NoError(b, err)
 	a.Start()
 	require.Eventually(b, func() bool {

@@ -12,8 +12,7 @@ func newConfig() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check or print the configuration",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newConfigCheck(), newConfigPrint())
 	return cmd
@@ -26,7 +25,7 @@ func newConfigCheck() *cobra.Command {
 		Long: `Read the configuration as serve would, with its flags and its environment.
 Exit with 0 and say which file was read, or with 2 and the first mistake.
 Nothing is opened but that file: certificates and passwords are not.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, source, err := loadConfig(cmd)
 			if err != nil {
@@ -47,7 +46,10 @@ func newConfigPrint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Print the configuration in force, without secrets",
-		Args:  noArgs,
+		Long: `Print every key with the value that serve would use, in the form of the
+configuration file. The password is replaced: restore it before you use the
+output as a file.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := loadConfig(cmd)
 			if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +11,14 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 func main() {
+	version.Version = cmp.Or(version.Version, moduleVersion())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, newRoot(), os.Args[1:])
 	stop()
@@ -36,6 +39,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 // run executes the command line and turns its error into an exit code.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
+	completeTree(root)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -60,15 +64,15 @@ Every flag is also a key of the configuration file and an environment variable:
 the environment, the environment over the file, the file over the default.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q; see unlocker --help", args[0])}
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       version.Print("unlocker"),
+		Args:          cobra.NoArgs,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.Flags().Bool("version", false, "print the version")
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+	})
 	root.AddCommand(newServe(), newConfig(), newVersion())
 	return root
 }
@@ -80,12 +84,4 @@ func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
 		return c, source, usageError{err}
 	}
 	return c, source, nil
-}
-
-// noArgs refuses arguments with the exit code for it.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError{err}
-	}
-	return nil
 }

@@ -17,7 +17,7 @@ func newServe() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT. It starts with or without etcd:
 /livez says that it runs, /readyz that it has listed the locks once.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, source, err := loadConfig(cmd)
 			if err != nil {

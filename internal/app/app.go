@@ -110,7 +110,9 @@ func (a *App) newClient() error {
 
 func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
-		Due:          rules.Due,
+		Due: func(l *lock.Lock) lock.Timestamp {
+			return rules.Due(l) - lock.Timestamp(reaper.Lead)
+		},
 		OrphanGrace:  a.config.Reaper.OrphanGrace,
 		HoldDuration: h.LockHoldDuration,
 	})

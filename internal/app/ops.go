@@ -52,6 +52,7 @@ func newOpsServer(c config.Ops, registry *prometheus.Registry, missing func() st
 			Handler:           mux,
 			ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      30 * time.Second, // who never reads would keep one of the requests in flight
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    64 << 10,
 			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),

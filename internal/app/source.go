@@ -21,8 +21,8 @@ func newSource(t *table.Table) *source {
 }
 
 // Take implements reaper.Source.
-func (s *source) Take(ctx context.Context, max int) ([]reaper.Candidate, error) {
-	taken, err := s.table.Take(ctx, max)
+func (s *source) Take(ctx context.Context, limit int) ([]reaper.Candidate, error) {
+	taken, err := s.table.Take(ctx, limit)
 	candidates := make([]reaper.Candidate, len(taken))
 	for i, t := range taken {
 		candidates[i] = reaper.Candidate{Lock: t.Lock, Due: t.Due, Attempts: t.Attempts}

@@ -13,7 +13,7 @@ import (
 func TestDocsTable(t *testing.T) {
 	doc, err := os.ReadFile(root + "docs/configuration.md")
 	require.NoError(t, err)
-	var documented, real []string
+	var documented, want []string
 	for line := range strings.Lines(string(doc)) {
 		if strings.HasPrefix(line, "| `") {
 			documented = append(documented, strings.TrimSpace(line))
@@ -25,7 +25,7 @@ func TestDocsTable(t *testing.T) {
 		if def == "" {
 			def = `""`
 		}
-		real = append(real, fmt.Sprintf("| `%s` | `--%s` | `%s` | `%s` | %s |", k.name, k.flag(), k.env(), def, k.help))
+		want = append(want, fmt.Sprintf("| `%s` | `--%s` | `%s` | `%s` | %s |", k.name, k.flag(), k.env(), def, k.help))
 	}
-	require.Equal(t, strings.Join(real, "\n"), strings.Join(documented, "\n"))
+	require.Equal(t, strings.Join(want, "\n"), strings.Join(documented, "\n"))
 }

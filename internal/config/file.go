@@ -35,7 +35,7 @@ func readAll(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close() // only read from
 	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w", err)

@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

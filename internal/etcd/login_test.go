@@ -8,11 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 const prefix = "/mutexes/"

@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // secure is one member that wants a client certificate of ca.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -175,7 +176,9 @@ func (h *house) candidates(names ...string) []Candidate {
 
 // handle does what a worker does with locks that it took.
 func (h *house) handle(candidates ...Candidate) error {
-	return (&worker{Reaper: h.Reaper, requests: h.ctx}).handle(candidates)
+	w := &worker{Reaper: h.Reaper, requests: h.ctx}
+	batch, err := w.readAll(candidates)
+	return errors.Join(err, w.handle(h.ctx, batch))
 }
 
 // remove handles locks as they are and makes sure that nothing else failed.

@@ -31,13 +31,13 @@ type Gone struct {
 	At       time.Time
 }
 
-// Park, as a delay for Postpone, puts a candidate back until it changes.
+// Park is the delay for Postpone that puts a candidate back until it changes.
 const Park time.Duration = -1
 
 // Source is where candidates come from.
 type Source interface {
-	// Take waits for candidates and returns at most max of them.
-	Take(ctx context.Context, max int) ([]Candidate, error)
+	// Take waits for candidates and returns at most most of them.
+	Take(ctx context.Context, most int) ([]Candidate, error)
 	// Postpone puts a candidate back for a while; one that changed stays as it
 	// is.
 	Postpone(ctx context.Context, name string, token int64, delay time.Duration) error

@@ -175,7 +175,7 @@ func TestAWallClockBehindTheDeadlineWaits(t *testing.T) {
 	}
 	require.Empty(t, h.kv.sent())
 	token := h.candidate("a").Token
-	require.Equal(t, []postponement{{"a", token, leastBackoff}, {"a", token, time.Hour}}, h.source.postponed())
+	require.Equal(t, []postponement{{"a", token, Lead}, {"a", token, time.Hour - Lead}}, h.source.postponed())
 	clock = past.Time().Add(2 * time.Second)
 	h.remove("a")
 	require.Equal(t, 1, h.removed())

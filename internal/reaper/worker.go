@@ -7,16 +7,24 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// worker takes candidates and removes them, one transaction at a time.
+// worker takes candidates and removes them, one transaction at a time. While
+// one is sent, the next candidates are read.
 type worker struct {
 	*Reaper
 	// requests outlives the worker's own context a little, so that a
 	// transaction under way may end and be reported.
 	requests context.Context
-	failures int
+}
+
+// prepared is a candidate with what etcd holds of it.
+type prepared struct {
+	candidate Candidate
+	record    record
 }
 
 // attempt is one try to remove one lock.
@@ -30,27 +38,53 @@ type attempt struct {
 }
 
 func (w *worker) run(ctx context.Context) error {
-	for {
+	next := make(chan []prepared)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.prepare(ctx, next) })
+	g.Go(func() error { return w.remove(ctx, next) })
+	return g.Wait()
+}
+
+// prepare takes candidates and reads them, one batch ahead.
+func (w *worker) prepare(ctx context.Context, next chan<- []prepared) error {
+	for failures := 0; ; {
 		candidates, err := w.Source.Take(ctx, w.BatchSize)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it is our own end
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
-		if err := w.handle(candidates); err == nil {
-			w.failures = 0
-			continue
-		}
-		// It is etcd that fails, not these locks: they go back at once, and
-		// this worker pauses.
-		w.failures++
+		batch, err := w.readAll(candidates)
+		failures = pauseAfter(ctx, failures, err)
 		select {
-		case <-time.After(backoff(w.failures)):
+		case next <- batch:
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// remove removes what was prepared.
+func (w *worker) remove(ctx context.Context, next <-chan []prepared) error {
+	for failures := 0; ; {
+		select {
+		case batch := <-next:
+			failures = pauseAfter(ctx, failures, w.handle(ctx, batch))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// pauseAfter pauses after an error, which is one of etcd and not of the locks:
+// those went back at once. It returns how many errors there were in a row.
+func pauseAfter(ctx context.Context, failures int, err error) int {
+	if err == nil {
+		return 0
+	}
+	sleep(ctx, backoff(failures+1))
+	return failures + 1
 }
 
 // Backoff between tries, doubled from the least to the most, with jitter. It
@@ -65,28 +99,65 @@ func backoff(tries int) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// handle reads, decides on and removes candidates. An error is one of etcd, not
-// of a single lock.
-func (w *worker) handle(candidates []Candidate) error {
+// readAll reads candidates. An error is one of etcd, not of a single lock.
+func (w *worker) readAll(candidates []Candidate) ([]prepared, error) {
 	records, err := w.read(w.requests, candidates)
 	if err != nil {
 		return w.unreadable(candidates, err)
 	}
-	var due []*attempt
+	batch := make([]prepared, len(candidates))
 	for i := range candidates {
-		if a := w.decide(candidates[i], records[i]); a != nil {
-			due = append(due, a)
+		batch[i] = prepared{candidates[i], records[i]}
+	}
+	return batch, nil
+}
+
+// Lead is how long before they are due locks may be handed to the reaper, so
+// that they are read when the instant comes.
+const Lead = 10 * time.Millisecond
+
+// handle decides on locks and removes them, each when it is due: all those that
+// are together, and then those that are soon.
+func (w *worker) handle(ctx context.Context, batch []prepared) error {
+	var errs []error
+	for start := time.Now(); len(batch) > 0; {
+		due, soon, wait := w.judge(batch, Lead-time.Since(start))
+		errs = append(errs, w.send(due))
+		if batch = soon; len(batch) > 0 {
+			sleep(ctx, wait)
+		}
+		if ctx.Err() != nil {
+			break // the locks that are left are the next replica's
 		}
 	}
-	return w.send(due)
+	return errors.Join(errs...)
+}
+
+// judge makes the verdicts of a batch, and returns what is to be removed, what
+// is due within the patience, and how long it is until the first of that.
+func (w *worker) judge(batch []prepared, patience time.Duration) (due []*attempt, soon []prepared, wait time.Duration) {
+	wait = Lead
+	for _, p := range batch {
+		a, left := w.decide(p.candidate, p.record, patience)
+		switch {
+		case a != nil:
+			due = append(due, a)
+		case left > 0:
+			soon = append(soon, p)
+			wait = min(wait, left)
+		}
+	}
+	return due, soon, wait
 }
 
 // unreadable is for candidates that could not be read together. As in send,
 // they are halved until a culprit stands alone.
-func (w *worker) unreadable(candidates []Candidate, err error) error {
+func (w *worker) unreadable(candidates []Candidate, err error) ([]prepared, error) {
 	reason := classify(err)
 	if half := len(candidates) / 2; half > 0 && reason.halvable() {
-		return errors.Join(w.handle(candidates[:half]), w.handle(candidates[half:]))
+		first, err1 := w.readAll(candidates[:half])
+		second, err2 := w.readAll(candidates[half:])
+		return append(first, second...), errors.Join(err1, err2)
 	}
 	if reason == ReasonAmbiguous {
 		reason = ReasonUnreadable // nothing was sent that could have done anything
@@ -103,19 +174,19 @@ func (w *worker) unreadable(candidates []Candidate, err error) error {
 		}
 	}
 	if reason.halvable() {
-		return nil
+		return nil, nil
 	}
-	return err
+	return nil, err
 }
 
 // decide makes the verdict on one lock and returns what is to be sent, if
-// anything is.
-func (w *worker) decide(c Candidate, rec record) *attempt {
+// anything is, or how long is left, where that is within the patience.
+func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *attempt, left time.Duration) {
 	if changed(&c, &rec) {
 		// Released or renewed since: the watch is about to tell the source.
 		w.tally.conflict()
 		w.postpone(&c, backoff(c.Attempts+1))
-		return nil
+		return nil, 0
 	}
 	now := w.Now()
 	a := &attempt{record: rec, candidate: c, verdict: Decide(w.Rules.inputs(&rec.Lock, c.Due, now))}
@@ -123,21 +194,24 @@ func (w *worker) decide(c Candidate, rec record) *attempt {
 	case Remove:
 		if a.removal = newRemoval(w.Layout, &rec.Lock, rec.spans); len(rec.spans) == 0 || a.removal.cost() > maxTxnOps {
 			w.refused(a, ReasonTooLarge, nil)
-			return nil
+			return nil, 0
 		}
 		w.announce("removing a lock that is due", a)
 		w.tally.begin(a)
-		return a
+		return a, 0
 	case Report:
 		w.announce("would remove a lock that is due (dry run)", a)
 		w.tally.would()
 		w.postpone(&c, Park)
 	case Wait:
-		w.postpone(&c, max(leastBackoff, a.verdict.Due.Sub(now)))
+		if left = a.verdict.Due.Sub(now); left <= patience {
+			return nil, left
+		}
+		w.postpone(&c, max(left-Lead, Lead))
 	default:
 		w.postpone(&c, Park)
 	}
-	return nil
+	return nil, 0
 }
 
 // changed tells whether the lock is no longer the one that the source gave, or

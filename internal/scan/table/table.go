@@ -39,8 +39,8 @@ type op struct {
 }
 
 type taker struct {
-	max int
-	got chan []Taken
+	most int
+	got  chan []Taken
 }
 
 // Taken is a lock that is due, given out by Take.
@@ -109,7 +109,7 @@ func (t *Table) serve() {
 	for len(t.takers) > 0 && t.core.ready.Len() > 0 {
 		taker := t.takers[0]
 		t.takers = t.takers[1:]
-		taker.got <- t.core.take(taker.max)
+		taker.got <- t.core.take(taker.most)
 	}
 }
 

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Take waits until at least one lock is due and returns at most max, the
+// Take waits until at least one lock is due and returns at most most, the
 // longest due first. Each must be answered with Postpone, unless it was
 // removed: then Gone tells when that was seen.
-func (t *Table) Take(ctx context.Context, max int) ([]Taken, error) {
-	waiting := &taker{max: max, got: make(chan []Taken, 1)}
+func (t *Table) Take(ctx context.Context, most int) ([]Taken, error) {
+	waiting := &taker{most: most, got: make(chan []Taken, 1)}
 	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (t *Table) leave(ctx context.Context, gone *taker) error {
 	return ctx.Err()
 }
 
-// Park, as a delay, puts a lock back until any key of it changes.
+// Park is the delay that puts a lock back until any key of it changes.
 const Park time.Duration = -1
 
 // Postpone puts a lock back that Take gave out, to be given out again after a
@@ -56,10 +56,10 @@ func (t *Table) Postpone(ctx context.Context, name string, token int64, delay ti
 // read, or the table keeps them.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
-func (c *core) take(max int) []Taken {
+func (c *core) take(most int) []Taken {
 	now := c.now()
-	taken := make([]Taken, 0, min(max, c.ready.Len()))
-	for len(taken) < max {
+	taken := make([]Taken, 0, min(most, c.ready.Len()))
+	for len(taken) < most {
 		e := c.ready.top()
 		if e == nil {
 			break

@@ -187,7 +187,7 @@ func TestCancelledTakeLosesNothing(t *testing.T) {
 func TestLeavingTakerPutsBack(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", -time.Hour, -time.Hour)
-		left := &taker{max: 1, got: make(chan []Taken, 1)}
+		left := &taker{most: 1, got: make(chan []Taken, 1)}
 		require.NoError(t, r.do(ctx, func(*core) { r.takers = append(r.takers, left) }))
 		synctest.Wait()
 		require.Len(t, left.got, 1)

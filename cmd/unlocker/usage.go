@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// completeTree adds cobra's own commands and makes all of them strict: wrong
+// arguments are the caller's error, and a command that only groups others
+// refuses what it does not know.
+func completeTree(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	strict(root)
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = knownTopic
+		}
+	}
+}
+
+func strict(cmd *cobra.Command) {
+	if !cmd.Runnable() {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		strict(sub)
+	}
+}
+
+// knownTopic accepts the names of commands only.
+func knownTopic(cmd *cobra.Command, args []string) error {
+	if _, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {
+		return usageError{fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " "))}
+	}
+	return nil
+}
+
+// usageTemplate wraps the help of flags: that of a key may be a long sentence.
+func usageTemplate(cobras string) string {
+	return strings.ReplaceAll(cobras, ".FlagUsages ", ".FlagUsagesWrapped 100 ")
+}

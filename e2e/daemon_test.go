@@ -1,0 +1,72 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+)
+
+// daemon is the real binary, serving.
+type daemon struct {
+	*process
+	base string
+}
+
+func startDaemon(t *testing.T, etcd string, flags ...string) *daemon {
+	t.Helper()
+	d := &daemon{process: start(t, unlocker, append([]string{"serve", "--etcd-endpoints", etcd, "--ops-listen", "127.0.0.1:0",
+		"--reaper-freshness", "2s", "--reaper-grace", "500ms"}, flags...)...)}
+	require.Eventually(t, func() bool { return d.line("unlocker started") != nil }, soon, poll)
+	d.base = "http://" + d.line("unlocker started")["ops"].(string)
+	return d
+}
+
+func (d *daemon) get(path string) (status int, body string) {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.base+path, nil)
+	require.NoError(d.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(d.t, err)
+	return resp.StatusCode, string(text)
+}
+
+// metric returns the sum of the series that have all labels, given as name,
+// value, name, value.
+func (d *daemon) metric(name string, labels ...string) (sum float64) {
+	d.t.Helper()
+	_, body := d.get("/metrics")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	require.NoError(d.t, err)
+	for _, m := range families[name].GetMetric() {
+		has := map[string]string{}
+		for _, l := range m.GetLabel() {
+			has[l.GetName()] = l.GetValue()
+		}
+		matches := true
+		for pair := range slices.Chunk(labels, 2) {
+			matches = matches && has[pair[0]] == pair[1]
+		}
+		if matches {
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+func (d *daemon) awaitMetric(value float64, name string, labels ...string) {
+	d.t.Helper()
+	require.Eventually(d.t, func() bool { return d.metric(name, labels...) == value }, soon, poll,
+		"%s%q is to be %v", name, labels, value)
+}

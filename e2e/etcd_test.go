@@ -1,0 +1,141 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// The versions that users have, and the first that streams a listing.
+var versions = []string{"3.5.35", "3.6.8", newest}
+
+const (
+	newest = "3.7.3"
+	// soon is for what needs no more than the programs, on a busy machine.
+	soon   = time.Minute
+	poll   = 50 * time.Millisecond
+	prefix = "/mutexes/"
+)
+
+// server is an etcd of a version, with its data, which outlives its process.
+type server struct {
+	*process
+	t      *testing.T
+	binary string
+	dir    string
+	addr   string
+	peer   string
+	client *clientv3.Client
+}
+
+func startEtcd(t *testing.T, version string) *server {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	require.NoError(t, err)
+	cache = filepath.Join(cache, "unlocker-e2e")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "./etcd.sh", version, cache).CombinedOutput(); err != nil {
+		missing(t, "etcd %s cannot be built: %v\n%s", version, err, out)
+	}
+	s := &server{t: t, binary: filepath.Join(cache, "etcd-"+version), dir: t.TempDir(), addr: freeAddr(t), peer: freeAddr(t)}
+	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.client.Close() })
+	s.run()
+	return s
+}
+
+// run starts the server, again after its process was killed.
+func (s *server) run() {
+	s.t.Helper()
+	s.process = start(s.t, s.binary, "--name", "e2e", "--data-dir", s.dir, "--log-level", "warn",
+		"--listen-client-urls", "http://"+s.addr, "--advertise-client-urls", "http://"+s.addr,
+		"--listen-peer-urls", "http://"+s.peer, "--initial-advertise-peer-urls", "http://"+s.peer,
+		"--initial-cluster", "e2e=http://"+s.peer)
+	require.Eventually(s.t, func() bool {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		_, err := s.client.Get(ctx, "ready")
+		return err == nil
+	}, soon, poll)
+}
+
+// freeAddr picks a port below those that the kernel gives to clients: one of
+// them could take it while the server is down.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(15000+rand.IntN(17000))))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+	}
+	require.FailNow(t, "no free port")
+	return ""
+}
+
+// fieldsOfALock is how many keys lock puts.
+const fieldsOfALock = 5
+
+func lock(name string, alert, unlock time.Time) []clientv3.Op {
+	var ops []clientv3.Op
+	for _, kv := range [][2]string{
+		{"uuid", "uuid of " + name},
+		{"hostname", "worker-1.example.org"},
+		{"locked_at", strconv.FormatInt(time.Now().Unix(), 10)},
+		{"alert_at", strconv.FormatInt(alert.Unix(), 10)},
+		{"auto_unlock_at", strconv.FormatInt(unlock.Unix(), 10)},
+	} {
+		ops = append(ops, clientv3.OpPut(prefix+name+"/"+kv[0], kv[1]))
+	}
+	return ops
+}
+
+// putLocks takes n locks below a name.
+func (s *server) putLocks(below string, n int, alert, unlock time.Time) {
+	s.t.Helper()
+	var ops []clientv3.Op
+	for i := range n {
+		ops = append(ops, lock(fmt.Sprintf("%s/%05d", below, i), alert, unlock)...)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
+	defer cancel()
+	for chunk := range slices.Chunk(ops, 20*fieldsOfALock) {
+		_, err := s.client.Txn(ctx).Then(chunk...).Commit()
+		require.NoError(s.t, err)
+	}
+}
+
+// keys counts the keys of all locks below a name, and tells etcd's revision.
+func (s *server) keys(below string) (count, revision int64) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
+	defer cancel()
+	resp, err := s.client.Get(ctx, prefix+below, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(s.t, err)
+	return resp.Count, resp.Header.Revision
+}
+
+func (s *server) awaitGone(below string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		count, _ := s.keys(below)
+		return count == 0
+	}, soon, poll)
+}

@@ -1,0 +1,98 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The whole service, on each version of etcd.
+func TestVersions(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			etcd := startEtcd(t, version)
+			later := time.Now().Add(time.Hour)
+			const held = 2000
+			etcd.putLocks("held", held, later, later)
+			d := startDaemon(t, etcd.addr)
+			d.awaitMetric(1, "unlocker_etcd_up")
+			t.Run("lists", func(t *testing.T) { listed(t, d, version, held) })
+			t.Run("removes a lock that expires", func(t *testing.T) { removed(t, d, etcd) })
+			t.Run("removes a batch in few transactions", func(t *testing.T) { batched(t, d, etcd) })
+			t.Run("keeps an idle watch", func(t *testing.T) { idle(t, d) })
+			t.Run("outlives etcd", func(t *testing.T) { outlived(t, d, etcd) })
+			count, _ := etcd.keys("")
+			require.EqualValues(t, held*fieldsOfALock, count, "nothing but what was due is gone")
+			require.Zero(t, d.metric("unlocker_resync_drift_total"))
+		})
+	}
+}
+
+// From 3.7 on a listing is one stream, before it comes in pages.
+func listed(t *testing.T, d *daemon, version string, locks float64) {
+	require.Equal(t, locks, d.metric("unlocker_locks", "state", "held"))
+	code := "Unimplemented"
+	if version == newest {
+		code = "OK"
+	}
+	require.Positive(t, d.metric("grpc_client_handled_total", "grpc_method", "RangeStream", "grpc_code", code))
+	require.Equal(t, d.metric("grpc_client_started_total", "grpc_method", "RangeStream"),
+		d.metric("grpc_client_handled_total", "grpc_method", "RangeStream", "grpc_code", code))
+}
+
+func removed(t *testing.T, d *daemon, etcd *server) {
+	before := d.metric("unlocker_forced_unlocks_total", "trigger", "expiry")
+	due := time.Now().Add(2 * time.Second)
+	etcd.putLocks("one", 1, due, due)
+	etcd.awaitGone("one/")
+	require.True(t, time.Now().After(due.Truncate(time.Second)))
+	d.awaitMetric(before+1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	d.awaitMetric(0, "unlocker_locks", "state", "expired")
+	require.NotNil(t, d.line("removing a lock that is due"))
+	require.EqualValues(t, fieldsOfALock, d.line("lock removed")["keys_deleted"])
+}
+
+func batched(t *testing.T, d *daemon, etcd *server) {
+	const locks = 320
+	due := time.Now().Add(3 * time.Second)
+	etcd.putLocks("batch", locks, due, due)
+	_, before := etcd.keys("")
+	etcd.awaitGone("batch/")
+	_, after := etcd.keys("")
+	require.Less(t, after-before, int64(locks/4), "each transaction is one revision")
+	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
+	require.Zero(t, d.metric("unlocker_forced_unlock_conflicts_total"))
+}
+
+// Nothing happens for longer than the freshness, and the watch stays up: etcd
+// answers what the daemon asks it for.
+func idle(t *testing.T, d *daemon) {
+	restarts := d.metric("unlocker_watch_restarts_total")
+	since := time.Now()
+	require.Eventually(t, func() bool {
+		require.EqualValues(t, 1, d.metric("unlocker_etcd_up"))
+		return time.Since(since) > 6*time.Second
+	}, soon, 200*time.Millisecond)
+	progress := d.metric("unlocker_watch_last_progress_timestamp_seconds")
+	require.Less(t, float64(time.Now().UnixMilli())/1000-progress, 2.0)
+	require.Equal(t, restarts, d.metric("unlocker_watch_restarts_total"))
+}
+
+// etcd is killed, locks fall due, etcd comes back.
+func outlived(t *testing.T, d *daemon, etcd *server) {
+	now := time.Now()
+	etcd.putLocks("meanwhile", 50, now.Add(-time.Second), now.Add(3*time.Second))
+	d.awaitMetric(50, "unlocker_locks", "state", "overdue")
+	etcd.kill()
+	d.awaitMetric(0, "unlocker_etcd_up")
+	d.awaitMetric(50, "unlocker_locks", "state", "expired")
+	status, _ := d.get("/livez")
+	require.Equal(t, 200, status)
+	etcd.run()
+	etcd.awaitGone("meanwhile/")
+	d.awaitMetric(1, "unlocker_etcd_up")
+	d.awaitMetric(0, "unlocker_locks", "state", "expired")
+}

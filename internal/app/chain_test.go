@@ -1,0 +1,232 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// A lock expires: held, overdue with its holder, gone; counted, observed, logged.
+func TestALockExpires(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	d := startDaemon(t, cluster.Endpoints())
+	d.awaitReady()
+	start := time.Now()
+	alert, unlock := start.Add(2*time.Second), start.Add(4*time.Second)
+	put(t, client, fields("billing/invoices", alert, unlock)...)
+
+	d.awaitMetric(1, "unlocker_locks", "state", "held")
+	require.Zero(t, d.metric("unlocker_lock_info"))
+	d.awaitMetric(1, "unlocker_locks", "state", "overdue")
+	require.True(t, time.Now().After(alert))
+	require.EqualValues(t, 1, d.metric("unlocker_lock_info", "lock", "billing/invoices",
+		"hostname", "worker-1.example.org", "owner", "billing"))
+	require.InDelta(t, float64(alert.UnixMilli())/1000,
+		d.metric("unlocker_lock_alert_timestamp_seconds", "lock", "billing/invoices"), 0.001)
+	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
+
+	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	d.awaitMetric(0, "unlocker_locks")
+	require.True(t, time.Now().After(unlock), "S2: never early")
+	d.awaitMetric(1, "unlocker_forced_unlock_delay_seconds")
+	require.EqualValues(t, 1, d.metric("unlocker_lock_releases_total", "by", "self"))
+	require.Zero(t, d.metric("unlocker_lock_releases_total", "by", "other"))
+	require.EqualValues(t, 1, d.metric("unlocker_lock_hold_duration_seconds"))
+	removed := d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "billing/invoices", "hostname", "worker-1.example.org")
+	require.InDelta(t, float64(unlock.UnixMilli())/1000, removed, soon.Seconds())
+	require.Zero(t, d.metric("unlocker_lock_info"))
+	require.Zero(t, d.metric("unlocker_forced_unlock_conflicts_total"))
+	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
+	require.Zero(t, d.metric("unlocker_reaper_backlog"))
+	require.Zero(t, keys(t, client, prefix))
+
+	lines := d.log.about("billing/invoices")
+	require.GreaterOrEqual(t, len(lines), 2)
+	require.Equal(t, "removing a lock that is due", lines[0]["msg"])
+	record := lines[0]["record"].(map[string]any)
+	require.Equal(t, "main.go:1", record["backtrace"])
+	require.Equal(t, fmt.Sprintf("%x", "billing/invoices"), record["uuid"])
+	require.Equal(t, "lock removed", lines[1]["msg"])
+	require.EqualValues(t, 7, lines[1]["keys_deleted"])
+}
+
+func TestEtcdAbsentAtStart(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	put(t, client, fields("old", time.Now(), time.Now())...)
+	cluster.Kill(0)
+	d := startDaemon(t, cluster.Endpoints())
+
+	status, body := d.get("/livez")
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "ok\n", body)
+	require.Eventually(t, func() bool {
+		status, body = d.get("/readyz")
+		return strings.Contains(body, "connection refused")
+	}, soon, poll, "the reason must be told")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.True(t, strings.HasPrefix(body, "not ready: the first listing of /mutexes/ is not done: "), body)
+	require.Equal(t, 1, strings.Count(body, "\n"))
+	require.Zero(t, d.metric("unlocker_etcd_up"))
+	require.Zero(t, d.metric("unlocker_last_resync_timestamp_seconds"))
+
+	restart(t, cluster)
+	d.awaitReady()
+	awaitKeys(t, client, 0, prefix)
+}
+
+func restart(t *testing.T, cluster *localetcd.Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, cluster.Restart(ctx))
+}
+
+func TestEtcdAwayWhenLocksFallDue(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	d := startDaemon(t, cluster.Endpoints())
+	d.awaitReady()
+	due := time.Now().Add(2 * time.Second)
+	putLocks(t, client, 100, due)
+	d.awaitMetric(100, "unlocker_locks")
+	cluster.Kill(0)
+	d.awaitMetric(0, "unlocker_etcd_up")
+	awaitTime(t, due.Add(time.Second))
+	d.awaitMetric(100, "unlocker_locks", "state", "expired")
+	status, _ := d.get("/readyz")
+	require.Equal(t, http.StatusOK, status, "a daemon that has listed stays ready")
+
+	restart(t, cluster)
+	awaitKeys(t, client, 0, prefix)
+	d.awaitMetric(100, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	d.awaitMetric(1, "unlocker_etcd_up")
+	d.awaitMetric(0, "unlocker_locks")
+}
+
+// At its quota etcd refuses each put: owners cannot renew, but what is due goes.
+func TestS5_RemovalAtNOSPACE(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{QuotaBackendBytes: 4 << 20})
+	d := startDaemon(t, cluster.Endpoints())
+	d.awaitReady()
+	due := time.Now().Add(4 * time.Second)
+	putLocks(t, client, 20, due)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	var err error
+	for i := 0; err == nil; i++ {
+		_, err = client.Put(ctx, fmt.Sprintf("/filler/%d", i), strings.Repeat("x", 500<<10))
+	}
+	require.ErrorContains(t, err, "database space exceeded")
+	require.EqualValues(t, 20*7, keys(t, client, prefix), "the alarm was to come first")
+
+	awaitKeys(t, client, 0, prefix)
+	d.awaitMetric(20, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
+	alarms, err := client.AlarmList(ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, alarms.Alarms, "it was removed under the alarm")
+}
+
+func TestModesThatRemoveNothing(t *testing.T) {
+	for mode, would := range map[string]float64{"dry-run": 3, "off": 0} {
+		t.Run(mode, func(t *testing.T) {
+			cluster, client := newEtcd(t, localetcd.Options{})
+			d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.Mode = mode })
+			d.awaitReady()
+			due := time.Now().Add(-time.Minute)
+			putLocks(t, client, 3, due)
+			d.awaitMetric(3, "unlocker_locks", "state", "expired")
+			d.awaitMetric(would, "unlocker_would_unlock_total")
+			awaitTime(t, time.Now().Add(2*time.Second))
+			require.Equal(t, would, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
+			require.Len(t, d.log.names("would remove a lock that is due (dry run)"), int(would))
+			require.EqualValues(t, 3, d.metric("unlocker_reaper_backlog"))
+			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
+			require.EqualValues(t, 21, keys(t, client, prefix))
+		})
+	}
+}
+
+// What is not ours stays: etcd's own mutexes, nested names, and what makes no
+// lock, however much of it.
+func TestS4_OthersStay(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	session, err := concurrency.NewSession(client, concurrency.WithContext(t.Context()))
+	require.NoError(t, err)
+	native := concurrency.NewMutex(session, prefix+"native")
+	require.NoError(t, native.Lock(t.Context()))
+	past, later := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	put(t, client, fields("a/b", later, later)...)
+	put(t, client, clientv3.OpPut(prefix+"undated/uuid", "u"))
+	const junk = 10_000
+	var ops []clientv3.Op
+	for i := range junk {
+		ops = append(ops, clientv3.OpPut(fmt.Sprintf("%sjunk-%05d/whatever", prefix, i), "1"))
+	}
+	put(t, client, ops...)
+	before := keys(t, client, prefix)
+
+	d := startDaemon(t, cluster.Endpoints())
+	d.awaitReady()
+	put(t, client, fields("a", past, past)...)
+	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	d.awaitMetric(1, "unlocker_locks", "state", "held")
+	require.EqualValues(t, junk+1, d.metric("unlocker_locks", "state", "malformed"))
+	require.EqualValues(t, 1, d.metric("unlocker_locks", "state", "undated"))
+	require.Equal(t, before, keys(t, client, prefix))
+	require.Zero(t, keys(t, client, prefix+"a/uuid"))
+	require.EqualValues(t, 7, keys(t, client, prefix+"a/b/"))
+	require.True(t, stillMine(t, client, native))
+	require.NoError(t, session.Close())
+}
+
+func stillMine(t *testing.T, client *clientv3.Client, m *concurrency.Mutex) bool {
+	t.Helper()
+	resp, err := client.Txn(t.Context()).If(m.IsOwner()).Commit()
+	require.NoError(t, err)
+	return resp.Succeeded
+}
+
+// Two daemons race for a few hundred locks: each goes once, by one of them.
+func TestS1_TwoDaemons(t *testing.T) {
+	const n = 320
+	cluster, client := newEtcd(t, localetcd.Options{})
+	one, two := startDaemon(t, cluster.Endpoints()), startDaemon(t, cluster.Endpoints())
+	one.awaitReady()
+	two.awaitReady()
+	putLocks(t, client, n, time.Now().Add(4*time.Second))
+	one.awaitMetric(n, "unlocker_locks")
+	two.awaitMetric(n, "unlocker_locks")
+	awaitKeys(t, client, 0, prefix)
+
+	both := map[string]int{}
+	for _, d := range []*daemon{one, two} {
+		d.awaitMetric(0, "unlocker_locks")
+		d.awaitMetric(n, "unlocker_lock_releases_total")
+		removed, lost := d.log.names("lock removed"), d.log.names("lock not removed: it changed or went first")
+		for name := range removed {
+			both[name] += removed[name]
+		}
+		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlocks_total"))
+		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlock_delay_seconds"))
+		require.EqualValues(t, len(removed), d.metric("unlocker_lock_releases_total", "by", "self"))
+		require.Len(t, d.log.names("removing a lock that is due"), len(removed)+len(lost))
+		require.GreaterOrEqual(t, d.metric("unlocker_forced_unlock_conflicts_total"), float64(len(lost)))
+		require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
+		t.Logf("removed %d, lost %d, conflicts %v", len(removed), len(lost), d.metric("unlocker_forced_unlock_conflicts_total"))
+	}
+	require.Len(t, both, n)
+	for name, times := range both {
+		require.Equal(t, 1, times, name)
+	}
+	require.EqualValues(t, n, one.metric("unlocker_forced_unlocks_total")+two.metric("unlocker_forced_unlocks_total"))
+}

@@ -1,0 +1,142 @@
+package app_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// stopped stops the daemon, which must be in time, and then etcd; nothing may
+// be left of either.
+func stopped(t *testing.T, d *daemon, before goleak.Option, others ...func()) {
+	t.Helper()
+	addr := d.OpsAddr().String()
+	d.stop()
+	_, err := net.Dial("tcp", addr)
+	require.Error(t, err, "the listener is still open")
+	for _, stop := range others {
+		stop()
+	}
+	goleak.VerifyNone(t, before)
+}
+
+func TestStopConnected(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, _ := newEtcd(t, localetcd.Options{})
+	d := startDaemon(t, cluster.Endpoints())
+	d.awaitReady()
+	stopped(t, d, before, func() { require.NoError(t, cluster.Close()) })
+}
+
+func TestStopWithoutEtcd(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, _ := newEtcd(t, localetcd.Options{})
+	require.NoError(t, cluster.Close())
+	d := startDaemon(t, cluster.Endpoints())
+	stopped(t, d, before)
+}
+
+func TestStopWhileRemoving(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, client := newEtcd(t, localetcd.Options{})
+	putLocks(t, client, 5000, time.Now().Add(-time.Minute))
+	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.BatchSize = 1 })
+	require.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 }, soon, poll)
+	d.stop()
+	left := keys(t, client, prefix)
+	require.NotZero(t, left, "it was to be stopped on the way")
+	require.Zero(t, left%7, "no lock is removed in part")
+	removed, announced := d.log.names("lock removed"), d.log.names("removing a lock that is due")
+	require.Len(t, announced, len(removed), "each outcome is told")
+	require.EqualValues(t, 5000*7-len(removed)*7, left)
+	stopped(t, d, before, func() { require.NoError(t, cluster.Close()) })
+}
+
+// Removals are on their way and no answer comes any more.
+func TestStopBlackholed(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, client := newEtcd(t, localetcd.Options{})
+	proxy, err := localetcd.NewProxy(cluster.Addr(0))
+	require.NoError(t, err)
+	putLocks(t, client, 2000, time.Now().Add(-time.Minute))
+	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.BatchSize = 1 })
+	require.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 }, soon, poll)
+	proxy.Blackhole()
+	require.Positive(t, keys(t, client, prefix))
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+}
+
+// Connections are accepted, and nothing ever answers.
+func TestStopBlackholedFromTheStart(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, _ := newEtcd(t, localetcd.Options{})
+	proxy, err := localetcd.NewProxy(cluster.Addr(0))
+	require.NoError(t, err)
+	proxy.Blackhole()
+	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Etcd.RequestTimeout = time.Second })
+	require.Eventually(t, func() bool { return d.metric("unlocker_watch_restarts_total") > 0 }, soon, poll)
+	status, body := d.get("/readyz")
+	require.Equal(t, 503, status)
+	require.Contains(t, body, "no answer from etcd")
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	a, err := app.New(newConfig([]string{"127.0.0.1:1"}), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, a.Run(ctx))
+	goleak.VerifyNone(t, before)
+}
+
+// New names the key that is wrong, and leaves nothing open.
+func TestNewFailsCleanly(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad")
+	require.NoError(t, os.WriteFile(bad, []byte("no: such key\n"), 0o600))
+	for name, c := range map[string]struct {
+		edit func(*config.Config)
+		want string
+	}{
+		"port taken":          {func(c *config.Config) { c.Ops.Listen = taken.Addr().String() }, "ops.listen: listen tcp"},
+		"web config absent":   {func(c *config.Config) { c.Ops.WebConfigFile = dir + "/absent" }, "ops.web_config_file: open"},
+		"web config bad":      {func(c *config.Config) { c.Ops.WebConfigFile = bad }, "ops.web_config_file: yaml"},
+		"ca absent":           {func(c *config.Config) { c.Etcd.TLS.CAFile = dir + "/absent" }, "etcd.tls.ca_file: open"},
+		"ca bad":              {func(c *config.Config) { c.Etcd.TLS.CAFile = bad }, "etcd.tls.ca_file: no certificate in"},
+		"certificate bad":     {func(c *config.Config) { c.Etcd.TLS.CertFile, c.Etcd.TLS.KeyFile = bad, bad }, "etcd.tls.cert_file"},
+		"password unreadable": {func(c *config.Config) { c.Etcd.Username, c.Etcd.PasswordFile = "u", dir+"/absent" }, "etcd.password_file: open"},
+		"prefix bad":          {func(c *config.Config) { c.Prefix = "mutexes" }, "prefix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			free, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			require.NoError(t, free.Close())
+			config := newConfig([]string{"127.0.0.1:1"})
+			config.Ops.Listen = free.Addr().String()
+			c.edit(&config)
+			_, err = app.New(config, slog.New(slog.DiscardHandler))
+			require.ErrorContains(t, err, c.want)
+			goleak.VerifyNone(t, before)
+			again, err := net.Listen("tcp", free.Addr().String())
+			require.NoError(t, err, "the listener was left open")
+			require.NoError(t, again.Close())
+		})
+	}
+}
