@@ -50,7 +50,7 @@ func (w *worker) prepare(ctx context.Context, next chan<- []prepared) error {
 	for failures := 0; ; {
 		candidates, err := w.Source.Take(ctx, w.BatchSize)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it is our own end
+			return nil
 		}
 		if err != nil {
 			return err
