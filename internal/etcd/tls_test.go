@@ -60,7 +60,9 @@ func TestTLS(t *testing.T) {
 		"a stranger's certificate": {func(o *Options) {
 			p := bad.issue(t, s.dir, "stranger")
 			o.TLS.CertFile, o.TLS.KeyFile = p.cert, p.key
-		}, "tls: "},
+			// TLS 1.3 ends the client's handshake before the server refuses: what
+			// is read of that depends on timing, an alert or a broken pipe.
+		}, "latest balancer error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := s.options(s.cluster.Addr(0), good)
