@@ -10,8 +10,8 @@ BUILDDATE ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
-# The race detector needs a C compiler.
-RACE      := $(shell command -v $(or $(CC),gcc) >/dev/null 2>&1 && echo -race)
+# The race detector needs the C compiler that go would call.
+RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
 .PHONY: help build demo test e2e lint fuzz bench bench-big clean
 
