@@ -13,7 +13,7 @@ LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION)
 # The race detector needs the C compiler that go would call.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test e2e lint fuzz bench bench-big clean
+.PHONY: help build demo test e2e hunt hunt-short lint fuzz bench bench-big clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +30,16 @@ test: ## Run the tests
 e2e: ## Run the tests with real programs (promtool, etcd of several versions)
 	$(GO) test -count=1 -timeout 20m -tags e2e ./e2e/...
 
+# HUNT_SEED repeats what was done, HUNT_TIME says for how long; see hunt/doc.go.
+HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
+hunt: ## Look for broken promises on real etcd under faults (14 min)
+	$(HUNT)
+
+hunt-short: ## The same for CI (under 4 min)
+	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
+
 lint: ## Run golangci-lint
-	golangci-lint run --build-tags e2e ./...
+	golangci-lint run --build-tags e2e,hunt ./...
 
 # Each fuzz target for FUZZTIME.
 FUZZTIME ?= 20s

@@ -36,12 +36,13 @@ func BenchmarkRemoval(b *testing.B) {
 		}{{"default", 16, 1}, {"fast", 64, 4}} {
 			rate, p99 := reaped(b, func() (float64, time.Duration) {
 				finish := deletions(b, client, removals)
-				due := time.Now().Add(12 * time.Second).Truncate(time.Second)
-				putLocks(b, client, removals, due, due)
+				// First, so that it sees the locks taken: those that it found would get its patience.
 				_, stop := startDaemon(b, cluster, func(c *config.Config) {
 					c.Reaper.BatchSize, c.Reaper.Concurrency = profile.batch, profile.inFlight
 				})
 				defer stop()
+				due := time.Now().Add(12 * time.Second).Truncate(time.Second)
+				putLocks(b, client, removals, due, due)
 				time.Sleep(time.Until(due)) //nolint:forbidigo // until the locks are due
 				measure := outsider(b, cluster)
 				first, last := finish()

@@ -17,12 +17,14 @@ const (
 	monthly  = "reports/monthly"
 	api      = "deploy/api"
 	warmup   = "cache/warmup"
+	nightly  = "backup/nightly"
 
 	behaves  = "billing-1"
 	overruns = "reports-2"
 	dies     = "deploy-3"
 	waits    = "deploy-4"
 	mistakes = "cache-5"
+	lags     = "backup-6"
 )
 
 // cast makes the workers.
@@ -52,6 +54,7 @@ func (c *cast) parts() map[string]func(context.Context) error {
 		dies:     c.die,
 		waits:    c.wait,
 		mistakes: c.mistake,
+		lags:     c.lag,
 	}
 }
 
@@ -172,15 +175,28 @@ func (c *cast) wait(ctx context.Context) error {
 	return renew(ctx, w, -1)
 }
 
-// mistake gets its clock wrong by writing milliseconds. A clock that runs an hour
-// behind would make the other half of this part: this release judges deadlines
-// by the daemon's clock alone and would remove that lock from under a living
-// owner. The verdict on both clocks (promise S2) is the next release's; its
-// worker belongs here then.
+// mistake gets its times wrong by writing milliseconds.
 func (c *cast) mistake(ctx context.Context) error {
 	w := c.worker(mistakes, "cache", warmup, "warm the cache up", 3*time.Second, 6*time.Second)
 	w.stamp = milliseconds
 	return enter(ctx, w, 2*time.Second)
 }
+
+// behind is how far the clock of the worker that lags is.
+const behind = time.Hour
+
+// lag does all as it should, by a clock that is behind: by ours, its lock was past
+// its deadline before it was taken.
+func (c *cast) lag(ctx context.Context) error {
+	w := c.worker(lags, "backup", nightly, "back up the night", 5*time.Second, 8*time.Second)
+	w.stamp = func(t time.Time) string { return seconds(t.Add(-behind)) }
+	if err := enter(ctx, w, 3*time.Second); err != nil {
+		return err
+	}
+	w.say(plain, "has a clock that is an hour behind: by unlocker's, this lock was to be unlocked %s ago", minutes(behind-w.unlock))
+	return renew(ctx, w, -1)
+}
+
+func minutes(d time.Duration) string { return fmt.Sprintf("%d minutes", int(d.Minutes())) }
 
 func secs(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }

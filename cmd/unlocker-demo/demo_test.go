@@ -52,8 +52,8 @@ func TestDemoTellsItsStory(t *testing.T) {
 	for _, text := range []string{
 		"took billing/invoices", "took reports/monthly", "took deploy/api", "deploy-4   wants deploy/api too",
 		"deploy/api is OVERDUE", "held by deploy-3 of deploy", "deploy/api has EXPIRED",
-		"REMOVES deploy/api BY FORCE", "roll out api 2.7", "cast.go:", "(*cast).die", "expired, due at",
-		"all of it was seen", "held 2, malformed 1", "1 by force", "the temporary directory is gone",
+		"REMOVES deploy/api BY FORCE", "roll out api 2.7", "cast.go:", "(*cast).die", "expiry, due at",
+		"all of it was seen", "held 2, expired 1, malformed 1", "1 by force", "the temporary directory is gone",
 	} {
 		i := strings.Index(out.String()[at:], text)
 		require.GreaterOrEqual(t, i, 0, "%q is missing, or too early", text)
@@ -63,7 +63,8 @@ func TestDemoTellsItsStory(t *testing.T) {
 		require.Contains(t, out.String(), "✓ "+f.String())
 	}
 	for _, text := range []string{
-		"reports/monthly is OVERDUE", "reports/monthly is no longer overdue", "deploy-4   has deploy/api at last",
+		"nothing is removed by force yet", "unlocker_reaper_hold: none any more", "unlocker_host_clock_offset_seconds of backup-6 is -36",
+		"backup/nightly is 59 minutes past", "reports/monthly is OVERDUE", "reports/monthly is no longer overdue", "deploy-4   has deploy/api at last",
 		"is done: unlocked billing/invoices after 13 renewals",
 	} {
 		require.Contains(t, out.String(), text)
@@ -87,19 +88,22 @@ func TestDemoGoesOn(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	now := seconds(time.Now())
 	for _, op := range []clientv3.Op{
-		clientv3.OpPut("/mutexes/try/uuid", "mine"),
-		clientv3.OpPut("/mutexes/try/auto_unlock_at", now),
-		clientv3.OpPut("/mutexes/try/purpose", "\x1b[2J\u202e"),
+		clientv3.OpTxn(nil, []clientv3.Op{
+			clientv3.OpPut("/mutexes/try/uuid", "mine"),
+			clientv3.OpPut("/mutexes/try/locked_at", now),
+			clientv3.OpPut("/mutexes/try/auto_unlock_at", now),
+			clientv3.OpPut("/mutexes/try/purpose", "\x1b[2J\u202e"),
+		}, nil),
 		clientv3.OpDelete("/mutexes/cache/warmup/locked_at"),
 		clientv3.OpDelete("/mutexes/cache/warmup/alert_at"),
-		clientv3.OpPut("/mutexes/cache/warmup/auto_unlock_at", now),
+		clientv3.OpPut("/mutexes/cache/warmup/auto_unlock_at", seconds(time.Now().Add(-5*time.Minute))),
 		clientv3.OpDelete("/mutexes/deploy/api/uuid"),
 	} {
 		_, err := client.Do(t.Context(), op)
 		require.NoError(t, err)
 	}
 	d.out.await(t, "try was taken by (not said)", "REMOVES try BY FORCE", "REMOVES cache/warmup BY FORCE", `\u001b[2J\u202e`,
-		"removed try: 3 keys", "deploy-4   stops, as it must")
+		"removed try: 4 keys", "deploy-4   stops, as it must")
 	require.NotContains(t, d.out.String(), "should not have happened")
 	require.NotContains(t, d.out.String(), "\x1b")
 	require.NoError(t, d.end(t, syscall.SIGINT))

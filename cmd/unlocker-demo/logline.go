@@ -37,10 +37,11 @@ type logLine struct {
 	KeysDeleted int64 `json:"keys_deleted"`
 	Revision    int64
 	Verdict     struct {
-		State        string
+		Trigger      string
 		AutoUnlockAt time.Time `json:"auto_unlock_at"`
 		Due          time.Time
 		Grace        time.Duration
+		Measured     bool
 	}
 	Record map[string]any
 }
@@ -82,12 +83,14 @@ func (n *narrator) removing(l *logLine) {
 	n.page.detail("for", or(l.field(lock.FieldPurpose)))
 	line, _, _ := strings.Cut(l.field(lock.FieldBacktrace), "\n")
 	n.page.detail("taken in", or(line))
-	if v.AutoUnlockAt.IsZero() {
-		n.page.detail("verdict", fmt.Sprintf("%s, due at %s", v.State, v.Due.Local().Format(clock)))
-		return
+	verdict := fmt.Sprintf("%s, due at %s", v.Trigger, v.Due.Local().Format(clock))
+	if !v.AutoUnlockAt.IsZero() {
+		verdict += fmt.Sprintf(" (auto_unlock_at %s + grace %s)", v.AutoUnlockAt.Local().Format(clock), secs(v.Grace))
 	}
-	n.page.detail("verdict", fmt.Sprintf("%s, due at %s (auto_unlock_at %s + grace %s)",
-		v.State, v.Due.Local().Format(clock), v.AutoUnlockAt.Local().Format(clock), secs(v.Grace)))
+	if !v.AutoUnlockAt.IsZero() && !v.Measured {
+		verdict += ", and patience: it was not seen to be taken"
+	}
+	n.page.detail("verdict", verdict)
 }
 
 func since(value string) string {

@@ -110,4 +110,6 @@ func (n *narrator) deleted(c *change, s *seen, had int, deadline time.Time, anno
 	}
 }
 
-func ours(name string) bool { return slices.Contains([]string{invoices, monthly, api, warmup}, name) }
+func ours(name string) bool {
+	return slices.Contains([]string{invoices, monthly, api, warmup, nightly}, name)
+}

@@ -15,6 +15,7 @@ import (
 func (s *sample) tell(n *narrator) {
 	prev := n.last
 	n.last = s
+	n.holding(prev.holds, s.holds)
 	for _, name := range slices.Sorted(maps.Keys(s.overdue)) {
 		n.overdue(name, s)
 	}
@@ -36,6 +37,10 @@ func (s *sample) tell(n *narrator) {
 }
 
 func (n *narrator) overdue(name string, s *sample) {
+	if name == nightly {
+		n.lookAtNightly(s)
+		return
+	}
 	o := s.overdue[name]
 	left := o.unlockAt.Sub(s.at)
 	if left > 0 && !n.late[name] {
@@ -83,6 +88,33 @@ func (n *narrator) lookAtWarmup(s *sample) {
 		n.page.say("etcd", fmt.Sprintf("%s was meant to be due %.1f s ago; all its %d keys are still there",
 			warmup, past.Seconds(), len(w.fields)), warn)
 		n.saw(warmupLeft)
+	}
+}
+
+// holding tells when holds begin and end.
+func (n *narrator) holding(before, now []string) {
+	switch {
+	case slices.Equal(before, now):
+	case len(now) == 0:
+		n.page.say("metrics", "unlocker_reaper_hold: none any more", faint)
+	default:
+		n.page.say("metrics", "unlocker_reaper_hold: "+strings.Join(now, ", ")+", nothing is removed by force yet", faint)
+	}
+}
+
+// lookAtNightly tells of the lock whose owner's clock is behind.
+func (n *narrator) lookAtNightly(s *sample) {
+	offset, known := s.offsets[lags]
+	l := n.locks[nightly]
+	switch {
+	case known && !n.facts[nightlyMeasured]:
+		n.page.say("metrics", fmt.Sprintf("unlocker_host_clock_offset_seconds of %s is %.0f: %s counts as expired, but is not due",
+			lags, offset, nightly), warn)
+		n.saw(nightlyMeasured)
+	case known && l != nil && l.renewals >= 8 && len(s.holds) == 0 && !n.facts[nightlyLeft]:
+		n.page.say("etcd", fmt.Sprintf("%s is %s past its deadline by our clock, but its owner lives and renewed it %d times: it stays",
+			nightly, minutes(s.at.Sub(l.deadline())), l.renewals), good)
+		n.saw(nightlyLeft)
 	}
 }
 

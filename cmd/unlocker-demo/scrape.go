@@ -17,8 +17,11 @@ type sample struct {
 	at      time.Time // of the request
 	states  map[string]float64
 	overdue map[string]overdue
-	forced  float64         // unlocker_forced_unlocks_total, all triggers
-	removed map[string]bool // unlocker_forced_unlock_timestamp_seconds
+	up      bool               // unlocker_etcd_up
+	forced  float64            // unlocker_forced_unlocks_total, all triggers
+	removed map[string]bool    // unlocker_forced_unlock_timestamp_seconds
+	holds   []string           // unlocker_reaper_hold, those in force
+	offsets map[string]float64 // unlocker_host_clock_offset_seconds
 }
 
 // overdue is a lock past its alert time.
@@ -32,14 +35,19 @@ const (
 	scrapeTimeout = 5 * time.Second
 )
 
-// awaitReady returns when the daemon says that it is ready.
+// awaitReady returns when the daemon says that it is ready, and its watch is up:
+// only what is seen live tells something about clocks.
 func awaitReady(ctx context.Context, base string) error {
 	for {
 		status, err := get(ctx, base+"/readyz", func(r io.Reader) error {
 			_, err := io.Copy(io.Discard, r)
 			return err
 		})
-		if err != nil || status == http.StatusOK {
+		if err != nil {
+			return err
+		}
+		var s sample
+		if _, err = get(ctx, base+"/metrics", s.parse); err != nil || status == http.StatusOK && s.up {
 			return err
 		}
 		if err := pause(ctx, scrapeEvery/4); err != nil {
@@ -93,6 +101,7 @@ func (s *sample) parse(r io.Reader) error {
 		return err
 	}
 	s.states, s.overdue, s.removed = map[string]float64{}, map[string]overdue{}, map[string]bool{}
+	s.offsets = map[string]float64{}
 	each(families["unlocker_locks"], func(l map[string]string, v float64) { s.states[l["state"]] = v })
 	each(families["unlocker_lock_info"], func(l map[string]string, _ float64) {
 		s.overdue[l["lock"]] = overdue{host: l["hostname"], owner: l["owner"]}
@@ -104,6 +113,13 @@ func (s *sample) parse(r io.Reader) error {
 	})
 	each(families["unlocker_forced_unlocks_total"], func(_ map[string]string, v float64) { s.forced += v })
 	each(families["unlocker_forced_unlock_timestamp_seconds"], func(l map[string]string, _ float64) { s.removed[l["lock"]] = true })
+	each(families["unlocker_host_clock_offset_seconds"], func(l map[string]string, v float64) { s.offsets[l["hostname"]] = v })
+	each(families["unlocker_etcd_up"], func(_ map[string]string, v float64) { s.up = v == 1 })
+	each(families["unlocker_reaper_hold"], func(l map[string]string, v float64) {
+		if v == 1 {
+			s.holds = append(s.holds, l["reason"])
+		}
+	})
 	return nil
 }
 

@@ -51,6 +51,8 @@ func (s *stage) build(ctx context.Context, tap io.Writer) (err error) {
 	}
 	s.config.Etcd.Endpoints = s.cluster.Endpoints()
 	s.config.Ops.Listen = "127.0.0.1:0"
+	// Nothing here needs more time.
+	s.config.Reaper.Settle, s.config.Reaper.Freshness = 2*time.Second, 3*time.Second
 	s.app, err = app.New(s.config, slog.New(slog.NewJSONHandler(io.MultiWriter(s.log, tap), nil)))
 	return err
 }

@@ -18,6 +18,8 @@ const (
 	apiPassedOn
 	warmupCounted
 	warmupLeft
+	nightlyMeasured
+	nightlyLeft
 	numFacts
 )
 
@@ -32,6 +34,8 @@ func (f fact) String() string {
 		apiPassedOn:      api + ": the worker that waited has the lock",
 		warmupCounted:    warmup + ": counted as malformed",
 		warmupLeft:       warmup + ": left alone",
+		nightlyMeasured:  nightly + ": its host's clock, an hour behind, shows in the metrics",
+		nightlyLeft:      nightly + ": not removed from its living owner, whatever the clocks say",
 	}[f]
 }
 
@@ -59,13 +63,14 @@ func (n *narrator) complete() bool {
 
 func (n *narrator) legend() {
 	p := n.page
-	p.text("unlocker demo: an etcd of its own, the real daemon beside it, and five simulated workers.")
+	p.text("unlocker demo: an etcd of its own, the real daemon beside it, and six simulated workers.")
 	p.gap()
 	for _, l := range [][2]string{
 		{behaves, "behaves: it renews its lock every second, and unlocks when it is done"},
 		{overruns, "takes longer than it said: people are told, then it renews"},
 		{dies, "is killed and never renews: its lock is removed, and " + waits + " gets it"},
 		{mistakes, "writes its times in milliseconds: nobody can tell when to remove that"},
+		{lags, "has a clock that is an hour behind, and renews: its lock is not touched"},
 	} {
 		p.text(fmt.Sprintf("  %-*s  %s", whoWidth, l[0], l[1]))
 	}
@@ -116,11 +121,12 @@ func (n *narrator) invite() {
 	for _, c := range [][2]string{
 		{"who was removed by force", "curl -s " + n.places.ops + "/metrics | grep ^unlocker_forced"},
 		{"the whole record of it", "grep removing " + n.places.log},
-		{"a lock of your own, that nobody renews", etcdctl + " put " + key + "uuid mine"},
-		{"", etcdctl + " put " + key + "auto_unlock_at $(( $(date +%s) + 5 ))"},
-		{"mend what " + mistakes + " wrote, and it is removed", etcdctl + " del " + n.places.prefix + warmup + "/locked_at"},
+		{"a lock of your own, in one transaction, that nobody renews", "(echo; echo put " + key + "uuid mine;"},
+		{"", "echo put " + key + "locked_at $(date +%s); echo put " + key + "auto_unlock_at $(( $(date +%s) + 5 ));"},
+		{"", "echo; echo) | " + etcdctl + " txn"},
+		{"mend what " + mistakes + " wrote: due for more than five minutes, it is removed", etcdctl + " del " + n.places.prefix + warmup + "/locked_at"},
 		{"", etcdctl + " del " + n.places.prefix + warmup + "/alert_at"},
-		{"", etcdctl + " put " + n.places.prefix + warmup + "/auto_unlock_at $(date +%s)"},
+		{"", etcdctl + " put " + n.places.prefix + warmup + "/auto_unlock_at $(( $(date +%s) - 300 ))"},
 	} {
 		if c[0] != "" {
 			p.text("  # " + c[0])

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
@@ -28,6 +29,8 @@ type App struct {
 	scanner  *scan.Scanner
 	reaper   *reaper.Reaper
 	source   *source
+	probe    *scan.Probe
+	elector  *elect.Elector // nil where the election is off
 	registry *prometheus.Registry
 	ops      *opsServer
 
@@ -61,8 +64,11 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err := a.newClient(); err != nil {
 		return nil, err
 	}
-	rules := reaper.Rules{Mode: reaper.Mode(c.Reaper.Mode), Grace: c.Reaper.Grace}
+	rules := newRules(c)
 	if err := a.newScan(layout, rules, histograms); err != nil {
+		return nil, err
+	}
+	if err := a.newElector(); err != nil {
 		return nil, err
 	}
 	if err := a.newReaper(layout, rules, histograms); err != nil {
@@ -110,11 +116,21 @@ func (a *App) newClient() error {
 
 func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
-		Due: func(l *lock.Lock) lock.Timestamp {
-			return rules.Due(l) - lock.Timestamp(reaper.Lead)
-		},
+		Due:          rules.DueIn,
+		Lead:         reaper.Lead,
+		Window:       a.config.Reaper.Storm.Window,
+		Tolerance:    rules.Tolerance,
 		OrphanGrace:  a.config.Reaper.OrphanGrace,
 		HoldDuration: h.LockHoldDuration,
+	})
+	if err != nil {
+		return err
+	}
+	a.probe, err = scan.NewProbe(scan.ProbeOptions{
+		Client:   a.client.Client,
+		Interval: a.config.Reaper.ProbeInterval,
+		Timeout:  a.config.Etcd.RequestTimeout,
+		Patience: rules.LeastGrace(),
 	})
 	if err != nil {
 		return err
@@ -138,6 +154,11 @@ func (a *App) newReaper(layout lock.Layout, rules reaper.Rules, h *metrics.Histo
 		Layout:         layout,
 		Source:         a.source,
 		Rules:          rules,
+		Holds:          newHoldRules(a.config),
+		Signals:        a.signals,
+		Leader:         a.leads,
+		Credit:         a.probe.Credit,
+		Rate:           a.config.Reaper.RateLimit,
 		BatchSize:      a.config.Reaper.BatchSize,
 		Concurrency:    a.config.Reaper.Concurrency,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
@@ -157,6 +178,11 @@ func (a *App) Start() {
 	a.start("lock table", a.table.Run)
 	a.start("lock source", a.source.run)
 	a.start("scanner", a.scanner.Run)
+	a.start("probe", a.probe.Run)
+	if a.elector != nil {
+		a.start("elector", a.elector.Run)
+	}
+	// Started last, it is stopped first: while we lead, and the table is true.
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info("unlocker started", "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String())
@@ -201,8 +227,9 @@ func (a *App) Stop(ctx context.Context) error {
 }
 
 // stopTimeout bounds Stop within the five seconds in which the daemon promises
-// to be gone.
-const stopTimeout = 4 * time.Second
+// to be gone. Where etcd does not answer, the reaper waits for two of them, and
+// then the elector for two more.
+const stopTimeout = 4750 * time.Millisecond
 
 // Run starts the daemon and stops it when ctx is done or a part fails. It
 // returns nil after ctx was done and all has ended well.

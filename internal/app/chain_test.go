@@ -112,30 +112,6 @@ func TestEtcdAwayWhenLocksFallDue(t *testing.T) {
 	d.awaitMetric(0, "unlocker_locks")
 }
 
-// At its quota etcd refuses each put: owners cannot renew, but what is due goes.
-func TestS5_RemovalAtNOSPACE(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{QuotaBackendBytes: 4 << 20})
-	d := startDaemon(t, cluster.Endpoints())
-	d.awaitReady()
-	due := time.Now().Add(4 * time.Second)
-	putLocks(t, client, 20, due)
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	var err error
-	for i := 0; err == nil; i++ {
-		_, err = client.Put(ctx, fmt.Sprintf("/filler/%d", i), strings.Repeat("x", 500<<10))
-	}
-	require.ErrorContains(t, err, "database space exceeded")
-	require.EqualValues(t, 20*7, keys(t, client, prefix), "the alarm was to come first")
-
-	awaitKeys(t, client, 0, prefix)
-	d.awaitMetric(20, "unlocker_forced_unlocks_total", "trigger", "expiry")
-	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
-	alarms, err := client.AlarmList(ctx)
-	require.NoError(t, err)
-	require.NotEmpty(t, alarms.Alarms, "it was removed under the alarm")
-}
-
 func TestModesThatRemoveNothing(t *testing.T) {
 	for mode, would := range map[string]float64{"dry-run": 3, "off": 0} {
 		t.Run(mode, func(t *testing.T) {
@@ -200,7 +176,8 @@ func stillMine(t *testing.T, client *clientv3.Client, m *concurrency.Mutex) bool
 func TestS1_TwoDaemons(t *testing.T) {
 	const n = 320
 	cluster, client := newEtcd(t, localetcd.Options{})
-	one, two := startDaemon(t, cluster.Endpoints()), startDaemon(t, cluster.Endpoints())
+	race := func(c *config.Config) { c.Reaper.StandbyDelay = 0 }
+	one, two := startDaemon(t, cluster.Endpoints(), race), startDaemon(t, cluster.Endpoints(), race)
 	one.awaitReady()
 	two.awaitReady()
 	putLocks(t, client, n, time.Now().Add(4*time.Second))

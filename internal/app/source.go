@@ -21,13 +21,20 @@ func newSource(t *table.Table) *source {
 }
 
 // Take implements reaper.Source.
-func (s *source) Take(ctx context.Context, limit int) ([]reaper.Candidate, error) {
-	taken, err := s.table.Take(ctx, limit)
-	candidates := make([]reaper.Candidate, len(taken))
-	for i, t := range taken {
-		candidates[i] = reaper.Candidate{Lock: t.Lock, Due: t.Due, Attempts: t.Attempts}
+func (s *source) Take(ctx context.Context, most int) ([]reaper.Candidate, reaper.Pressure, error) {
+	batch, err := s.table.Take(ctx, most)
+	at := time.Now()
+	candidates := make([]reaper.Candidate, len(batch.Locks))
+	for i, t := range batch.Locks {
+		candidates[i] = reaper.Candidate{Lock: t.Lock, Sight: t.Sight, At: at, Since: t.Since, Attempts: t.Attempts}
 	}
-	return candidates, err
+	return candidates, reaper.Pressure(batch.Pressure), err
+}
+
+// Pressure implements reaper.Source.
+func (s *source) Pressure(ctx context.Context) (reaper.Pressure, error) {
+	p, err := s.table.Pressure(ctx)
+	return reaper.Pressure(p), err
 }
 
 // Postpone implements reaper.Source.
@@ -70,13 +77,16 @@ func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 		Scan:   a.scanner.Status(),
 		Reaper: a.reaper.Stats(),
 		Forced: a.reaper.Ledger().Recent(limit),
+		Holds:  a.reaper.Holding(),
+		Probe:  a.probe.Status(),
+		Leader: a.leads(),
 	}, nil
 }
 
 // missing tells what the daemon lacks to be ready, or "".
 func (a *App) missing() string {
 	status := a.scanner.Status()
-	if status.Listed {
+	if !status.Listed.IsZero() {
 		return ""
 	}
 	words := "the first listing of " + a.config.Prefix + " is not done"

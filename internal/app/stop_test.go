@@ -77,6 +77,29 @@ func TestStopBlackholed(t *testing.T) {
 	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
 }
 
+// The reaper waits for its last transaction and then the elector for its resignation,
+// both in vain: that is no failure.
+func TestRunEndsBlackholed(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cluster, client := newEtcd(t, localetcd.Options{})
+	proxy, err := localetcd.NewProxy(cluster.Addr(0))
+	require.NoError(t, err)
+	putLocks(t, client, 2000, time.Now().Add(-time.Minute))
+	d := newDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.BatchSize = 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		return d.metric("unlocker_forced_unlocks_total") > 10 && d.metric("unlocker_leader") == 1
+	}, soon, poll)
+	proxy.Blackhole()
+	start := time.Now()
+	cancel()
+	require.NoError(t, <-ended)
+	require.Less(t, time.Since(start), promised)
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+}
+
 // Connections are accepted, and nothing ever answers.
 func TestStopBlackholedFromTheStart(t *testing.T) {
 	before := goleak.IgnoreCurrent()

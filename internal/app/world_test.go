@@ -55,17 +55,34 @@ type daemon struct {
 	base string
 }
 
-// newConfig is fast where the defaults are patient.
+// standbyDelay is how much later than the leader the others act.
+const standbyDelay = 2 * time.Second
+
+// newConfig is fast where the defaults are patient. Many locks that fall due at
+// once are no storm in it.
 func newConfig(endpoints []string) config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = endpoints
 	c.Ops.Listen = "127.0.0.1:0"
-	c.Reaper.Grace = 200 * time.Millisecond
+	c.Reaper.Grace, c.Reaper.ClockTolerance = time.Second, time.Second
+	c.Reaper.Settle = 500 * time.Millisecond
+	c.Reaper.ProbeInterval = 200 * time.Millisecond
+	c.Reaper.StandbyDelay = standbyDelay
 	c.Reaper.Freshness = 2 * time.Second
+	c.Reaper.Storm.MinLocks = 0
 	return c
 }
 
 func startDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) *daemon {
+	t.Helper()
+	d := newDaemon(t, endpoints, edits...)
+	d.Start()
+	t.Cleanup(d.stop)
+	return d
+}
+
+// newDaemon does not start it.
+func newDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) *daemon {
 	t.Helper()
 	c := newConfig(endpoints)
 	for _, edit := range edits {
@@ -74,10 +91,7 @@ func startDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)
 	log := &logBuffer{}
 	a, err := app.New(c, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	require.NoError(t, err)
-	a.Start()
-	d := &daemon{App: a, t: t, log: log, http: newHTTP(), base: "http://" + a.OpsAddr().String()}
-	t.Cleanup(d.stop)
-	return d
+	return &daemon{App: a, t: t, log: log, http: newHTTP(), base: "http://" + a.OpsAddr().String()}
 }
 
 // stop may be called more than once.
@@ -88,6 +102,7 @@ func (d *daemon) stop() {
 	start := time.Now()
 	require.NoError(d.t, d.Stop(ctx))
 	require.Less(d.t, time.Since(start), promised)
+	d.t.Logf("stopped in %s", time.Since(start).Round(time.Millisecond))
 }
 
 func newHTTP() *http.Client {
@@ -110,6 +125,13 @@ func (d *daemon) awaitReady() {
 		status, _ := d.get("/readyz")
 		return status == http.StatusOK && d.metric("unlocker_etcd_up") == 1
 	}, soon, poll)
+}
+
+// awaitReaping waits until no hold is in force.
+func (d *daemon) awaitReaping() {
+	d.t.Helper()
+	d.awaitReady()
+	d.awaitMetric(0, "unlocker_reaper_hold")
 }
 
 // metric scrapes and returns the sum of the series that have all labels, given
@@ -243,6 +265,42 @@ func keys(t *testing.T, client *clientv3.Client, below string) int64 {
 func awaitKeys(t *testing.T, client *clientv3.Client, n int64, below string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return keys(t, client, below) == n }, 2*soon, poll)
+}
+
+// watchGone watches from now on and gives the time at which a lock's uuid is seen
+// deleted for the first time.
+func watchGone(t *testing.T, client *clientv3.Client, name string) (gone func() time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*soon)
+	events := client.Watch(ctx, prefix+name+"/uuid", clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	<-events
+	at := make(chan time.Time, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for r := range events {
+			if len(r.Events) > 0 {
+				at <- time.Now()
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return func() time.Time {
+		t.Helper()
+		select {
+		case moment := <-at:
+			return moment
+		case <-done:
+			select {
+			case moment := <-at:
+				return moment
+			default:
+				require.FailNow(t, "still there", name)
+			}
+		}
+		return time.Time{}
+	}
 }
 
 // awaitTime waits until a moment has passed.

@@ -15,58 +15,15 @@ import (
 // leaves them: 128 − batch_size. A removal compares three values, so 125 would be the last that works; one is left for what comes.
 const maxBatchSize = 124
 
-// keyError is what is wrong with the value of one key; Load adds where the value was written.
-type keyError struct {
-	key string
-	err error
-}
-
-func (e *keyError) Error() string { return e.key + ": " + e.err.Error() }
-func (e *keyError) Unwrap() error { return e.err }
-
-// Validate reports the first key, in the order of the file, whose value is out of its range, or else the first broken relation between two values.
-// Load has called it already; it is for a Config that was built in code.
+// Validate reports the first key, in the order of the file and then of the policies, whose value is out of its range, or else the first
+// broken relation between two values. Load has called it already; it is for a Config that was built in code.
 func (c Config) Validate() error {
-	for _, k := range c.keys() {
+	for _, k := range slices.Concat(c.keys(), c.policyKeys()) {
 		if err := k.check(); err != nil {
-			return &keyError{k.name, err}
+			return &keyError{key: k.name, err: err}
 		}
 	}
-	return c.Etcd.relations()
-}
-
-// relations checks what the values of the etcd section mean to each other.
-func (e Etcd) relations() error {
-	secret := e.Password.Reveal() != "" || e.PasswordFile != ""
-	broken := func(key, why string) error { return &keyError{key, errors.New(why)} }
-	switch {
-	case e.Password.Reveal() != "" && e.PasswordFile != "":
-		return broken("etcd.password_file", "cannot be combined with etcd.password")
-	case e.Username != "" && !secret:
-		return broken("etcd.username", "needs etcd.password or etcd.password_file")
-	case e.Username == "" && e.Password.Reveal() != "":
-		return broken("etcd.password", "needs etcd.username")
-	case e.Username == "" && e.PasswordFile != "":
-		return broken("etcd.password_file", "needs etcd.username")
-	case e.TLS.CertFile != "" && e.TLS.KeyFile == "":
-		return broken("etcd.tls.cert_file", "needs etcd.tls.key_file")
-	case e.TLS.CertFile == "" && e.TLS.KeyFile != "":
-		return broken("etcd.tls.key_file", "needs etcd.tls.cert_file")
-	}
-	return e.plainOrTLS()
-}
-
-// plainOrTLS refuses an endpoint that says plain text where anything else says TLS: the client has one set of credentials for all of them.
-func (e Etcd) plainOrTLS() error {
-	plain := slices.IndexFunc(e.Endpoints, func(s string) bool { return strings.HasPrefix(s, "http://") })
-	if plain < 0 || !e.UsesTLS() {
-		return nil
-	}
-	with := "etcd.tls"
-	if e.TLS == (TLS{}) {
-		with = "an https:// or unixs:// endpoint"
-	}
-	return &keyError{"etcd.endpoints", fmt.Errorf("%q is plain text and cannot be combined with %s", e.Endpoints[plain], with)}
+	return c.relations()
 }
 
 // UsesTLS reports whether connections are encrypted: an endpoint says https:// or unixs://, or any key under etcd.tls is set. Endpoints without
@@ -138,6 +95,17 @@ func isHostPort(s string) bool {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && n > 0
+}
+
+// checkElectionKey refuses slashes alone: every key in etcd would be a candidate.
+func checkElectionKey(s string) error {
+	switch {
+	case s != "" && strings.Trim(s, "/") == "":
+		return fmt.Errorf("%q would take all of etcd for candidates", s)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%q is not valid UTF-8", s)
+	}
+	return nil
 }
 
 func checkListen(s string) error {

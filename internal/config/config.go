@@ -12,11 +12,13 @@ package config
 import "time"
 
 // Config is the whole effective configuration, a plain value that nothing in this package changes after Load returned it. Copies share the
-// list of endpoints. Formatting, logging or encoding it does not reveal the password.
+// list of endpoints and that of policies. Formatting, logging or encoding it does not reveal the password.
 type Config struct {
 	Prefix         string        // Prefix is where the locks lie in etcd; it ends with a slash.
 	Etcd           Etcd          // Etcd says how to reach the cluster.
 	Reaper         Reaper        // Reaper says what is removed, when and how fast.
+	Policies       []Policy      // Policies are exceptions from Reaper for some locks; the first whose Match fits a lock's name decides. Nil without any.
+	Election       Election      // Election says how replicas name a leader.
 	ResyncInterval time.Duration // ResyncInterval is the time between full listings beside the watch; 0 turns them off.
 	Ops            Ops           // Ops is the listener for metrics and probes.
 	Metrics        Metrics       // Metrics bounds what is exported.
@@ -44,12 +46,33 @@ type TLS struct {
 
 // Reaper says what is removed automatically, when and how fast.
 type Reaper struct {
-	Mode        string        // Mode is "enforce", "dry-run" or "off".
-	Grace       time.Duration // Grace passes after auto_unlock_at before a lock is removed; at least 0.
-	Freshness   time.Duration // Freshness is how long the watch may be silent before the reaper holds; at least 2 s.
-	OrphanGrace time.Duration // OrphanGrace is how long leftovers without a uuid stay unmodified before removal; at least 1 s.
-	BatchSize   int           // BatchSize is the largest number of locks in one transaction, 1 to 124.
-	Concurrency int           // Concurrency is the largest number of transactions in flight, 1 to 1024.
+	Mode           string        // Mode is "enforce", "dry-run" or "off".
+	Grace          time.Duration // Grace passes after auto_unlock_at before a lock is removed; at least ClockTolerance and twice ProbeInterval.
+	ClockTolerance time.Duration // ClockTolerance is how far clocks may part and still count as equal; at least 0.
+	Settle         time.Duration // Settle is how long owners get to renew before removals begin, at the start and after an outage; at least 0.
+	StandbyDelay   time.Duration // StandbyDelay is how much later than the leader the other replicas act; at least 0.
+	Freshness      time.Duration // Freshness is how long the watch may be silent before the reaper holds; at least 2 s.
+	OrphanGrace    time.Duration // OrphanGrace is how long leftovers without a uuid stay unmodified before removal; at least 1 s.
+	ProbeInterval  time.Duration // ProbeInterval is the time between probes of whether etcd takes renewals; above 0, at most half of every grace.
+	BatchSize      int           // BatchSize is the largest number of locks in one transaction, 1 to 124.
+	Concurrency    int           // Concurrency is the largest number of transactions in flight, 1 to 1024.
+	RateLimit      float64       // RateLimit is the largest number of locks removed in a second; 0 for no limit.
+	Storm          Storm         // Storm says when too many locks come due at once for that many deaths.
+}
+
+// Storm says when the reaper takes many deadlines at once for an outage between owners and etcd, and holds.
+type Storm struct {
+	MinLocks int           // MinLocks is the smallest number of locks that is a storm; 0 turns it off.
+	Fraction float64       // Fraction of all dated locks that must be exceeded as well, 0 to 1.
+	Window   time.Duration // Window is the time within which they come due; at most 1 h, above 0 unless MinLocks is 0.
+	Hold     time.Duration // Hold is how long the reaper then waits; above 0 unless MinLocks is 0.
+}
+
+// Election says how replicas name the leader, who acts first.
+type Election struct {
+	Enabled bool          // Enabled is false for a replica that does not take part.
+	Key     string        // Key is as written, possibly empty; see Config.ElectionKey.
+	TTL     time.Duration // TTL is how long a leader that vanished goes on to be one; whole seconds, at least 2 s.
 }
 
 // Ops is the listener for /metrics, /livez and /readyz.

@@ -22,8 +22,11 @@ func TestDefault(t *testing.T) {
 		Prefix: "/mutexes/",
 		Etcd:   Etcd{Endpoints: []string{"127.0.0.1:2379"}, DialTimeout: 5 * time.Second, RequestTimeout: 5 * time.Second},
 		Reaper: Reaper{
-			Mode: "enforce", Grace: 2 * time.Second, Freshness: 10 * time.Second, OrphanGrace: time.Minute, BatchSize: 16, Concurrency: 1,
+			Mode: "enforce", Grace: 2 * time.Second, ClockTolerance: 2 * time.Second, Settle: 15 * time.Second, StandbyDelay: 5 * time.Second,
+			Freshness: 10 * time.Second, OrphanGrace: time.Minute, ProbeInterval: time.Second, BatchSize: 16, Concurrency: 1,
+			Storm: Storm{MinLocks: 100, Fraction: 0.5, Window: time.Minute, Hold: 2 * time.Minute},
 		},
+		Election:       Election{Enabled: true, TTL: 10 * time.Second},
 		ResyncInterval: 10 * time.Minute,
 		Ops:            Ops{Listen: ":9480"},
 		Metrics:        Metrics{MaxLockSeries: 500, ForcedUnlockRetention: time.Hour},
@@ -95,7 +98,9 @@ func TestYAMLIsReadBack(t *testing.T) {
 	c.Prefix = "/a b: #/"
 	c.Etcd.Endpoints = []string{"[::1]:2379", "unix:///run/etcd.sock"}
 	c.Etcd.Username, c.Etcd.PasswordFile = "1e3", "~"
-	c.Reaper.Mode, c.ResyncInterval, c.Reaper.Grace = "off", 0, 1500*time.Millisecond
+	c.Reaper.Mode, c.ResyncInterval, c.Reaper.Grace = "off", 0, 2500*time.Millisecond
+	c.Reaper.RateLimit, c.Reaper.Storm.Fraction, c.Election.Enabled = 1_000_000.25, 1, false
+	c.Policies = []Policy{{"**/a: #b", "off", 3 * time.Second}, {"1e3", "dry-run", 10 * time.Minute}}
 	require.NoError(t, c.Validate())
 	out, err := c.YAML()
 	require.NoError(t, err)

@@ -25,6 +25,10 @@ func TestDocsTable(t *testing.T) {
 		if def == "" {
 			def = `""`
 		}
+		if k.fileOnly {
+			want = append(want, fmt.Sprintf("| `%s` | – | – | `[]` | %s |", k.name, k.help))
+			continue
+		}
 		want = append(want, fmt.Sprintf("| `%s` | `--%s` | `%s` | `%s` | %s |", k.name, k.flag(), k.env(), def, k.help))
 	}
 	require.Equal(t, strings.Join(want, "\n"), strings.Join(documented, "\n"))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -133,6 +134,9 @@ func (r reader) leaf(known key, k, v *yaml.Node) error {
 	if known.shape.list != (v.Kind == yaml.SequenceNode) {
 		return r.refuse(k, known.name, "must be "+known.shape.wants+", not "+describe(v))
 	}
+	if known.shape.mappings {
+		return r.elements(known, k, v)
+	}
 	texts := make([]string, 0, len(values))
 	for _, n := range values {
 		n = resolve(n)
@@ -144,8 +148,34 @@ func (r reader) leaf(known key, k, v *yaml.Node) error {
 		}
 		texts = append(texts, n.Value)
 	}
-	r.settings[known.name] = written{strings.Join(texts, ","), fmt.Sprintf("%s:%d", r.path, k.Line)}
+	r.set(known.name, k, strings.Join(texts, ","))
 	return nil
+}
+
+// elements reads a list of policies, each as a section with keys of its own: no other section may take their names.
+func (r reader) elements(known key, k, v *yaml.Node) error {
+	for i, n := range v.Content {
+		at, n := policyName(i), resolve(n)
+		if n.Kind != yaml.MappingNode {
+			return r.refuse(n, at, "must be a mapping, not "+describe(n))
+		}
+		own := reader{path: r.path, keys: map[string]key{}, settings: r.settings}
+		for _, k := range new(Policy).keys(at) {
+			own.keys[k.name] = k
+		}
+		if err := own.section(at, n); err != nil {
+			return err
+		}
+		if _, given := r.settings[at+".match"]; !given {
+			return r.refuse(n, at+".match", "is missing: a policy needs the names it is for")
+		}
+	}
+	r.set(known.name, k, strconv.Itoa(len(v.Content)))
+	return nil
+}
+
+func (r reader) set(name string, at *yaml.Node, text string) {
+	r.settings[name] = written{text, fmt.Sprintf("%s:%d", r.path, at.Line)}
 }
 
 func (r reader) isSection(name string) bool {

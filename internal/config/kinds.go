@@ -19,11 +19,12 @@ type kind[T any] struct {
 	join   func(old, more T) T // nil: the last of several flags wins
 }
 
-// shape is what the YAML file may hold for a kind: a scalar with one of the tags, or a list of them.
+// shape is what the YAML file may hold for a kind: a scalar with one of the tags, a list of them, or a list of mappings.
 type shape struct {
-	wants string // "a duration such as 10s"
-	tags  []string
-	list  bool
+	wants    string // "a duration such as 10s"
+	tags     []string
+	list     bool
+	mappings bool
 }
 
 // bind makes a key of a place in a Config; check may be nil.
@@ -108,6 +109,27 @@ func integer() kind[int] {
 	}
 }
 
+func number() kind[float64] {
+	format := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+	return kind[float64]{
+		name:   "number",
+		shape:  shape{wants: "a number", tags: []string{"!!int", "!!float"}},
+		parse:  parseNumber,
+		format: format,
+		show:   func(f float64) any { return scalar(format(f)) }, // yaml would write 1e+06
+	}
+}
+
+func boolean() kind[bool] {
+	return kind[bool]{
+		name:   "bool",
+		shape:  shape{wants: "true or false", tags: []string{"!!bool"}},
+		parse:  parseBool,
+		format: strconv.FormatBool,
+		show:   func(b bool) any { return b },
+	}
+}
+
 func list() kind[[]string] {
 	return kind[[]string]{
 		name:   "strings",
@@ -152,6 +174,28 @@ func parseInt(s string) (int, error) {
 		return 0, fmt.Errorf("%q is no whole number in plain decimal digits", s)
 	}
 	return n, nil
+}
+
+// parseNumber takes plain decimal digits with a fraction or without, for the same reason.
+func parseNumber(s string) (float64, error) {
+	odd := func(r rune) bool { return !strings.ContainsRune("-.0123456789", r) }
+	whole, _, _ := strings.Cut(strings.TrimPrefix(s, "-"), ".")
+	f, err := strconv.ParseFloat(s, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%q is too large", s)
+	}
+	if err != nil || strings.ContainsFunc(s, odd) || len(whole) > 1 && whole[0] == '0' {
+		return 0, fmt.Errorf("%q is no number in plain decimal digits", s)
+	}
+	return f, nil
+}
+
+func parseBool(s string) (bool, error) {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return false, fmt.Errorf("%q is neither true nor false", s)
+	}
+	return b, nil
 }
 
 func parseList(s string) ([]string, error) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,9 +60,24 @@ func merge(flags *pflag.FlagSet, settings map[string]any) (Config, error) {
 		return Config{}, fmt.Errorf("merging the configuration file: %w", err)
 	}
 	origins := map[string]string{}
-	for _, k := range c.keys() {
+	if err := take(v, flags, c.keys(), origins); err != nil {
+		return Config{}, err
+	}
+	if err := take(v, flags, c.policyKeys(), origins); err != nil { // there is room for them only now
+		return Config{}, err
+	}
+	c.inherit(origins)
+	if err := c.Validate(); err != nil {
+		return Config{}, place(err, origins)
+	}
+	return c, nil
+}
+
+// take sets the keys that were given and notes where.
+func take(v *viper.Viper, flags *pflag.FlagSet, keys []key, origins map[string]string) error {
+	for _, k := range keys {
 		if err := offer(v, flags, k); err != nil {
-			return Config{}, err
+			return err
 		}
 		if !v.IsSet(k.name) {
 			continue
@@ -69,17 +85,17 @@ func merge(flags *pflag.FlagSet, settings map[string]any) (Config, error) {
 		var given string
 		given, origins[k.name] = chosen(v, flags, k)
 		if err := k.value.Set(given); err != nil {
-			return Config{}, fmt.Errorf("%s: %s: %w", origins[k.name], k.name, err)
+			return fmt.Errorf("%s: %s: %w", origins[k.name], k.name, err)
 		}
 	}
-	if err := c.Validate(); err != nil {
-		return Config{}, place(err, origins)
-	}
-	return c, nil
+	return nil
 }
 
 // offer tells viper of the key's variable and flag.
 func offer(v *viper.Viper, flags *pflag.FlagSet, k key) error {
+	if k.fileOnly {
+		return nil
+	}
 	if err := v.BindEnv(k.name, k.env()); err != nil {
 		return fmt.Errorf("%s: binding %s: %w", k.name, k.env(), err)
 	}
@@ -106,11 +122,14 @@ func chosen(v *viper.Viper, flags *pflag.FlagSet, k key) (given, origin string) 
 	return fmt.Sprint(got), k.env()
 }
 
-// place adds to an error of Validate where the offending value was written, unless it is a default.
+// place adds to an error of Validate where the offending value was written or, if that is a default, the value it does not go with.
 func place(err error, origins map[string]string) error {
 	var ke *keyError
-	if errors.As(err, &ke) && origins[ke.key] != "" {
-		return fmt.Errorf("%s: %w", origins[ke.key], err)
+	if !errors.As(err, &ke) {
+		return err
+	}
+	if at := cmp.Or(origins[ke.key], origins[ke.with]); at != "" {
+		return fmt.Errorf("%s: %w", at, err)
 	}
 	return err
 }

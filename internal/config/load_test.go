@@ -78,7 +78,12 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 		Endpoints: []string{"a:1", "b:2"}, DialTimeout: time.Minute, RequestTimeout: time.Hour, Username: "u", Password: NewSecret("p,1"),
 		TLS: TLS{CAFile: "ca", CertFile: "cert", KeyFile: "key", ServerName: "name"},
 	}
-	want.Reaper = Reaper{Mode: "off", Grace: 0, Freshness: time.Minute, OrphanGrace: time.Hour, BatchSize: 124, Concurrency: 1024}
+	want.Reaper = Reaper{
+		Mode: "off", Grace: time.Second, ClockTolerance: 0, Settle: 0, StandbyDelay: 0, Freshness: time.Minute, OrphanGrace: time.Hour,
+		ProbeInterval: 500 * time.Millisecond, BatchSize: 124, Concurrency: 1024, RateLimit: 0.25,
+		Storm: Storm{MinLocks: 0, Fraction: 1, Window: 0, Hold: 0},
+	}
+	want.Election = Election{Enabled: false, Key: "/other", TTL: 2 * time.Second}
 	want.ResyncInterval = 0
 	want.Ops = Ops{Listen: "[::1]:0", WebConfigFile: "web.yml"}
 	want.Metrics = Metrics{MaxLockSeries: 0, ForcedUnlockRetention: 0}
@@ -96,7 +101,9 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 	t.Run("environment", func(t *testing.T) {
 		t.Chdir(t.TempDir())
 		for _, k := range want.keys() {
-			t.Setenv(k.env(), k.value.String())
+			if !k.fileOnly {
+				t.Setenv(k.env(), k.value.String())
+			}
 		}
 		c, source, err := Load(nil)
 		require.NoError(t, err)
@@ -107,7 +114,9 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 		t.Chdir(t.TempDir())
 		var args []string
 		for _, k := range want.keys() {
-			args = append(args, "--"+k.flag()+"="+k.value.String())
+			if !k.fileOnly {
+				args = append(args, "--"+k.flag()+"="+k.value.String())
+			}
 		}
 		c, _, err := Load(given(t, args...))
 		require.NoError(t, err)
@@ -130,6 +139,14 @@ func TestRefusedFlagsAndVariables(t *testing.T) {
 		{"empty element", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "a:1,,b:2"}, nil, `UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 2 is empty`},
 		{"flag out of range", [2]string{"UNLOCKER_REAPER_FRESHNESS", "5s"}, []string{"--reaper-freshness=1s"},
 			`--reaper-freshness: reaper.freshness: must be at least 2s, not 1s`},
+		{"flag that does not go with a default", [2]string{}, []string{"--reaper-clock-tolerance=3s"},
+			`--reaper-clock-tolerance: reaper.grace: must be at least reaper.clock_tolerance (3s), not 2s`},
+		{"variable that does not go with a default", [2]string{"UNLOCKER_PREFIX", "/unlocker/"}, nil,
+			`UNLOCKER_PREFIX: election.key: "/unlocker/leader/unlocker/" lies under the prefix of the locks, "/unlocker/": candidates would be taken for locks`},
+		{"bad boolean", [2]string{"UNLOCKER_ELECTION_ENABLED", "no"}, nil,
+			`UNLOCKER_ELECTION_ENABLED: election.enabled: "no" is neither true nor false`},
+		{"bad number", [2]string{"UNLOCKER_REAPER_RATE_LIMIT", "NaN"}, nil,
+			`UNLOCKER_REAPER_RATE_LIMIT: reaper.rate_limit: "NaN" is no number in plain decimal digits`},
 		{"empty list", [2]string{}, []string{"--etcd-endpoints="}, `--etcd-endpoints: etcd.endpoints: must name at least one endpoint`},
 		{"relation over two sources", [2]string{"UNLOCKER_ETCD_PASSWORD", "hunter2"}, []string{"--etcd-password-file=f", "--etcd-username=u"},
 			`--etcd-password-file: etcd.password_file: cannot be combined with etcd.password`},
@@ -158,6 +175,9 @@ func TestFlagTypesAreCheckedWhenParsed(t *testing.T) {
 	Flags(fs)
 	require.EqualError(t, fs.Parse([]string{"--reaper-grace=10"}),
 		`invalid argument "10" for "--reaper-grace" flag: "10" has no unit: write a duration such as 10s, 5m or 1h30m`)
+	require.EqualError(t, fs.Parse([]string{"--policies=x"}), "unknown flag: --policies")
+	require.NoError(t, fs.Parse([]string{"--election-enabled=false", "--election-enabled"}))
+	require.Equal(t, "true", fs.Lookup("election-enabled").Value.String())
 	require.Contains(t, fs.FlagUsages(), "(default 1m)")
 	require.Contains(t, fs.FlagUsages(), "(default 127.0.0.1:2379)")
 }
@@ -167,7 +187,7 @@ func TestVariablesOfKubernetesAreIgnored(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, name := range []string{
 		"UNLOCKER_SERVICE_HOST", "UNLOCKER_SERVICE_PORT", "UNLOCKER_SERVICE_PORT_OPS", "UNLOCKER_PORT", "UNLOCKER_PORT_9480_TCP",
-		"UNLOCKER_PORT_9480_TCP_ADDR", "UNLOCKER_OPS_SERVICE_HOST", "UNLOCKER_OPS_PORT", "UNLOCKER_REAPER", "UNLOCKER_ETCD", "UNLOCKER_NO_SUCH_KEY",
+		"UNLOCKER_PORT_9480_TCP_ADDR", "UNLOCKER_OPS_SERVICE_HOST", "UNLOCKER_OPS_PORT", "UNLOCKER_REAPER", "UNLOCKER_ETCD", "UNLOCKER_POLICIES", "UNLOCKER_NO_SUCH_KEY",
 	} {
 		t.Setenv(name, "tcp://10.0.0.1:9480")
 	}

@@ -99,15 +99,16 @@ func New(o Options) (*Client, error) {
 		// It would replace the endpoints by those the members advertise, which need not
 		// be reachable from here (balancer, port-forward).
 		AutoSyncInterval: 0,
-		// Message sizes stay at clientv3's own: 2 MiB out, which is etcd's limit, so a
-		// batch too large fails without travelling; any size in, since a listing may
-		// come in one answer.
-		TLS:             tlsConfig,
-		Username:        o.Username,
-		Password:        login.initial,
-		MaxUnaryRetries: maxAttempts,
-		Logger:          newZap(o.Logger),
-		DialOptions:     dialOptions(o, login, metrics),
+		// Out, clientv3's own 2 MiB stay, which is etcd's limit: a batch too large fails
+		// without travelling. In, its 2 GiB are more than we want to hold at once: an
+		// answer that is larger is asked for in parts.
+		MaxCallRecvMsgSize: 256 << 20,
+		TLS:                tlsConfig,
+		Username:           o.Username,
+		Password:           login.initial,
+		MaxUnaryRetries:    maxAttempts,
+		Logger:             newZap(o.Logger),
+		DialOptions:        dialOptions(o, login, metrics),
 	})
 	if err != nil {
 		unregister()

@@ -20,7 +20,7 @@ func (l *Lock) Put(kv KV) {
 
 func (l *Lock) put(kv KV) {
 	l.advance(kv.Mod)
-	l.large = l.large || len(kv.Value) >= largeValue
+	l.is.set(large, l.Large() || len(kv.Value) >= largeValue)
 	f := kv.Field
 	if f == FieldUnknown {
 		return
@@ -44,8 +44,11 @@ func (l *Lock) put(kv KV) {
 	if l.Token != 0 && kv.Mod >= l.Token {
 		l.fresh = l.fresh.with(f)
 	}
+	if f == FieldAutoUnlockAt {
+		l.is.set(renewed, l.Token != 0 && kv.Mod > l.Token)
+	}
 	if f == FieldAutoUnlockAt || f == FieldAliveAt {
-		l.paired = l.last.has(FieldAutoUnlockAt) && l.last.has(FieldAliveAt)
+		l.is.set(paired, l.last.has(FieldAutoUnlockAt) && l.last.has(FieldAliveAt))
 	}
 }
 
@@ -63,7 +66,7 @@ func (l *Lock) Delete(f Field, rev int64) {
 	case FieldUUID:
 		l.Token, l.fresh = 0, 0
 	case FieldAliveAt, FieldAutoUnlockAt:
-		l.paired = false
+		l.is.set(paired, false)
 	}
 }
 

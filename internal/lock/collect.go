@@ -36,7 +36,8 @@ func (b *Builder) Add(kv KV) {
 
 // Lock returns the lock and empties the builder.
 func (b *Builder) Lock(name string) Lock {
-	l := Lock{Name: name, Keys: b.unknown, large: b.large}
+	l := Lock{Name: name, Keys: b.unknown}
+	l.is.set(large, b.large)
 	var order [len(fieldNames)]*KV
 	for i := range b.known {
 		kv := &b.known[i]

@@ -18,7 +18,7 @@ type observation struct {
 	Token                                     int64
 	Keys                                      int32
 	OverdueSince                              Timestamp
-	Removable                                 bool
+	Removable, Renewed                        bool
 	Before, AtAlert, Between, AtUnlock, After State
 }
 
@@ -30,6 +30,7 @@ func observe(l Lock) observation {
 		UUID: l.UUID(), Hostname: l.Hostname(), Owner: l.Owner(), AutoUnlockText: l.AutoUnlockText(),
 		LockedAt: l.LockedAt(), AlertAt: l.AlertAt(), AutoUnlockAt: l.AutoUnlockAt(), AliveAt: l.AliveAt(),
 		Token: l.Token, Keys: l.Keys, OverdueSince: l.OverdueSince(), Removable: l.Removable(),
+		Renewed: l.Renewed(),
 	}
 	for i, s := range []*State{&o.Before, &o.AtAlert, &o.Between, &o.AtUnlock, &o.After} {
 		*s = l.State(nows[i])
@@ -93,6 +94,8 @@ func (m *model) observe() observation {
 	if m.keys["alive_at"].Mod != m.keys["auto_unlock_at"].Mod {
 		o.AliveAt = 0
 	}
+	_, deadline := own("auto_unlock_at")
+	o.Renewed = deadline && m.keys["auto_unlock_at"].Mod > id.Create
 	o.Removable = !malformed && (id.Create == 0 || o.AutoUnlockAt != 0)
 	if !malformed && id.Create != 0 {
 		if o.OverdueSince = o.AlertAt; o.AlertAt == 0 || o.AutoUnlockAt != 0 && o.AutoUnlockAt < o.AlertAt {

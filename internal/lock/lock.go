@@ -29,9 +29,7 @@ type Lock struct {
 	// acquisition wrote, last those put at Revision, bad those whose value
 	// cannot be read, leased those that carry a lease.
 	have, fresh, last, bad, leased fieldSet
-	// paired: alive_at was written together with the auto_unlock_at in force.
-	paired bool
-	large  bool
+	is                             traits
 
 	uuid            uuid
 	hostname, owner interned
@@ -42,6 +40,24 @@ type Lock struct {
 	// autoText is the value of auto_unlock_at where Timestamp.String does not
 	// give it back.
 	autoText *string
+}
+
+// traits are what can be said with yes or no; together, as a byte more would
+// make every lock 8 bytes larger.
+type traits uint8
+
+const (
+	paired  traits = 1 << iota // alive_at was written together with the auto_unlock_at in force
+	renewed                    // auto_unlock_at was written after the acquisition
+	large                      // a value too big to be read along with other locks' was seen
+)
+
+func (t traits) has(one traits) bool { return t&one != 0 }
+
+func (t *traits) set(one traits, yes bool) {
+	if *t &^= one; yes {
+		*t |= one
+	}
 }
 
 // interned is a string whose equals share their memory. The zero value is the
@@ -94,7 +110,7 @@ func (l *Lock) AutoUnlockAt() Timestamp { return l.timestamp(FieldAutoUnlockAt, 
 // AliveAt returns the owner's clock at its last renewal, if that renewal wrote
 // the deadline in force.
 func (l *Lock) AliveAt() Timestamp {
-	if !l.paired {
+	if !l.is.has(paired) {
 		return 0
 	}
 	return l.timestamp(FieldAliveAt, l.aliveAt)
@@ -134,7 +150,7 @@ func (l *Lock) OverdueSince() Timestamp {
 }
 
 // Large tells that a value too big to be read along with other locks' was seen.
-func (l *Lock) Large() bool { return l.large }
+func (l *Lock) Large() bool { return l.is.has(large) }
 
 // Valid tells whether the name is one that a lock can have.
 func (l *Lock) Valid() bool { return l.Name != "" && l.Name[0] != '/' }

@@ -20,6 +20,11 @@ type Snapshot struct {
 	Reaper reaper.Stats
 	// Forced are the recent forced unlocks, the newest first.
 	Forced []reaper.Removal
+	// Holds are those in force.
+	Holds map[reaper.Hold]reaper.HoldStatus
+	Probe scan.ProbeStatus
+	// Leader: this replica acts first.
+	Leader bool
 }
 
 // Source gives snapshots.

@@ -24,9 +24,12 @@ func full() Snapshot {
 			})},
 			OverdueTotal: 4,
 			Acquired:     10, Renewed: 20, Released: 30, Drift: 1,
+			Clocks: table.Clocks{Hosts: 3, Median: -1500 * time.Millisecond, Skewed: []table.HostClock{
+				{Hostname: "h1", Offset: -time.Hour}, {Hostname: "h2\xff", Offset: 4 * time.Second}, {Hostname: "h2\xfe", Offset: 3 * time.Second},
+			}},
 		},
 		Scan: scan.Status{
-			Listed: true, Connected: true, Revision: 77, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
+			Listed: noon, Connected: true, Revision: 77, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
 			Restarts: map[scan.Reason]uint64{scan.ReasonStalled: 2},
 		},
 		Reaper: reaper.Stats{
@@ -35,6 +38,9 @@ func full() Snapshot {
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
 		Forced: []reaper.Removal{removal("x", "h2", 0)},
+		Holds:  map[reaper.Hold]reaper.HoldStatus{reaper.HoldAlarm: {Since: noon}, reaper.HoldStorm: {Since: noon}},
+		Probe:  scan.ProbeStatus{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
+		Leader: true,
 	}
 }
 
@@ -57,7 +63,22 @@ func TestExposition(t *testing.T) {
 			unlocker_locks{state="orphaned"} 6
 			unlocker_locks{state="overdue"} 1
 			unlocker_locks{state="undated"} 3
-			unlocker_reaper_backlog 2`},
+			unlocker_reaper_backlog 2
+			unlocker_reaper_hold{reason="alarm"} 1
+			unlocker_reaper_hold{reason="disconnected"} 0
+			unlocker_reaper_hold{reason="dry_run"} 0
+			unlocker_reaper_hold{reason="regressed"} 0
+			unlocker_reaper_hold{reason="starting"} 0
+			unlocker_reaper_hold{reason="storm"} 1`},
+		{"leader and clocks", full(), 500, []string{"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_"}, `
+			unlocker_clock_offset_seconds 1.5
+			unlocker_host_clock_offset_seconds{hostname="h1"} -3600
+			unlocker_host_clock_offset_seconds{hostname="h2` + "\uFFFD" + `"} 4
+			unlocker_leader 1`},
+		{"two hosts tell nothing of our clock", Snapshot{Table: table.Stats{Clocks: table.Clocks{Hosts: 2, Median: time.Hour}}}, 500,
+			[]string{"unlocker_clock_", "unlocker_host_clock_"}, `unlocker_clock_offset_seconds 0`},
+		{"a watch without a probe", Snapshot{Scan: scan.Status{Connected: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
+		{"a probe without a watch", Snapshot{Probe: scan.ProbeStatus{OK: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
 		{"one overdue lock", full(), 500, perLock(), `
 			unlocker_lock_alert_timestamp_seconds{lock="a/b"} 1699999995.5
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a/b"} 1700000001
@@ -80,6 +101,8 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlocks_total{trigger="orphan"} 0
 			unlocker_would_unlock_total 5`},
 		{"etcd", full(), 500, []string{"unlocker_etcd_", "unlocker_watch_", "unlocker_last_", "unlocker_resync_"}, `
+			unlocker_etcd_alarm{alarm="CORRUPT"} 0
+			unlocker_etcd_alarm{alarm="NOSPACE"} 1
 			unlocker_etcd_revision 77
 			unlocker_etcd_up 1
 			unlocker_last_resync_timestamp_seconds 1699999998.5

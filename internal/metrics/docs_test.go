@@ -89,7 +89,7 @@ func TestDocsHaveEveryLabelValue(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, row := range rows(t, "[a-z_]+") {
+	for _, row := range rows(t, "[A-Za-z_]+") {
 		if strings.Contains(row, "` of `") {
 			cells := strings.SplitAfterN(row, " |", 3)
 			require.Len(t, cells, 3, "%s needs a meaning", row)

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,6 +64,11 @@ func families() []family {
 	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and still there.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
 
+	add("unlocker_reaper_hold", gauge, "Whether a hold keeps locks from being removed automatically, by reason.",
+		holds, "reason")
+	add("unlocker_leader", gauge, "Whether this replica acts first; without an election each does.",
+		one(func(v *view) float64 { return boolean(v.Leader) }))
+
 	add("unlocker_lock_acquisitions_total", counter, "Locks seen taken.",
 		one(func(v *view) float64 { return float64(v.Table.Acquired) }))
 	add("unlocker_lock_renewals_total", counter, "Renewals seen.",
@@ -70,8 +76,14 @@ func families() []family {
 	add("unlocker_lock_releases_total", counter, "Locks seen released, by whom: self is this replica, other is the owner, another replica or a person.",
 		releases, "by")
 
-	add("unlocker_etcd_up", gauge, "Whether the watch on etcd is up and has shown a sign of life.",
-		one(func(v *view) float64 { return boolean(v.Scan.Connected) }))
+	add("unlocker_clock_offset_seconds", gauge, "Our clock minus the median of the owners' hosts; 0 while fewer than three are known.",
+		one(ownOffset))
+	add("unlocker_host_clock_offset_seconds", gauge, "The clock of an owner's host minus ours, for hosts beyond the tolerance, the worst first.",
+		hostOffsets, "hostname")
+
+	add("unlocker_etcd_up", gauge, "Whether the newest probe of etcd was answered and the watch is up.",
+		one(func(v *view) float64 { return boolean(v.Scan.Connected && v.Probe.OK) }))
+	add("unlocker_etcd_alarm", gauge, "Whether etcd has raised an alarm, by alarm.", alarms, "alarm")
 	add("unlocker_etcd_revision", gauge, "The newest revision of etcd that was seen.",
 		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
 	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last showed an event or a progress notice; 0 for never.",
@@ -83,6 +95,40 @@ func families() []family {
 	add("unlocker_resync_drift_total", counter, "Differences between a full listing and what the watch had shown.",
 		one(func(v *view) float64 { return float64(v.Table.Drift) }))
 	return all
+}
+
+func holds(v *view, e emit) {
+	for _, h := range reaper.Holds() {
+		_, held := v.Holds[h]
+		e(boolean(held), string(h))
+	}
+}
+
+func alarms(v *view, e emit) {
+	for _, a := range []string{"NOSPACE", "CORRUPT"} {
+		e(boolean(slices.Contains(v.Probe.Alarms, a)), a)
+	}
+}
+
+// medianOf is the number of hosts from which on their median says something
+// about our own clock.
+const medianOf = 3
+
+func ownOffset(v *view) float64 {
+	if v.Table.Clocks.Hosts < medianOf {
+		return 0
+	}
+	return -v.Table.Clocks.Median.Seconds()
+}
+
+func hostOffsets(v *view, e emit) {
+	seen := make(map[string]bool)
+	for _, h := range v.Table.Clocks.Skewed {
+		if host := label(h.Hostname, maxHost); !seen[host] {
+			seen[host] = true
+			e(h.Offset.Seconds(), host)
+		}
+	}
 }
 
 func states(v *view, e emit) {

@@ -13,8 +13,11 @@ func TestZerosFromTheStart(t *testing.T) {
 	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
 		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_would_", "unlocker_reaper_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
-		"unlocker_etcd_", "unlocker_last_", "unlocker_watch_last_", "unlocker_resync_")
+		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_last_", "unlocker_resync_")
 	require.Equal(t, unindent(`
+		unlocker_clock_offset_seconds 0
+		unlocker_etcd_alarm{alarm="CORRUPT"} 0
+		unlocker_etcd_alarm{alarm="NOSPACE"} 0
 		unlocker_etcd_revision 0
 		unlocker_etcd_up 0
 		unlocker_forced_unlock_conflicts_total 0
@@ -22,6 +25,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_forced_unlocks_total{trigger="expiry"} 0
 		unlocker_forced_unlocks_total{trigger="orphan"} 0
 		unlocker_last_resync_timestamp_seconds 0
+		unlocker_leader 0
 		unlocker_lock_acquisitions_total 0
 		unlocker_lock_releases_total{by="other"} 0
 		unlocker_lock_releases_total{by="self"} 0
@@ -34,6 +38,12 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_locks{state="overdue"} 0
 		unlocker_locks{state="undated"} 0
 		unlocker_reaper_backlog 0
+		unlocker_reaper_hold{reason="alarm"} 0
+		unlocker_reaper_hold{reason="disconnected"} 0
+		unlocker_reaper_hold{reason="dry_run"} 0
+		unlocker_reaper_hold{reason="regressed"} 0
+		unlocker_reaper_hold{reason="starting"} 0
+		unlocker_reaper_hold{reason="storm"} 0
 		unlocker_resync_drift_total 0
 		unlocker_watch_last_progress_timestamp_seconds 0
 		unlocker_would_unlock_total 0`), got)

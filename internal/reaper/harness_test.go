@@ -84,7 +84,8 @@ func newHouse(t *testing.T, cli *clientv3.Client, edits ...func(*Options)) *hous
 	layout, err := lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), houses.Add(1)))
 	require.NoError(t, err)
 	o := Options{
-		KV: h.kv, Layout: layout, Source: h.source, Rules: Rules{Mode: Enforce, Grace: 2 * time.Second},
+		KV: h.kv, Layout: layout, Source: h.source, Rules: Rules{Mode: Enforce, Grace: 2 * time.Second, Tolerance: 2 * time.Second, Settle: 15 * time.Second, StandbyDelay: 5 * time.Second},
+		Holds: calm, Signals: fair, Leader: func() bool { return true }, Credit: func(time.Time) time.Duration { return 0 },
 		BatchSize: 16, Concurrency: 1, RequestTimeout: 5 * time.Second, Retention: time.Hour,
 		Delay: h.delays, Logger: slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -162,7 +163,20 @@ func (h *house) candidate(name string) Candidate {
 			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return Candidate{Lock: b.Lock(name), Due: past.Time()}
+	return Candidate{Lock: b.Lock(name), Sight: longSeen, At: time.Now(), Since: past.Time()}
+}
+
+// longSeen is of a lock that a listing found ages ago.
+var longSeen = lock.Sight{Age: ages, Anchor: -ages}
+
+const ages = 100 * 365 * 24 * time.Hour
+
+// calm are holds that fair signals do not cause.
+var calm = HoldRules{Settle: time.Minute, Freshness: time.Minute}
+
+func fair() Signals {
+	now := time.Now()
+	return Signals{ListedAt: now.Add(-time.Hour), Connected: true, Sign: now, Probed: true}
 }
 
 func (h *house) candidates(names ...string) []Candidate {
@@ -276,9 +290,11 @@ type fakeSource struct {
 
 	mu   sync.Mutex
 	back []postponement
-	// again has locks that are put back fed again at once.
+	// again has locks that are put back fed again after their delay.
 	again bool
 	took  map[string]Candidate
+	// pressure goes with candidates; told is what went with the last.
+	pressure, told Pressure
 }
 
 type postponement struct {
@@ -291,7 +307,7 @@ func newFakeSource() *fakeSource {
 	return &fakeSource{fed: make(chan []Candidate, 10_000), gone: make(chan []Gone), took: make(map[string]Candidate)}
 }
 
-func (s *fakeSource) Take(ctx context.Context, _ int) ([]Candidate, error) {
+func (s *fakeSource) Take(ctx context.Context, _ int) ([]Candidate, Pressure, error) {
 	select {
 	case c := <-s.fed:
 		s.mu.Lock()
@@ -299,10 +315,17 @@ func (s *fakeSource) Take(ctx context.Context, _ int) ([]Candidate, error) {
 		for i := range c {
 			s.took[c[i].Name] = c[i]
 		}
-		return c, nil
+		s.told = s.pressure
+		return c, s.pressure, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, Pressure{}, ctx.Err()
 	}
+}
+
+func (s *fakeSource) Pressure(context.Context) (Pressure, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told, nil
 }
 
 func (s *fakeSource) Postpone(_ context.Context, name string, token int64, delay time.Duration) error {
@@ -310,8 +333,9 @@ func (s *fakeSource) Postpone(_ context.Context, name string, token int64, delay
 	defer s.mu.Unlock()
 	s.back = append(s.back, postponement{name, token, delay})
 	if c, ok := s.took[name]; ok && s.again && delay >= 0 {
+		c.Sight, c.At = c.Sight.Later(time.Since(c.At)+delay), time.Now().Add(delay)
 		c.Attempts++
-		s.fed <- []Candidate{c}
+		time.AfterFunc(delay, func() { s.fed <- []Candidate{c} })
 	}
 	return nil
 }
@@ -356,6 +380,9 @@ func (l *logs) with(t *testing.T, message, name string) []map[string]any {
 
 const (
 	msgRemoving  = "removing a lock that is due"
+	msgWithdrawn = "lock not removed: a hold began, or it is due later"
+	msgBegins    = "hold begins: no lock is removed automatically"
+	msgEnds      = "hold ends"
 	msgRemoved   = "lock removed"
 	msgConflict  = "lock not removed: it changed or went first"
 	msgAmbiguous = "lock perhaps removed: no answer from etcd"

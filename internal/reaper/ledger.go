@@ -54,6 +54,9 @@ func (l *Ledger) add(a *attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entry.At = l.now().UTC()
+	if n := len(l.entries); n > 0 && entry.At.Before(l.entries[n-1].At) {
+		entry.At = l.entries[n-1].At // our clock stepped back
+	}
 	l.expire()
 	l.entries = append(l.entries, entry)
 	l.bytes += entry.size()

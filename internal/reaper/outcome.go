@@ -21,6 +21,13 @@ func (w *worker) answered(a *attempt, res result) {
 	w.finish(w.tally.done(a))
 }
 
+// withdraw is for what was announced and must not be sent any more.
+func (w *worker) withdraw(a *attempt) {
+	w.tally.end(a)
+	w.outcome(slog.LevelInfo, a, "lock not removed: a hold began, or it is due later")
+	w.postpone(&a.candidate, 0)
+}
+
 // failed is for a failure that is etcd's, and passes.
 func (w *worker) failed(a *attempt, reason Reason, err error) {
 	w.tally.end(a)
@@ -39,7 +46,7 @@ func (w *worker) refused(a *attempt, reason Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
 	w.outcome(slog.LevelError, a, "lock cannot be removed", slog.String("reason", string(reason)), slog.Any("error", err))
-	w.postpone(&a.candidate, backoff(a.candidate.Attempts+1))
+	w.postpone(&a.candidate, refusedBackoff)
 }
 
 // outcome logs what became of an attempt.

@@ -39,8 +39,11 @@ func (r *Reaper) read(ctx context.Context, candidates []Candidate) ([]record, er
 	for i := range candidates {
 		if !candidates[i].Large() {
 			from, end := r.Layout.Range(candidates[i].Name)
+			// One more than it has shows whether there is more; no value of what
+			// is nested comes along but that one.
+			limit := min(readLimit, int64(candidates[i].Keys)+1)
 			small = append(small, i)
-			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(readLimit)))
+			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(limit)))
 		}
 	}
 	answers, err := r.get(ctx, gets)

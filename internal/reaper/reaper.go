@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
@@ -16,8 +17,11 @@ import (
 // Candidate is a lock that a source holds to be due.
 type Candidate struct {
 	lock.Lock
-	// Due is since when, by our wall clock.
-	Due time.Time
+	// Sight is what our clocks knew of the lock At the time it was taken.
+	Sight lock.Sight
+	At    time.Time
+	// Since is when an orphan had been left alone for long enough.
+	Since time.Time
 	// Attempts counts how often it was put back since it changed.
 	Attempts int
 }
@@ -36,8 +40,11 @@ const Park time.Duration = -1
 
 // Source is where candidates come from.
 type Source interface {
-	// Take waits for candidates and returns at most most of them.
-	Take(ctx context.Context, most int) ([]Candidate, error)
+	// Take waits for candidates and returns at most most of them, up to Lead
+	// before they are due.
+	Take(ctx context.Context, most int) ([]Candidate, Pressure, error)
+	// Pressure tells how much is due.
+	Pressure(ctx context.Context) (Pressure, error)
 	// Postpone puts a candidate back for a while; one that changed stays as it
 	// is.
 	Postpone(ctx context.Context, name string, token int64, delay time.Duration) error
@@ -51,9 +58,19 @@ type Options struct {
 	Layout lock.Layout
 	Source Source
 	Rules  Rules
+	Holds  HoldRules
+	// Signals are asked for whenever locks are about to be removed.
+	Signals func() Signals
+	// Leader tells whether this replica acts first.
+	Leader func() bool
+	// Credit returns for how long owners could not renew a lock whose last write
+	// was seen at the time given.
+	Credit func(seen time.Time) time.Duration
 	// BatchSize is how many locks go in one transaction, Concurrency how many
 	// transactions are under way at once.
 	BatchSize, Concurrency int
+	// Rate is how many locks are removed in a second at most; 0 for no limit.
+	Rate float64
 	// RequestTimeout bounds each request.
 	RequestTimeout time.Duration
 	// Retention is how long the ledger keeps a forced unlock.
@@ -71,22 +88,43 @@ type Reaper struct {
 	Options
 	ledger *Ledger
 	tally  *tally
+	gate   *gate
+	rate   *rate.Limiter
 }
 
 // New returns a Reaper that does nothing until Run.
 func New(o Options) (*Reaper, error) {
 	switch {
-	case o.KV == nil, o.Source == nil, o.Delay == nil, o.Logger == nil, o.Layout.Prefix() == "":
-		return nil, errors.New("reaper: KV, Source, Delay, Logger and Layout are required")
+	case o.KV == nil, o.Source == nil, o.Delay == nil, o.Logger == nil, o.Layout.Prefix() == "",
+		o.Signals == nil, o.Leader == nil, o.Credit == nil:
+		return nil, errors.New("reaper: KV, Source, Delay, Logger, Layout, Signals, Leader and Credit are required")
 	case o.BatchSize < 1, o.BatchSize > maxTxnOps-4, o.Concurrency < 1, o.RequestTimeout <= 0:
 		return nil, fmt.Errorf("reaper: batch size %d, concurrency %d or request timeout %s out of range",
 			o.BatchSize, o.Concurrency, o.RequestTimeout)
+	case o.Rate < 0, o.Holds.Settle < 0, o.Holds.Freshness <= 0, o.Holds.Storm.MinLocks < 0:
+		return nil, errors.New("reaper: rate, settle, freshness or storm out of range")
+	}
+	if err := o.Rules.validate(); err != nil {
+		return nil, err
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Reaper{Options: o, ledger: newLedger(o.Retention, o.Now), tally: newTally()}, nil
+	limit := rate.Inf
+	if o.Rate > 0 {
+		limit = rate.Limit(o.Rate)
+	}
+	return &Reaper{
+		Options: o,
+		ledger:  newLedger(o.Retention, o.Now),
+		tally:   newTally(),
+		gate:    newGate(o.Holds, o.Signals, o.Logger),
+		rate:    rate.NewLimiter(limit, o.BatchSize),
+	}, nil
 }
+
+// Holding returns the holds in force.
+func (r *Reaper) Holding() map[Hold]HoldStatus { return r.gate.holds() }
 
 // Ledger returns the recent forced unlocks.
 func (r *Reaper) Ledger() *Ledger { return r.ledger }
@@ -103,7 +141,8 @@ func (r *Reaper) Run(ctx context.Context) error {
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.confirm(gctx) })
-	if r.Rules.Mode != Off {
+	g.Go(func() error { return r.gate.watch(gctx, r.Source.Pressure) })
+	if !r.Rules.idle() {
 		for range r.Concurrency {
 			w := &worker{Reaper: r, requests: requests}
 			g.Go(func() error { return w.run(gctx) })

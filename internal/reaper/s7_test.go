@@ -33,7 +33,7 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	verdict := line["verdict"].(map[string]any)
 	require.Equal(t, "remove", verdict["action"])
 	require.Equal(t, "expiry", verdict["trigger"])
-	require.Equal(t, "expired", verdict["state"])
+	require.Equal(t, true, verdict["removable"])
 	require.EqualValues(t, c[0].Revision, verdict["revision"])
 	require.EqualValues(t, c[0].Token, verdict["token"])
 	require.Equal(t, past.Time().Format(time.RFC3339), verdict["auto_unlock_at"])

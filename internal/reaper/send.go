@@ -3,6 +3,7 @@ package reaper
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -74,6 +75,9 @@ func (w *worker) send(batch []*attempt) error {
 	case len(batch) > 1 && !fits(len(batch), costliest(batch)):
 		return w.halve(batch)
 	}
+	if batch = w.standing(batch); len(batch) == 0 {
+		return nil
+	}
 	err := w.commit(batch)
 	if err == nil {
 		return nil
@@ -90,6 +94,20 @@ func (w *worker) send(batch []*attempt) error {
 		}
 		return err
 	}
+}
+
+// standing looks again right before a transaction is sent, as the last one may
+// have taken long: at the gate first, so that an outage that ended since is in
+// the verdicts. It puts back what is not to be removed now.
+func (w *worker) standing(batch []*attempt) []*attempt {
+	open := w.gate.open()
+	return slices.DeleteFunc(batch, func(a *attempt) bool {
+		stands := open && w.verdict(&a.candidate, &a.Lock).Action == Remove
+		if !stands {
+			w.withdraw(a)
+		}
+		return !stands
+	})
 }
 
 func (w *worker) halve(batch []*attempt) error {

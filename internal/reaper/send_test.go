@@ -42,6 +42,7 @@ func TestBatchesThatDoNotFitAreHalvedBeforeTheyAreSent(t *testing.T) {
 	all := names("n%03d", 20)
 	h.expired(all...)
 	h.crowd("n003/x%03d", 115)
+	h.put("n003", map[string]string{"note": "so that all gaps are looked for"})
 	h.remove(all...)
 	require.Len(t, h.keys(), 115)
 	require.Equal(t, 20, h.removed())

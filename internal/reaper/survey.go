@@ -82,11 +82,13 @@ func (s *surveyor) finish() (lock.Lock, []span) {
 	return s.build.Lock(s.name), spans
 }
 
-// A survey reads keys only, page by page, leaping over what is nested. It gives
-// up where that takes too long; the lock is then left and counted as a failure.
+// A survey reads page by page, leaping over what is nested. It gives up where
+// that takes too long; the lock is then left and counted as a failure. The pages
+// are small because values come along: etcd 3.7 answers for keys only from its
+// index, which does not know of leases.
 const (
-	surveyPage  = 1_000
-	surveyPages = 100
+	surveyPage  = 64
+	surveyPages = 1_000
 )
 
 // survey finds the places of all keys that a lock, of which rec holds the known
@@ -99,7 +101,7 @@ func (r *Reaper) survey(ctx context.Context, rec record, revision int64, pages i
 			return rec, nil
 		}
 		answers, err := r.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
-			clientv3.WithLimit(surveyPage), clientv3.WithKeysOnly(), clientv3.WithRev(revision))})
+			clientv3.WithLimit(surveyPage), clientv3.WithRev(revision))})
 		if err != nil {
 			return record{}, err
 		}

@@ -82,7 +82,7 @@ func (t *tally) end(a *attempt) {
 	defer t.mu.Unlock()
 	id := candidateID{a.Name, a.Token}
 	if p := t.open[id]; p != nil && p.gone != nil {
-		t.stats.ReleasedByOther++
+		t.released(id.token, &t.stats.ReleasedByOther)
 	}
 	delete(t.open, id)
 }
@@ -108,7 +108,7 @@ func (t *tally) gone(g Gone) *attempt {
 	defer t.mu.Unlock()
 	p := t.open[candidateID{g.Name, g.Token}]
 	if p == nil {
-		t.stats.ReleasedByOther++
+		t.released(g.Token, &t.stats.ReleasedByOther)
 		return nil
 	}
 	p.gone = &g
@@ -124,10 +124,17 @@ func (t *tally) match(p *pending) *attempt {
 	a := p.attempt
 	delete(t.open, candidateID{a.Name, a.Token})
 	if p.gone.Revision != 0 && p.gone.Revision != a.result.revision {
-		t.stats.ReleasedByOther++
+		t.released(a.Token, &t.stats.ReleasedByOther)
 		return nil
 	}
-	t.stats.ReleasedBySelf++
+	t.released(a.Token, &t.stats.ReleasedBySelf)
 	a.goneAt = p.gone.At
 	return a
+}
+
+// released counts the end of a lock; an orphan was none.
+func (t *tally) released(token int64, by *uint64) {
+	if token != 0 {
+		*by++
+	}
 }

@@ -7,42 +7,45 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
 func TestDecide(t *testing.T) {
 	deadline := past.Time()
 	due := deadline.Add(2 * time.Second)
-	base := Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: Enforce, Removable: true, Token: 7, Revision: 9, State: "expired"}
-	orphan := Inputs{Now: due, OrphanSince: due, Mode: Enforce, Removable: true, Revision: 9, State: "orphaned"}
+	base := Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: Enforce, Removable: true, Token: 7, Revision: 9, Measured: true, Anchor: -time.Hour, Leader: true}
+	orphan := Inputs{Now: due, OrphanSince: due, Mode: Enforce, Removable: true, Revision: 9, Leader: true}
 	for name, c := range map[string]struct {
 		in      Inputs
 		edit    func(*Inputs)
 		action  Action
 		trigger Trigger
 		due     time.Time
+		left    time.Duration
 	}{
-		"due":                       {base, func(*Inputs) {}, Remove, Expiry, due},
-		"a moment before":           {base, func(in *Inputs) { in.Now = due.Add(-1) }, Wait, Expiry, due},
-		"past, within the grace":    {base, func(in *Inputs) { in.Now = deadline }, Wait, Expiry, due},
-		"dry run":                   {base, func(in *Inputs) { in.Mode = DryRun }, Report, Expiry, due},
-		"dry run, not yet":          {base, func(in *Inputs) { in.Mode, in.Now = DryRun, deadline }, Wait, Expiry, due},
-		"off":                       {base, func(in *Inputs) { in.Mode = Off }, Leave, Expiry, due},
-		"no mode":                   {base, func(in *Inputs) { in.Mode = "" }, Leave, Expiry, due},
-		"unknown mode":              {base, func(in *Inputs) { in.Mode = "Enforce" }, Leave, Expiry, due},
-		"not removable":             {base, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}},
-		"undated":                   {base, func(in *Inputs) { in.AutoUnlockAt = time.Time{} }, Leave, "", time.Time{}},
-		"undated, called orphan":    {base, func(in *Inputs) { in.AutoUnlockAt, in.OrphanSince = time.Time{}, due }, Leave, "", time.Time{}},
-		"orphan":                    {orphan, func(*Inputs) {}, Remove, Orphan, due},
-		"orphan, not yet":           {orphan, func(in *Inputs) { in.Now = due.Add(-1) }, Wait, Orphan, due},
-		"orphan since nobody knows": {orphan, func(in *Inputs) { in.OrphanSince = time.Time{} }, Leave, "", time.Time{}},
-		"orphan, dry run":           {orphan, func(in *Inputs) { in.Mode = DryRun }, Report, Orphan, due},
-		"orphan, not removable":     {orphan, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}},
-		"nothing":                   {Inputs{}, func(*Inputs) {}, Leave, "", time.Time{}},
+		"due":                       {base, func(*Inputs) {}, Remove, Expiry, due, 0},
+		"a moment before":           {base, func(in *Inputs) { in.Now = due.Add(-1) }, Wait, Expiry, due, 1},
+		"past, within the grace":    {base, func(in *Inputs) { in.Now = deadline }, Wait, Expiry, due, 2 * time.Second},
+		"dry run":                   {base, func(in *Inputs) { in.Mode = DryRun }, Report, Expiry, due, 0},
+		"dry run, not yet":          {base, func(in *Inputs) { in.Mode, in.Now = DryRun, deadline }, Wait, Expiry, due, 2 * time.Second},
+		"off":                       {base, func(in *Inputs) { in.Mode = Off }, Leave, Expiry, due, 0},
+		"no mode":                   {base, func(in *Inputs) { in.Mode = "" }, Leave, Expiry, due, 0},
+		"unknown mode":              {base, func(in *Inputs) { in.Mode = "Enforce" }, Leave, Expiry, due, 0},
+		"not removable":             {base, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}, 0},
+		"undated":                   {base, func(in *Inputs) { in.AutoUnlockAt = time.Time{} }, Leave, "", time.Time{}, 0},
+		"undated, called orphan":    {base, func(in *Inputs) { in.AutoUnlockAt, in.OrphanSince = time.Time{}, due }, Leave, "", time.Time{}, 0},
+		"orphan":                    {orphan, func(*Inputs) {}, Remove, Orphan, due, 0},
+		"orphan, not yet":           {orphan, func(in *Inputs) { in.Now = due.Add(-1) }, Wait, Orphan, due, 1},
+		"orphan since nobody knows": {orphan, func(in *Inputs) { in.OrphanSince = time.Time{} }, Leave, "", time.Time{}, 0},
+		"orphan, dry run":           {orphan, func(in *Inputs) { in.Mode = DryRun }, Report, Orphan, due, 0},
+		"orphan, not removable":     {orphan, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}, 0},
+		"nothing":                   {Inputs{}, func(*Inputs) {}, Leave, "", time.Time{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.edit(&c.in)
 			v := Decide(c.in)
-			require.Equal(t, Verdict{Inputs: c.in, Action: c.action, Trigger: c.trigger, Due: c.due}, v)
+			require.Equal(t, Verdict{Inputs: c.in, Action: c.action, Trigger: c.trigger, Due: c.due, Left: c.left}, v)
 			require.Equal(t, v, again(t, c.in))
 		})
 	}
@@ -69,7 +72,10 @@ func TestDecideOnWhatIsLogged(t *testing.T) {
 		l := h.candidate(name).Lock
 		for _, late := range []time.Duration{-time.Nanosecond, 0, time.Nanosecond} {
 			since := time.Now()
-			in := h.Rules.inputs(&l, since.In(zone), since.Add(late))
+			in := h.Rules.inputs(&l, lock.Sight{Age: late.Abs(), Anchor: late}, since.Add(late).In(zone))
+			if in.Leader = true; l.Token == 0 {
+				in.OrphanSince = since.In(zone).UTC()
+			}
 			require.Equal(t, Decide(in), again(t, in))
 		}
 	}
@@ -105,7 +111,7 @@ func TestS8_NothingWithoutAReadableDeadlineIsRemoved(t *testing.T) {
 				h.expired(nested...)
 				before := h.keys()
 				c := h.candidate("a")
-				for _, c.Due = range []time.Time{past.Time(), {}, time.Now()} {
+				for _, c.Since = range []time.Time{past.Time(), {}, time.Now()} {
 					require.NoError(t, h.handle(c))
 				}
 				require.Empty(t, h.kv.sent())
@@ -187,6 +193,9 @@ func TestNewRefuses(t *testing.T) {
 		func(o *Options) { o.KV = nil }, func(o *Options) { o.Source = nil }, func(o *Options) { o.Delay = nil },
 		func(o *Options) { o.Logger = nil }, func(o *Options) { o.BatchSize = 0 }, func(o *Options) { o.BatchSize = 125 },
 		func(o *Options) { o.Concurrency = 0 }, func(o *Options) { o.RequestTimeout = 0 },
+		func(o *Options) { o.Signals = nil }, func(o *Options) { o.Leader = nil }, func(o *Options) { o.Credit = nil },
+		func(o *Options) { o.Rate = -1 }, func(o *Options) { o.Holds.Freshness = 0 }, func(o *Options) { o.Holds.Settle = -1 },
+		func(o *Options) { o.Holds.Storm.MinLocks = -1 },
 	} {
 		o := h.Options
 		edit(&o)

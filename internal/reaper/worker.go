@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,21 +49,55 @@ func (w *worker) run(ctx context.Context) error {
 // prepare takes candidates and reads them, one batch ahead.
 func (w *worker) prepare(ctx context.Context, next chan<- []prepared) error {
 	for failures := 0; ; {
-		candidates, err := w.Source.Take(ctx, w.BatchSize)
+		if w.gate.pass(ctx) != nil {
+			return nil
+		}
+		candidates, pressure, err := w.Source.Take(ctx, w.BatchSize)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		batch, err := w.readAll(candidates)
-		failures = pauseAfter(ctx, failures, err)
+		batch, err := w.readAll(w.sift(candidates, w.gate.press(pressure)))
 		select {
 		case next <- batch:
 		case <-ctx.Done():
 			return nil
 		}
+		failures = pauseAfter(ctx, failures, err)
 	}
+}
+
+// sift puts back what is not due yet after all, before it is read: outages add
+// to a deadline, and a standby waits for its leader. While the gate is shut that
+// is everything.
+func (w *worker) sift(candidates []Candidate, open bool) []Candidate {
+	return slices.DeleteFunc(candidates, func(c Candidate) bool {
+		switch v := w.verdict(&c, &c.Lock); {
+		case !open:
+			w.postpone(&c, 0)
+		case v.Action == Leave:
+			w.postpone(&c, Park)
+		case v.Action == Wait && v.Left > Lead:
+			w.postpone(&c, v.Left-Lead)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// verdict decides on what is known of a candidate now.
+func (w *worker) verdict(c *Candidate, l *lock.Lock) Verdict {
+	in := w.Rules.inputs(l, c.Sight.Later(time.Since(c.At)), w.Now())
+	in.Leader = w.Leader()
+	if l.Token == 0 {
+		in.OrphanSince = c.Since.UTC()
+	} else {
+		in.Credit = w.Credit(c.At.Add(-c.Sight.Age))
+	}
+	return Decide(in)
 }
 
 // remove removes what was prepared.
@@ -94,6 +129,10 @@ const (
 	mostBackoff  = 5 * time.Second
 )
 
+// refusedBackoff is for what lies in a lock, in our role or in etcd's limits:
+// people have to mend it, and each try logs the whole record.
+const refusedBackoff = time.Minute
+
 func backoff(tries int) time.Duration {
 	d := min(leastBackoff<<min(max(tries-1, 0), 10), mostBackoff)
 	return d/2 + rand.N(d)
@@ -120,7 +159,16 @@ const Lead = 10 * time.Millisecond
 // are together, and then those that are soon.
 func (w *worker) handle(ctx context.Context, batch []prepared) error {
 	var errs []error
+	if len(batch) > 0 && w.rate.WaitN(ctx, len(batch)) != nil {
+		return nil // only ctx ends it: a batch is never larger than the burst
+	}
 	for start := time.Now(); len(batch) > 0; {
+		if !w.gate.open() {
+			for i := range batch {
+				w.postpone(&batch[i].candidate, 0)
+			}
+			return errors.Join(errs...)
+		}
 		due, soon, wait := w.judge(batch, Lead-time.Since(start))
 		errs = append(errs, w.send(due))
 		if batch = soon; len(batch) > 0 {
@@ -188,8 +236,7 @@ func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *att
 		w.postpone(&c, backoff(c.Attempts+1))
 		return nil, 0
 	}
-	now := w.Now()
-	a := &attempt{record: rec, candidate: c, verdict: Decide(w.Rules.inputs(&rec.Lock, c.Due, now))}
+	a := &attempt{record: rec, candidate: c, verdict: w.verdict(&c, &rec.Lock)}
 	switch a.verdict.Action {
 	case Remove:
 		if a.removal = newRemoval(w.Layout, &rec.Lock, rec.spans); len(rec.spans) == 0 || a.removal.cost() > maxTxnOps {
@@ -204,7 +251,7 @@ func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *att
 		w.tally.would()
 		w.postpone(&c, Park)
 	case Wait:
-		if left = a.verdict.Due.Sub(now); left <= patience {
+		if left = a.verdict.Left; left <= patience {
 			return nil, left
 		}
 		w.postpone(&c, max(left-Lead, Lead))

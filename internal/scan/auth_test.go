@@ -52,7 +52,7 @@ func TestPermissionDeniedThenGranted(t *testing.T) {
 	w := guarded(t, localetcd.Options{})
 	w.runAs("unlocker")
 	w.restarted(ReasonPermission)
-	require.False(t, w.Status().Listed)
+	require.Zero(t, w.Status().Listed)
 	w.grant()
 	w.connected()
 	w.acquire("a")

@@ -86,19 +86,26 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 }
 
 // Pages grow and shrink so that each is worth its cost (the server counts all
-// keys that remain for each) and none gets out of hand where values are big.
+// keys that remain for each) and none gets out of hand where values are big. The
+// first is small, as nothing is known of the values yet.
 const (
-	firstPage  = 500
+	firstPage  = 16
 	largePage  = 20_000
+	pageGrowth = 8
 	pageBudget = 8 << 20 // bytes
 )
 
-// pages lists page by page.
+// pages lists page by page. One that is too big for the server
+// or the client is asked for again in half.
 func (l *lister) pages(ctx context.Context, rev int64) error {
 	limit := int64(firstPage)
 	from := l.layout.Prefix()
 	for {
 		page, err := l.page(ctx, from, rev, limit)
+		if limit > 1 && ctx.Err() == nil && tooMuch(err) {
+			limit /= 2
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -108,6 +115,11 @@ func (l *lister) pages(ctx context.Context, rev int64) error {
 		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 		limit = nextLimit(limit, page.Kvs)
 	}
+}
+
+// tooMuch tells whether a smaller page may come through.
+func tooMuch(err error) bool {
+	return code(err) == codes.ResourceExhausted
 }
 
 func (l *lister) page(ctx context.Context, from string, rev, limit int64) (*clientv3.GetResponse, error) {
@@ -122,7 +134,7 @@ func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
 		size += len(kv.Key) + len(kv.Value)
 	}
 	fits := int64(len(kvs)) * pageBudget / int64(max(size, 1))
-	return max(1, min(2*limit, fits, largePage))
+	return max(1, min(pageGrowth*limit, fits, largePage))
 }
 
 // add takes keys in their order.

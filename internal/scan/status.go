@@ -8,8 +8,10 @@ import (
 
 // Status tells what the scanner sees of etcd.
 type Status struct {
-	// Listed: a first listing is done; it is lost where etcd regressed.
-	Listed bool
+	// Listed is when the first listing of this history of etcd was done, zero
+	// before; History counts how often another history began.
+	Listed  time.Time
+	History int
 	// Connected: a watch is up and has shown a sign of life.
 	Connected bool
 	// Revision is the newest of etcd's that was seen.
@@ -49,7 +51,11 @@ func (s *Scanner) Status() Status {
 func (s *view) listed(rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Listed, s.Revision, s.Resynced = true, max(s.Revision, rev), time.Now()
+	now := time.Now()
+	if s.Listed.IsZero() {
+		s.Listed = now
+	}
+	s.Revision, s.Resynced = max(s.Revision, rev), now
 }
 
 func (s *view) progressed(rev int64) {
@@ -63,7 +69,8 @@ func (s *view) progressed(rev int64) {
 func (s *view) forgot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Listed, s.Revision = false, 0
+	s.Listed, s.Revision = time.Time{}, 0
+	s.History++
 }
 
 func (s *view) disconnected() {

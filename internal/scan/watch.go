@@ -22,6 +22,9 @@ type watching struct {
 	handing sync.Mutex
 	// seen is the revision up to which every event was handed to the table.
 	seen atomic.Int64
+	// live: a progress notice has shown that the watch has caught up, so that
+	// events arrive when they happen.
+	live atomic.Bool
 }
 
 // watch follows the prefix from revision rev, which the table has, until that
@@ -76,7 +79,7 @@ func (w *watching) hand(ctx context.Context, batch []table.Event, r *clientv3.Wa
 	w.handing.Lock()
 	defer w.handing.Unlock()
 	if len(batch) > 0 {
-		if err := w.Table.Apply(ctx, batch); err != nil {
+		if err := w.Table.Apply(ctx, batch, w.live.Load()); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 	}
@@ -108,6 +111,9 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	} else if !r.IsProgressNotify() {
 		return
 	}
+	if r.IsProgressNotify() {
+		w.live.Store(true)
+	}
 	if seen > w.seen.Load() {
 		w.seen.Store(seen)
 	}
@@ -128,18 +134,24 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 	return into
 }
 
+// eager is how often progress is asked for until the first notice: without one
+// nothing tells that the watch has caught up.
+const eager = 100 * time.Millisecond
+
 // askProgress asks for progress notices, several in the time of the freshness.
 // It runs beside follow because the call blocks while the stream reconnects.
 // The context must be the watch's own: etcd's client keys its streams by it.
 func (w *watching) askProgress(ctx context.Context) {
-	tick := time.NewTicker(w.Freshness / 4)
-	defer tick.Stop()
 	for {
 		if w.watcher.RequestProgress(ctx) != nil && ctx.Err() != nil {
 			return
 		}
+		pause := w.Freshness / 4
+		if !w.live.Load() {
+			pause = min(eager, pause)
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return
 		}

@@ -51,7 +51,9 @@ type world struct {
 func newTable(t testing.TB) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
-		Due:         func(l *lock.Lock) lock.Timestamp { return l.AutoUnlockAt() },
+		Due: func(l *lock.Lock, _ lock.Sight, now lock.Timestamp) time.Duration {
+			return time.Duration(l.AutoUnlockAt() - now)
+		},
 		OrphanGrace: time.Minute, HoldDuration: ignored{},
 	})
 	require.NoError(t, err)

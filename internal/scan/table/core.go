@@ -36,7 +36,7 @@ type core struct {
 	pending index
 	ready   index
 	overdue index
-	touched []*entry
+	touched []touched
 	gone    []Gone
 
 	counts  [lock.NumStates]int
@@ -44,6 +44,10 @@ type core struct {
 	totals  totals
 
 	listing listing
+	// current is when events last came as they happened.
+	current instant
+	cameDue window
+	hosts   hosts
 }
 
 // totals are counters since the start.
@@ -52,21 +56,23 @@ type totals struct {
 }
 
 func newCore(o Options) *core {
-	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}}
+	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts)}
+	c.cameDue.width = instant(o.Window)
 	c.clock = clock{base: time.Now(), wall: o.Now}
 	c.clock.stepped(c.clock.read())
 	pos := func(e *entry) *int32 { return &e.pos }
 	c.pending = index{key: func(e *entry) int64 { return int64(e.wake) }, pos: pos}
 	c.ready = index{key: func(e *entry) int64 { return int64(e.due) }, pos: pos}
 	c.overdue = index{
-		key: func(e *entry) int64 { return int64(overdueSince(e)) },
+		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
 		pos: func(e *entry) *int32 { return &e.overduePos },
 	}
 	return c
 }
 
 // apply takes events in order. Those that the listing held already are dropped.
-func (c *core) apply(events []Event) {
+// Only of live ones does the time of arrival tell anything.
+func (c *core) apply(events []Event, live bool) {
 	now := c.now()
 	for len(events) > 0 {
 		n := sameRevision(events)
@@ -75,7 +81,13 @@ func (c *core) apply(events []Event) {
 		}
 		events = events[n:]
 	}
-	c.settle(now)
+	for _, t := range c.touched {
+		c.sighted(t.entry, live, now)
+	}
+	c.settle(now, false)
+	if live {
+		c.current = now.mono
+	}
 }
 
 // sameRevision returns how many events, from the first on, are of one revision.
@@ -112,39 +124,42 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e = c.add(string(ev.Name))
 	}
 	c.touch(e)
-	was := basisOf(e)
+	token := e.Token
 	if ev.Deleted {
 		c.deleteKey(e, ev, now)
 	} else {
 		e.Put(ev.KV)
 	}
+	if !ev.Deleted && (ev.KV.Field == lock.FieldAliveAt || ev.KV.Field == lock.FieldAutoUnlockAt) {
+		e.marks |= aliveSeen
+	}
 	switch {
-	case e.Token != 0 && e.Token != was.token:
+	case e.Token != 0 && e.Token != token:
+		// What was given out, an orphan or a lock whose end was lost, is another's
+		// now; whoever took it finds out.
+		e.marks = e.marks&^(measured|aliveSeen|out) | acquiredSeen
 		c.totals.acquired++
-		if e.phase == handed { // an orphan, that is; whoever took it finds out
+		if e.phase == handed {
 			c.setPhase(e, waiting)
 		}
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
-	c.rebase(e, was)
+}
+
+// touched is a lock that is being changed, and what its due rested on before.
+type touched struct {
+	*entry
+	was basis
 }
 
 // basis is what the instant at which a lock is due rests on.
 type basis struct {
-	token     int64
-	deadline  lock.Timestamp
-	removable bool
+	token    int64
+	deadline lock.Timestamp
 }
 
-func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt(), e.Removable()} }
-
-// rebase is called after a change; for an orphan every change counts.
-func (c *core) rebase(e *entry, was basis) {
-	if e.Token == 0 || basisOf(e) != was {
-		c.forgetDue(e)
-	}
-}
+func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt()} }
 
 func (c *core) add(name string) *entry {
 	e := &entry{Lock: lock.Lock{Name: name}, state: none, due: unset}
@@ -159,7 +174,7 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 	}
 	// Nothing is left, although the next event may bring another lock of this
 	// name before settle could see it.
-	if e.phase == handed {
+	if e.marks&out != 0 {
 		c.vanished(e, ev.KV.Mod, now)
 	}
 	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}
@@ -169,6 +184,7 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 // say nothing about it.
 func (c *core) forgetDue(e *entry) {
 	e.due = unset
+	e.marks &^= late | counted
 	if e.phase != handed {
 		c.setPhase(e, waiting)
 	}
@@ -180,7 +196,7 @@ func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
 	}
-	if e.phase == handed {
+	if e.marks&out != 0 {
 		c.vanished(e, rev, now)
 		return
 	}
@@ -190,6 +206,7 @@ func (c *core) released(e *entry, rev int64, now reading) {
 // vanished tells whoever took the lock that it is gone.
 func (c *core) vanished(e *entry, rev int64, now reading) {
 	c.gone = append(c.gone, Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()})
+	e.marks &^= out
 	c.setPhase(e, waiting)
 }
 
@@ -200,35 +217,44 @@ func (c *core) touch(e *entry) {
 		return
 	}
 	e.touched = true
-	c.touched = append(c.touched, e)
+	c.touched = append(c.touched, touched{e, basisOf(e)})
 	c.overdue.remove(e)
 	if e.phase == ready {
 		c.setPhase(e, waiting)
 	}
 }
 
-// settle brings the indexes in line with the locks that were touched.
-func (c *core) settle(now reading) {
-	for i, e := range c.touched {
-		c.touched[i] = nil
+// settle brings the indexes in line with the locks that were touched, by events
+// or by a listing.
+func (c *core) settle(now reading, listed bool) {
+	for _, t := range c.touched {
+		e := t.entry
 		e.touched = false
 		e.attempts = 0
 		if e.Keys <= 0 {
 			c.drop(e, e.Revision, now)
 			continue
 		}
-		if e.phase == parked {
+		// For an orphan every change counts.
+		if e.Token == 0 || basisOf(e) != t.was {
 			c.forgetDue(e)
+			if a := e.AutoUnlockAt(); listed && a != 0 && a <= now.wall {
+				e.marks |= late
+			}
+		}
+		if e.phase == parked {
+			c.setPhase(e, waiting) // the deadline, and what is known of it, may still stand
 		}
 		c.schedule(e, now)
 	}
+	clear(c.touched)
 	c.touched = c.touched[:0]
 }
 
 // drop forgets a lock of which no key is left, since revision rev or, rev being
 // 0, since nobody knows when.
 func (c *core) drop(e *entry, rev int64, now reading) {
-	if e.phase == handed {
+	if e.marks&out != 0 {
 		c.vanished(e, rev, now)
 	}
 	c.setState(e, none)
@@ -242,36 +268,37 @@ func (c *core) drop(e *entry, rev int64, now reading) {
 // schedule computes a lock's state and its next transition.
 func (c *core) schedule(e *entry, now reading) {
 	c.setState(e, e.State(now.wall))
-	if since := overdueSince(e); since != 0 && since <= now.wall {
+	if since := e.OverdueSince(); since != 0 && since <= now.wall {
 		c.overdue.set(e)
 	} else {
 		c.overdue.remove(e)
 	}
+	if !e.Removable() {
+		// Mended, it is due when it would have been: due stays as it was.
+		c.setPhase(e, waiting)
+		c.pend(e, c.nextWake(e, never, now))
+		return
+	}
 	e.due = max(e.due, c.dueAt(e, now))
-	if e.phase == handed && e.due <= now.mono {
-		return // still with whoever took it
+	if e.due <= now.mono {
+		switch {
+		case e.phase == handed: // still with whoever took it
+			return
+		case e.phase == parked: // answered for, but time goes on
+			c.pend(e, c.nextWake(e, never, now))
+			return
+		case e.phase == retrying && e.wake > now.mono:
+			return
+		}
 	}
 	c.wait(e, now)
-}
-
-// overdueSince is from when on a lock is among those overdue: past its
-// auto_unlock_at it is, whatever its owner made its alert_at. So nothing about
-// a lock that is due changes by itself.
-func overdueSince(e *entry) lock.Timestamp {
-	since := e.OverdueSince()
-	if a := e.AutoUnlockAt(); a != 0 {
-		since = min(since, a)
-	}
-	return since
 }
 
 // dueAt returns when a lock is to be handed out, as far as its deadline says.
 func (c *core) dueAt(e *entry, now reading) instant {
 	switch {
-	case !e.Removable():
-		return never
 	case e.Token != 0:
-		return now.at(c.options.Due(&e.Lock))
+		return now.mono + instant(c.options.Due(&e.Lock, c.sight(e, now), now.wall)-c.options.Lead)
 	case e.due != unset:
 		return e.due
 	}
@@ -279,9 +306,9 @@ func (c *core) dueAt(e *entry, now reading) instant {
 }
 
 // nextWake returns the next instant at which something about the lock changes
-// by itself.
-func (c *core) nextWake(e *entry, now reading) instant {
-	wake := e.due
+// by itself, due being one.
+func (c *core) nextWake(e *entry, due instant, now reading) instant {
+	wake := due
 	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
 		if t > now.wall {
 			wake = min(wake, now.at(t))
@@ -293,15 +320,23 @@ func (c *core) nextWake(e *entry, now reading) instant {
 // wait puts e where it waits: for its next transition, or, where it is due,
 // for somebody to take it.
 func (c *core) wait(e *entry, now reading) {
-	if e.due <= now.mono {
-		c.setPhase(e, ready)
-		c.ready.set(e)
+	if e.due > now.mono {
+		if e.phase != parked {
+			c.setPhase(e, waiting)
+		}
+		c.pend(e, c.nextWake(e, e.due, now))
 		return
 	}
-	if e.phase == ready || e.phase == handed {
-		c.setPhase(e, waiting)
+	if e.Token != 0 && e.marks&(late|counted) == 0 {
+		e.marks |= counted
+		c.cameDue.add(now.mono)
 	}
-	if e.wake = c.nextWake(e, now); e.wake == never {
+	c.setPhase(e, ready)
+	c.ready.set(e)
+}
+
+func (c *core) pend(e *entry, wake instant) {
+	if e.wake = wake; wake == never {
 		c.pending.remove(e)
 	} else {
 		c.pending.set(e)
@@ -345,7 +380,8 @@ func (c *core) setState(e *entry, s lock.State) {
 // instant anew: of the old and the new one the later stands.
 func (c *core) now() reading {
 	now := c.clock.read()
-	if c.clock.stepped(now) {
+	if step, stepped := c.clock.stepped(now); stepped {
+		c.hosts.shift(-step)
 		for _, e := range c.locks {
 			c.schedule(e, now)
 		}

@@ -80,7 +80,7 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 		old := w.token("a")
 		require.Equal(t, []string{"a"}, w.taken())
 		events := append(w.del("a"), w.put("a", fields(time.Second, 2*time.Second))...)
-		w.apply(events)
+		w.apply(events, true)
 		w.check()
 		require.Len(t, w.gone, 1)
 		require.Equal(t, old, w.gone[0].Token)
@@ -95,10 +95,10 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 
 func TestOrphanGraceRestartsWhereModified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
+		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		require.Equal(t, lock.Orphaned, w.state("a"))
 		w.pass(orphanGrace - 1)
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
+		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		w.pass(orphanGrace - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
@@ -113,10 +113,10 @@ func TestOrphanGraceRestartsWhereModified(t *testing.T) {
 
 func TestOrphanRemovedAndReacquiredInOneBatchIsToldGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
+		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		w.pass(orphanGrace)
 		require.Equal(t, []string{"a"}, w.taken())
-		w.apply(append(w.del("a"), w.put("a", fields(time.Hour, time.Hour))...))
+		w.apply(append(w.del("a"), w.put("a", fields(time.Hour, time.Hour))...), true)
 		w.check()
 		require.Len(t, w.gone, 1)
 		require.Equal(t, w.rev-1, w.gone[0].Revision)
@@ -127,7 +127,7 @@ func TestOrphanRemovedAndReacquiredInOneBatchIsToldGone(t *testing.T) {
 // not stay with whoever took the orphan.
 func TestLockOverAHandedOrphanIsHandedOutAnew(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
+		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		w.pass(orphanGrace)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.acquire("a", -time.Hour, -time.Hour)
@@ -141,21 +141,21 @@ func TestUndatedAndMalformedAreNeverHandedOut(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		undated := fields(time.Second, 0)
 		delete(undated, "auto_unlock_at")
-		w.apply(w.put("undated", undated))
+		w.apply(w.put("undated", undated), true)
 		bad := fields(time.Second, time.Second)
 		bad["auto_unlock_at"] = "soon"
-		w.apply(w.put("bad", bad))
+		w.apply(w.put("bad", bad), true)
 		millis := fields(time.Second, time.Second)
 		millis["alert_at"] = fmt.Sprint(present().UnixMilli() * 1000)
-		w.apply(w.put("millis", millis))
+		w.apply(w.put("millis", millis), true)
 		for _, key := range []string{"/x", "/y//z", "/"} { // invalid keys, as Split names them
-			w.apply(w.put(key, map[string]string{"": "v"}))
+			w.apply(w.put(key, map[string]string{"": "v"}), true)
 		}
 		w.pass(30 * 24 * time.Hour)
 		require.Empty(t, w.taken())
 		require.Equal(t, [lock.NumStates]int{lock.Undated: 1, lock.Malformed: 5}, w.counts)
 		require.Equal(t, 1, w.overdue.Len(), "an undated lock has an alert all the same")
-		w.apply(w.put("bad", map[string]string{"auto_unlock_at": at(time.Second)}))
+		w.apply(w.put("bad", map[string]string{"auto_unlock_at": at(time.Second)}), true)
 		require.Equal(t, lock.Overdue, w.state("bad"))
 		w.pass(time.Second + grace)
 		require.Equal(t, []string{"bad"}, w.taken())
@@ -168,7 +168,7 @@ func TestTenThousandMalformedKeys(t *testing.T) {
 		for i := range 10_000 {
 			events = append(events, w.put(fmt.Sprintf("/%d", i), map[string]string{"": "v"})...)
 		}
-		w.apply(events)
+		w.apply(events, true)
 		require.Equal(t, [lock.NumStates]int{lock.Malformed: 10_000}, w.counts)
 		require.Zero(t, w.pending.Len(), "none costs anything as time passes")
 	})
@@ -188,7 +188,7 @@ func TestAlertBehindTheDeadline(t *testing.T) {
 func TestDeletedDeadlineIsNoRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, time.Minute)
-		w.apply(w.del("a", "auto_unlock_at"))
+		w.apply(w.del("a", "auto_unlock_at"), true)
 		require.Equal(t, lock.Undated, w.state("a"))
 		require.Zero(t, w.totals.renewed)
 		w.release("a")
@@ -216,7 +216,7 @@ func TestWallClockStepsBack(t *testing.T) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
 		w.acquire("ready", 0, -grace)
 		w.acquire("handed", 0, -grace-1)
-		require.Equal(t, "handed", w.take(1)[0].Name)
+		require.Equal(t, "handed", w.take(1).Locks[0].Name)
 		w.pass(time.Second)
 		w.shift = -time.Hour
 		w.pass(0)

@@ -16,16 +16,34 @@ type entry struct {
 	due instant
 	// wake is the lock's next transition, its key in the pending index.
 	wake instant
+	// seen is when the last write was seen, or a listing found the lock.
+	seen instant
+	// ahead is the owner's clock minus our monotonic one, if measured: whatever
+	// our wall clock does, also in steps too small to be noticed, is not in it.
+	ahead time.Duration
 	// pos is the place in the pending or the ready index, overduePos that in
 	// the overdue index.
 	pos, overduePos int32
 	attempts        uint8
 	state           lock.State
 	phase           phase
+	marks           marks
 	touched         bool
 	// listed: the listing under way held the lock.
 	listed bool
 }
+
+// marks are what else is known of a lock.
+type marks uint8
+
+const (
+	measured     marks = 1 << iota // offset is known
+	late                           // past its deadline when a listing found it
+	counted                        // among those that came due
+	out                            // given out by Take, and not answered yet
+	acquiredSeen                   // among the events being applied is the acquisition
+	aliveSeen                      // and a write of alive_at or auto_unlock_at
+)
 
 // phase is how far a lock is on its way to removal.
 type phase uint8
@@ -70,15 +88,16 @@ func (c *clock) read() reading {
 // for a step of the wall clock.
 const maxDrift = 2 * time.Second
 
-// stepped tells whether the wall clock stepped since the last call that said
-// so. Slow drift adds up to a step as well.
-func (c *clock) stepped(now reading) bool {
+// stepped tells whether, and how far, the wall clock stepped since the last
+// call that said so. Slow drift adds up to a step as well.
+func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	apart := time.Duration(now.wall) - time.Duration(now.mono)
-	if d := apart - c.last; -maxDrift <= d && d <= maxDrift {
-		return false
+	step = apart - c.last
+	if -maxDrift <= step && step <= maxDrift {
+		return 0, false
 	}
 	c.last = apart
-	return true
+	return step, true
 }
 
 // at turns a wall-clock deadline into a monotonic instant.

@@ -47,7 +47,7 @@ func (c *core) list(locks []lock.Lock) {
 	for i := range locks {
 		c.listOne(&locks[i], now)
 	}
-	c.settle(now)
+	c.settle(now, true)
 }
 
 func (c *core) listOne(l *lock.Lock, now reading) {
@@ -62,28 +62,33 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 	if e.Revision > c.listing.revision {
 		return
 	}
-	known := e.state != none && same(&e.Lock, l)
-	if known && e.Removable() == l.Removable() {
+	if e.state != none && same(&e.Lock, l) {
 		return
 	}
 	c.touch(e)
-	if !known {
-		c.countUnseen(e, l, now)
+	c.countUnseen(e, l, now)
+	if e.Token != l.Token {
+		e.marks &^= measured
 	}
-	was := basisOf(e)
 	e.Lock = *l
-	c.rebase(e, was)
+	e.seen = now.mono
+	if e.marks&measured != 0 {
+		// It was written some time since we last were current, maybe before an
+		// outage that is over: that must count for it. Patience, which begins
+		// now, is for owners who were never measured.
+		e.seen = c.current
+	}
 }
 
 // same tells whether a listing shows the lock as it is known. The revision of
 // a listing may be lower: it does not show when keys were deleted. That of the
-// lock may be as high although an event before it was lost. Removable may differ
-// with nothing lost, for a lease on an unknown key is known for sure only here.
+// lock may be as high although an event before it was lost.
 func same(known, listed *lock.Lock) bool {
-	return known.Token == listed.Token && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
+	return known.Token == listed.Token && known.UUID() == listed.UUID() && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
 		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt() &&
-		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner()
+		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner() &&
+		known.Removable() == listed.Removable()
 }
 
 // countUnseen accounts for what must have happened while nobody watched.
@@ -95,7 +100,7 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	case e.Token == l.Token:
 	case e.Token != 0:
 		c.released(e, 0, now)
-	case e.phase == handed:
+	case e.marks&out != 0:
 		c.vanished(e, 0, now) // an orphan, where a lock is now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {

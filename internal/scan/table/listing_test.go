@@ -71,7 +71,7 @@ func TestEventsUpToTheListingAreDropped(t *testing.T) {
 		events = append(events, w.put("b", fields(time.Minute, time.Minute))...)
 		events = append(events, w.del("b")...)
 		w.listing(false)
-		w.apply(events) // a watch from R replays R
+		w.apply(events, true) // a watch from R replays R
 		w.check()
 		require.Zero(t, w.totals)
 		require.Len(t, w.core.locks, 1)

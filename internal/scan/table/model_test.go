@@ -18,6 +18,8 @@ type model struct {
 	// lost: events did not reach the core, which only a listing repairs.
 	lost bool
 	last map[*entry]seen
+	// out are the tokens of the locks that were taken and not answered.
+	out map[string]int64
 }
 
 // seen is a lock as it was after the step before.
@@ -35,7 +37,7 @@ type bubble struct{ testing.TB }
 func TestTableIsConsistentWhateverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(bubble{t}, func(t *rapid.T) {
-			m := &model{world: newWorld(t), t: t, last: make(map[*entry]seen)}
+			m := &model{world: newWorld(t), t: t, last: make(map[*entry]seen), out: make(map[string]int64)}
 			m.world.listing(false)
 			t.Repeat(map[string]func(*rapid.T){
 				"put":      m.doPut,
@@ -79,10 +81,10 @@ func (m *model) change() []Event {
 	return m.put(name, map[string]string{field: value})
 }
 
-func (m *model) doPut(*rapid.T) { m.apply(m.change()) }
+func (m *model) doPut(*rapid.T) { m.apply(m.change(), true) }
 
 // doAcquire does what a client does: nothing where there is a uuid.
-func (m *model) doAcquire(*rapid.T) { m.apply(m.taking()) }
+func (m *model) doAcquire(*rapid.T) { m.apply(m.taking(), true) }
 
 func (m *model) taking() []Event {
 	name := names.Draw(m.t, "name")
@@ -92,7 +94,7 @@ func (m *model) taking() []Event {
 	return m.put(name, fields(m.duration("alert"), m.duration("auto")))
 }
 
-func (m *model) doDelete(*rapid.T) { m.apply(m.del(names.Draw(m.t, "name"))) }
+func (m *model) doDelete(*rapid.T) { m.apply(m.del(names.Draw(m.t, "name")), true) }
 
 func (m *model) doBatch(*rapid.T) {
 	var events []Event
@@ -100,7 +102,7 @@ func (m *model) doBatch(*rapid.T) {
 		events = append(events, m.change()...)
 		events = append(events, m.taking()...)
 	}
-	m.apply(events)
+	m.apply(events, true)
 }
 
 func (m *model) doLose(*rapid.T) {
@@ -125,11 +127,11 @@ func (m *model) doOverlap(*rapid.T) {
 	m.begin(m.rev, true)
 	listed := m.collect()
 	for range 3 {
-		m.apply(m.change())
-		m.apply(m.taking())
+		m.apply(m.change(), true)
+		m.apply(m.taking(), true)
 	}
 	m.core.list(listed)
-	m.apply(m.change())
+	m.apply(m.change(), true)
 	m.end()
 	if !lost {
 		require.Equal(m.t, drift, m.totals.drift)
@@ -149,20 +151,27 @@ func (m *model) doStep(*rapid.T) {
 
 func (m *model) doTake(*rapid.T) {
 	now := m.now()
-	for _, l := range m.take(rapid.IntRange(1, 3).Draw(m.t, "max")) {
+	for _, l := range m.take(rapid.IntRange(1, 3).Draw(m.t, "max")).Locks {
 		e := m.core.locks[l.Name]
 		require.LessOrEqual(m.t, e.due, now.mono)
 		require.True(m.t, l.Removable())
 		if l.Token != 0 {
 			require.LessOrEqual(m.t, l.AutoUnlockAt()+lock.Timestamp(grace), now.wall)
+			require.LessOrEqual(m.t, l.Sight.Anchor, time.Duration(0))
 		}
+		require.GreaterOrEqual(m.t, l.Sight.Age, time.Duration(0))
+		m.out[l.Name] = l.Token
 	}
 }
 
 func (m *model) doPostpone(*rapid.T) {
 	name := names.Draw(m.t, "name")
 	delay := rapid.SampledFrom([]time.Duration{Park, 0, time.Second, time.Minute}).Draw(m.t, "delay")
-	m.postpone(name, m.token(name), delay)
+	token := m.token(name)
+	if e := m.core.locks[name]; e != nil && e.Token == token && m.out[name] == token {
+		delete(m.out, name)
+	}
+	m.postpone(name, token, delay)
 }
 
 func (m *model) doForget(*rapid.T) {
@@ -177,20 +186,45 @@ func (m *model) holds(*rapid.T) {
 	m.advance()
 	m.world.check()
 	now := m.now()
+	for _, g := range m.gone {
+		require.Contains(m.t, m.out, g.Name, "told once, of a lock that is out")
+		require.Equal(m.t, m.out[g.Name], g.Token)
+		delete(m.out, g.Name)
+	}
+	m.gone = nil
 	this := make(map[*entry]seen)
 	for name, e := range m.core.locks {
 		require.Equal(m.t, e.State(now.wall), e.state, name)
-		since := overdueSince(e)
+		since := e.OverdueSince()
 		require.Equal(m.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
-		require.Equal(m.t, e.due <= now.mono, e.phase == ready || e.phase == handed, name)
+		if e.phase != parked { // which stays parked, whatever the clocks do
+			require.Equal(m.t, e.Removable() && e.due <= now.mono, e.phase != waiting, name)
+		}
+		if e.phase == retrying {
+			require.Greater(m.t, e.wake, now.mono, name)
+		}
+		if token, taken := m.out[name]; taken && token == 0 {
+			// An orphan over which a lock came, and went, may be out or not.
+		} else if taken && token == e.Token {
+			require.NotZero(m.t, e.marks&out, name)
+		} else {
+			require.Zero(m.t, e.marks&out, name)
+		}
 		is := seen{e.Token, e.AutoUnlockAt(), e.due, e.phase}
-		if was := m.last[e]; was.token != 0 && was.token == is.token && was.deadline == is.deadline &&
-			was.phase != parked && was.due != never {
+		if was := m.last[e]; was.token != 0 && was.token == is.token && was.deadline == is.deadline {
 			require.GreaterOrEqual(m.t, is.due, was.due, "%s: a deadline that stays is never due earlier", name)
 		}
 		this[e] = is
 	}
 	m.last = this
+	for name := range m.out {
+		// Only who took an orphan over which a lock came, or a lock whose end
+		// was lost, is not told.
+		if e := m.core.locks[name]; e == nil || e.marks&out == 0 {
+			require.True(m.t, m.out[name] == 0 || m.lost, "%s: its end was not told", name)
+			delete(m.out, name)
+		}
+	}
 }
 
 func (m *model) requireEqualsEtcd() {

@@ -21,6 +21,8 @@ type Stats struct {
 	// Acquired, Renewed and Drift count since the start; Released does not
 	// count locks that Take gave out, Gone tells of those.
 	Acquired, Renewed, Released, Drift uint64
+	// Clocks are those of the owners' hosts.
+	Clocks Clocks
 }
 
 func (c *core) stats(overdue int) Stats {
@@ -33,6 +35,7 @@ func (c *core) stats(overdue int) Stats {
 		Renewed:      c.totals.renewed,
 		Released:     c.totals.released,
 		Drift:        c.totals.drift,
+		Clocks:       c.hosts.clocks(c.clock.read().mono, c.options.Tolerance, overdue),
 	}
 	s.Overdue = make([]lock.Lock, 0, min(overdue, s.OverdueTotal))
 	c.overdue.least(overdue, func(e *entry) { s.Overdue = append(s.Overdue, e.Lock) })
@@ -63,7 +66,7 @@ type Item struct {
 
 func (c *core) item(e *entry, now reading) Item {
 	it := Item{Lock: e.Lock, State: e.State(now.wall)}
-	if e.due != never {
+	if e.Removable() && e.phase != parked {
 		it.Due = now.time(e.due)
 	}
 	return it

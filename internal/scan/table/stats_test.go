@@ -69,7 +69,7 @@ func TestPageFilters(t *testing.T) {
 		r.acquire("billing/b", -time.Minute, time.Hour)
 		other := fields(-time.Minute, time.Hour)
 		other["hostname"] = "h2"
-		require.NoError(t, r.Apply(ctx, r.put("mail", other)))
+		require.NoError(t, r.Apply(ctx, r.put("mail", other), true))
 		for _, c := range []struct {
 			query Query
 			want  []string

@@ -10,9 +10,16 @@ import (
 
 // Options are what a table needs to know.
 type Options struct {
-	// Due returns the wall-clock time from which on a lock with a deadline is
-	// handed out. It is called for each change of a lock and must not block.
-	Due func(*lock.Lock) lock.Timestamp
+	// Due returns how long it is until a lock with a deadline is due, now being
+	// our wall clock; negative where it is already. It is called for each change
+	// of a lock and must not block.
+	Due func(l *lock.Lock, s lock.Sight, now lock.Timestamp) time.Duration
+	// Lead is how long before it is due a lock is handed out.
+	Lead time.Duration
+	// Window is the time over which Pressure counts the locks that came due.
+	Window time.Duration
+	// Tolerance is how far a host's clock may be off before Stats names it.
+	Tolerance time.Duration
 	// OrphanGrace is how long an orphan stays unmodified before it is handed
 	// out.
 	OrphanGrace time.Duration
@@ -40,14 +47,31 @@ type op struct {
 
 type taker struct {
 	most int
-	got  chan []Taken
+	got  chan Batch
+}
+
+// Batch is what Take gives out.
+type Batch struct {
+	Locks []Taken
+	Pressure
+}
+
+// Pressure tells how much is due.
+type Pressure struct {
+	// CameDue counts the locks that came due within the window, without those
+	// that were past their deadline when a listing found them.
+	CameDue int
+	// Dated counts the locks with a deadline, Backlog those that are due.
+	Dated, Backlog int
 }
 
 // Taken is a lock that is due, given out by Take.
 type Taken struct {
 	lock.Lock
-	// Due is since when it is due, by our wall clock.
-	Due time.Time
+	// Sight is as of now; the lock becomes due when Lead has passed.
+	Sight lock.Sight
+	// Since is when an orphan became due, by our wall clock.
+	Since time.Time
 	// Attempts counts how often the lock was put back since it changed.
 	Attempts int
 }
@@ -127,9 +151,16 @@ func (t *Table) do(ctx context.Context, f func(*core)) error {
 }
 
 // Apply takes events in the order of their revisions. Events up to the revision
-// of the last listing are dropped.
-func (t *Table) Apply(ctx context.Context, events []Event) error {
-	return t.do(ctx, func(c *core) { c.apply(events) })
+// of the last listing are dropped. They are live where the watch had caught up
+// before they came: then their arrival tells about their owners' clocks.
+func (t *Table) Apply(ctx context.Context, events []Event, live bool) error {
+	return t.do(ctx, func(c *core) { c.apply(events, live) })
+}
+
+// Pressure returns how much is due.
+func (t *Table) Pressure(ctx context.Context) (p Pressure, err error) {
+	err = t.do(ctx, func(c *core) { p = c.pressure(c.now()) })
+	return p, err
 }
 
 // Begin starts a listing at a revision. Where a watch goes on beside it, the

@@ -4,23 +4,25 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
 // Take waits until at least one lock is due and returns at most most, the
 // longest due first. Each must be answered with Postpone, unless it was
 // removed: then Gone tells when that was seen.
-func (t *Table) Take(ctx context.Context, most int) ([]Taken, error) {
-	waiting := &taker{most: most, got: make(chan []Taken, 1)}
+func (t *Table) Take(ctx context.Context, most int) (Batch, error) {
+	waiting := &taker{most: most, got: make(chan Batch, 1)}
 	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
-		return nil, err
+		return Batch{}, err
 	}
 	select {
 	case got := <-waiting.got:
 		return got, nil
 	case <-t.stopped:
-		return nil, ErrStopped
+		return Batch{}, ErrStopped
 	case <-ctx.Done():
-		return nil, t.leave(ctx, waiting)
+		return Batch{}, t.leave(ctx, waiting)
 	}
 }
 
@@ -33,7 +35,7 @@ func (t *Table) leave(ctx context.Context, gone *taker) error {
 				return
 			}
 		}
-		for _, l := range <-gone.got {
+		for _, l := range (<-gone.got).Locks {
 			c.putBack(l.Name, l.Token)
 		}
 	})
@@ -56,18 +58,27 @@ func (t *Table) Postpone(ctx context.Context, name string, token int64, delay ti
 // read, or the table keeps them.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
-func (c *core) take(most int) []Taken {
+func (c *core) take(most int) Batch {
 	now := c.now()
-	taken := make([]Taken, 0, min(most, c.ready.Len()))
-	for len(taken) < most {
+	b := Batch{Locks: make([]Taken, 0, min(most, c.ready.Len())), Pressure: c.pressure(now)}
+	for len(b.Locks) < most {
 		e := c.ready.top()
 		if e == nil {
 			break
 		}
 		c.setPhase(e, handed)
-		taken = append(taken, Taken{Lock: e.Lock, Due: now.time(e.due), Attempts: int(e.attempts)})
+		e.marks |= out
+		b.Locks = append(b.Locks, Taken{Lock: e.Lock, Sight: c.sight(e, now), Since: now.time(e.due), Attempts: int(e.attempts)})
 	}
-	return taken
+	return b
+}
+
+func (c *core) pressure(now reading) Pressure {
+	return Pressure{
+		CameDue: c.cameDue.count(now.mono),
+		Dated:   c.counts[lock.Held] + c.counts[lock.Overdue] + c.counts[lock.Expired],
+		Backlog: c.backlog,
+	}
 }
 
 func (c *core) postpone(name string, token int64, delay time.Duration) {
@@ -77,14 +88,18 @@ func (c *core) postpone(name string, token int64, delay time.Duration) {
 		return
 	}
 	if delay == Park {
-		e.due = never
 		c.setPhase(e, parked)
-	} else {
-		e.attempts += min(1, math.MaxUint8-e.attempts)
-		e.due = max(e.due, now.mono+instant(delay))
-		c.setPhase(e, retrying)
+		c.schedule(e, now)
+		return
 	}
-	c.wait(e, now)
+	e.attempts += min(1, math.MaxUint8-e.attempts)
+	c.setPhase(e, retrying)
+	if delay <= 0 {
+		c.wait(e, now)
+		return
+	}
+	e.wake = now.mono + instant(delay)
+	c.pending.set(e)
 }
 
 // putBack is for a lock that was given out and reached nobody.
@@ -94,10 +109,16 @@ func (c *core) putBack(name string, token int64) {
 	}
 }
 
-// handed returns the lock if it is still as it was given out.
+// handed takes note that a lock was answered for, and returns it if it is
+// still as it was given out.
 func (c *core) handed(name string, token int64) *entry {
-	if e := c.locks[name]; e != nil && e.phase == handed && e.Token == token {
-		return e
+	e := c.locks[name]
+	if e == nil || e.Token != token {
+		return nil
 	}
-	return nil
+	e.marks &^= out
+	if e.phase != handed {
+		return nil
+	}
+	return e
 }

@@ -32,17 +32,19 @@ func run(t *testing.T, f func(*testing.T, context.Context, *running)) {
 		require.NoError(t, <-ended)
 		_, err = table.Take(t.Context(), 1)
 		require.ErrorIs(t, err, ErrStopped)
-		require.ErrorIs(t, table.Apply(t.Context(), nil), ErrStopped)
+		require.ErrorIs(t, table.Apply(t.Context(), nil, true), ErrStopped)
 	})
 }
 
 func (r *running) acquire(name string, alert, auto time.Duration) (token int64) {
-	require.NoError(r.t, r.Apply(r.t.Context(), r.put(name, fields(alert, auto))))
+	require.NoError(r.t, r.Apply(r.t.Context(), r.put(name, fields(alert, auto)), true))
 	return r.token(name)
 }
 
 // within waits at most d for locks that are due.
-func (r *running) within(d time.Duration) []Taken {
+func (r *running) within(d time.Duration) []Taken { return r.batch(d).Locks }
+
+func (r *running) batch(d time.Duration) Batch {
 	ctx, cancel := context.WithTimeout(r.t.Context(), d)
 	defer cancel()
 	got, err := r.Take(ctx, 10)
@@ -64,9 +66,9 @@ func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
 		got, err := r.Take(ctx, 10)
 		require.NoError(t, err)
 		require.Equal(t, 5*time.Second+grace, time.Since(start), "to the nanosecond")
-		require.Len(t, got, 1)
-		require.Equal(t, "a", got[0].Name)
-		require.Zero(t, got[0].Attempts)
+		require.Len(t, got.Locks, 1)
+		require.Equal(t, "a", got.Locks[0].Name)
+		require.Zero(t, got.Locks[0].Attempts)
 		require.Empty(t, r.within(time.Hour))
 	})
 }
@@ -81,7 +83,7 @@ func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
 			require.NoError(t, r.Postpone(ctx, "a", token, 10*time.Second))
 			require.Empty(t, r.within(10*time.Second-1))
 		}
-		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"purpose": "x"})))
+		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"purpose": "x"}), true))
 		s, err := r.Stats(ctx, 0)
 		require.NoError(t, err)
 		require.Equal(t, 1, s.Backlog, "due and still there")
@@ -95,7 +97,7 @@ func TestPostponeAfterAChangeIsIgnored(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		token := r.acquire("a", 0, 0)
 		require.Len(t, r.within(time.Minute), 1)
-		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(time.Second)})))
+		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(time.Second)}), true))
 		require.NoError(t, r.Postpone(ctx, "a", token, Park))
 		got := r.within(time.Minute)
 		require.Len(t, got, 1)
@@ -125,7 +127,7 @@ func TestParkedUntilChanged(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, found)
 			require.Zero(t, item.Due, "never")
-			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{field: value()})))
+			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{field: value()}), true))
 			require.Len(t, r.within(time.Minute), 1, field)
 		})
 	}
@@ -135,7 +137,7 @@ func TestGoneTellsOnceWithTokenAndRevision(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		token := r.acquire("a", 0, 0)
 		require.Len(t, r.within(time.Minute), 1)
-		require.NoError(t, r.Apply(ctx, r.del("a")))
+		require.NoError(t, r.Apply(ctx, r.del("a"), true))
 		seen := present().UTC()
 		require.NoError(t, r.Postpone(ctx, "a", token, 0), "too late")
 		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: r.rev, At: seen}}, <-r.Gone())
@@ -157,8 +159,8 @@ func TestGoneIsKeptWhileNobodyReads(t *testing.T) {
 		r.acquire("b", 0, 0)
 		time.Sleep(grace)
 		require.Len(t, r.within(1), 2)
-		require.NoError(t, r.Apply(ctx, append(r.del("a"), r.del("b")...)))
-		require.NoError(t, r.Apply(ctx, nil))
+		require.NoError(t, r.Apply(ctx, append(r.del("a"), r.del("b")...), true))
+		require.NoError(t, r.Apply(ctx, nil, true))
 		require.Len(t, <-r.Gone(), 2)
 	})
 }
@@ -176,7 +178,7 @@ func TestCancelledTakeLosesNothing(t *testing.T) {
 				got = r.within(1)
 			}
 			require.Len(t, got, 1)
-			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(0)})))
+			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(0)}), true))
 		}
 		require.Len(t, r.within(time.Minute), 1)
 		require.Empty(t, r.within(1))
@@ -187,7 +189,7 @@ func TestCancelledTakeLosesNothing(t *testing.T) {
 func TestLeavingTakerPutsBack(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", -time.Hour, -time.Hour)
-		left := &taker{most: 1, got: make(chan []Taken, 1)}
+		left := &taker{most: 1, got: make(chan Batch, 1)}
 		require.NoError(t, r.do(ctx, func(*core) { r.takers = append(r.takers, left) }))
 		synctest.Wait()
 		require.Len(t, left.got, 1)
@@ -202,17 +204,17 @@ func TestLeavingTakerPutsBack(t *testing.T) {
 
 func TestTakersAreServedInOrder(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		first, second := make(chan []Taken, 1), make(chan []Taken, 1)
-		for _, got := range []chan []Taken{first, second} {
+		first, second := make(chan Batch, 1), make(chan Batch, 1)
+		for _, got := range []chan Batch{first, second} {
 			go func() {
-				locks, _ := r.Take(ctx, 1)
-				got <- locks
+				batch, _ := r.Take(ctx, 1)
+				got <- batch
 			}()
 			synctest.Wait()
 		}
 		r.acquire("a", 0, 0)
 		r.acquire("b", 0, time.Second)
-		require.Equal(t, "a", (<-first)[0].Name)
-		require.Equal(t, "b", (<-second)[0].Name)
+		require.Equal(t, "a", (<-first).Locks[0].Name)
+		require.Equal(t, "b", (<-second).Locks[0].Name)
 	})
 }

@@ -1,0 +1,196 @@
+//go:build hunt
+
+package hunt
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+const (
+	grace     = time.Second
+	tolerance = 500 * time.Millisecond
+	standby   = time.Second
+)
+
+// slot is a place where one daemon after the other runs.
+type slot struct {
+	world *world
+	group *group
+	// past and present are all daemons that ran here.
+	past    []*daemon
+	present *daemon
+}
+
+type daemon struct {
+	app    *app.App
+	log    *journal
+	cancel context.CancelFunc
+	done   chan error
+	// removed and ambiguous are as the last snapshot had them.
+	removed, ambiguous uint64
+}
+
+func (s *slot) config() config.Config {
+	c := config.Default()
+	c.Etcd.Endpoints = s.group.endpoints()
+	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, time.Second
+	c.Ops.Listen = "127.0.0.1:0"
+	c.Reaper.ClockTolerance, c.Reaper.Grace, c.Reaper.StandbyDelay = tolerance, grace, standby
+	c.Reaper.Settle, c.Reaper.Freshness = time.Second, 2*time.Second
+	c.Reaper.ProbeInterval = 200 * time.Millisecond
+	c.Reaper.OrphanGrace = time.Second
+	c.Reaper.Storm.MinLocks = 0
+	c.Election.TTL = 2 * time.Second
+	return c
+}
+
+func (s *slot) start() {
+	d := &daemon{log: &journal{first: map[verdictOn]time.Time{}}, done: make(chan error, 1)}
+	a, err := app.New(s.config(), slog.New(d.log))
+	if err != nil {
+		s.world.violate("a daemon does not start: %v", err)
+		return
+	}
+	d.app = a
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	go func() { d.done <- a.Run(ctx) }()
+	s.present = d
+}
+
+// stop ends the daemon and waits for it.
+func (s *slot) stop() {
+	d := s.present
+	if d == nil {
+		return
+	}
+	d.snapshot(s.world)
+	exact := d.log.removals()
+	d.cancel()
+	start := time.Now()
+	if err := <-d.done; err != nil {
+		s.world.violate("a daemon ended with an error after %s: %v", time.Since(start), err)
+	}
+	if d.removed > uint64(exact) {
+		s.world.violate("S7: a daemon counted %d removals and logged %d", d.removed, exact)
+	}
+	s.past, s.present = append(s.past, d), nil
+}
+
+func (d *daemon) snapshot(w *world) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	snap, err := d.app.Snapshot(ctx)
+	if err != nil {
+		w.violate("no snapshot of a daemon: %v", err)
+		return
+	}
+	d.removed, d.ambiguous = snap.Reaper.Removed[reaper.Expiry], snap.Reaper.Failures[reaper.ReasonAmbiguous]
+}
+
+// journal keeps what a daemon says about removals. It is a slog.Handler.
+type journal struct {
+	mu       sync.Mutex
+	announce []announcement
+	outcome  []outcome
+	first    map[verdictOn]time.Time
+	// holds are how many holds there are, from when on.
+	holds []holding
+}
+
+type holding struct {
+	at time.Time
+	n  int
+}
+
+// hold notes that one more hold is in force, or one less.
+func (j *journal) hold(more int) {
+	if n := len(j.holds); n > 0 {
+		more += j.holds[n-1].n
+	}
+	j.holds = append(j.holds, holding{time.Now(), more})
+}
+
+// held returns when holds were in force.
+func (j *journal) held(now time.Time) (all []span) {
+	for i, h := range j.holds {
+		to := now
+		if i+1 < len(j.holds) {
+			to = j.holds[i+1].at
+		}
+		if h.n > 0 {
+			all = append(all, span{h.at, to})
+		}
+	}
+	return all
+}
+
+// verdictOn is what a verdict was made on.
+type verdictOn struct {
+	name  string
+	token int64
+}
+
+type announcement struct {
+	name    string
+	verdict reaper.Verdict
+}
+
+type outcome struct {
+	name, uuid string
+	revision   int64
+	sure       bool
+}
+
+func (j *journal) removals() (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, o := range j.outcome {
+		if o.sure {
+			n++
+		}
+	}
+	return n
+}
+
+// Enabled implements slog.Handler.
+func (j *journal) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+// WithAttrs implements slog.Handler.
+func (j *journal) WithAttrs([]slog.Attr) slog.Handler { return j }
+
+// WithGroup implements slog.Handler.
+func (j *journal) WithGroup(string) slog.Handler { return j }
+
+// Handle implements slog.Handler.
+func (j *journal) Handle(_ context.Context, r slog.Record) error {
+	attrs := map[string]slog.Value{}
+	r.Attrs(func(a slog.Attr) bool { attrs[a.Key] = a.Value; return true })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch r.Message {
+	case "removing a lock that is due":
+		v, _ := attrs["verdict"].Any().(reaper.Verdict)
+		a := announcement{attrs["lock"].String(), v}
+		j.announce = append(j.announce, a)
+		if on := (verdictOn{a.name, v.Token}); j.first[on].IsZero() {
+			j.first[on] = time.Now()
+		}
+	case "hold begins: no lock is removed automatically":
+		j.hold(1)
+	case "hold ends":
+		j.hold(-1)
+	case "lock removed":
+		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), attrs["revision"].Int64(), true})
+	case "lock perhaps removed: no answer from etcd":
+		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), 0, false})
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+//go:build hunt
+
+package hunt
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+
+// patient waits for what killed members leave behind, which goleak alone would
+// do for a second.
+type patient struct{ *testing.M }
+
+// Run implements goleak.TestingM.
+func (p patient) Run() int {
+	code := p.M.Run()
+	for end := time.Now().Add(20 * time.Second); goleak.Find() != nil && time.Now().Before(end); {
+		continue // Find itself has waited
+	}
+	return code
+}
+
+// The long form, and what each second of a shorter one has to bring.
+const (
+	longTime                  = 14 * time.Minute
+	longFaults, longLifetimes = 500, 50_000
+	// burst is how long faults come one upon the other, quiet how long there is
+	// none: only then can be told what is late.
+	burst, quiet = 40 * time.Second, 24 * time.Second
+)
+
+func TestHunt(t *testing.T) {
+	length := envDuration(t, "HUNT_TIME", longTime)
+	seed := envSeed(t)
+	t.Logf("HUNT_SEED=%d HUNT_TIME=%s", seed, length)
+	share := min(1, length.Seconds()/longTime.Seconds())
+	faults, lifetimes := int(share*longFaults), int(share*longLifetimes)
+
+	w := newWorld(t, seed)
+	start := time.Now()
+	w.start()
+	for time.Since(start) < length || time.Since(start) < 2*length && (w.faults.total() < faults || w.registry.locked() < lifetimes) {
+		w.rage(burst)
+		w.rest(quiet)
+		t.Logf("%4.0f s: %d faults, %d lifetimes", time.Since(start).Seconds(), w.faults.total(), w.registry.locked())
+	}
+	w.finish()
+	w.report(time.Since(start))
+	if w.faults.total() < faults || w.registry.locked() < lifetimes {
+		t.Errorf("too little was tried: %d faults and %d lifetimes are wanted", faults, lifetimes)
+	}
+	for i, v := range w.violations {
+		if i == 50 {
+			t.Errorf("and %d more", len(w.violations)-i)
+			break
+		}
+		t.Error(v)
+	}
+}
+
+func envDuration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+func envSeed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("HUNT_SEED")
+	if text == "" {
+		return uint64(time.Now().UnixNano())
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err)
+	return seed
+}

@@ -1,0 +1,131 @@
+package app_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// pair is two replicas, each with a way to etcd of its own.
+type pair struct {
+	client          *clientv3.Client
+	leader, standby *daemon
+	// toLeader is the leader's way to etcd.
+	toLeader *localetcd.Proxy
+}
+
+// newPair starts the leader first.
+func newPair(t *testing.T) pair {
+	t.Helper()
+	cluster, client := newEtcd(t, localetcd.Options{})
+	p := pair{client: client}
+	p.leader, p.toLeader = startBehindProxy(t, cluster)
+	p.leader.awaitMetric(1, "unlocker_leader")
+	p.standby, _ = startBehindProxy(t, cluster)
+	p.leader.awaitReaping()
+	p.standby.awaitReaping()
+	require.Zero(t, p.standby.metric("unlocker_leader"))
+	return p
+}
+
+func startBehindProxy(t *testing.T, cluster *localetcd.Cluster) (*daemon, *localetcd.Proxy) {
+	t.Helper()
+	proxy, err := localetcd.NewProxy(cluster.Addr(0))
+	require.NoError(t, err)
+	t.Cleanup(proxy.Close)
+	return startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Etcd.RequestTimeout = time.Second }), proxy
+}
+
+// take takes a lock that both have seen when it returns; due is when it may be
+// removed.
+func (p pair) take(t *testing.T, name string, ttl time.Duration) (due time.Time, gone func() time.Time) {
+	t.Helper()
+	gone = watchGone(t, p.client, name)
+	deadline := owner{t: t, client: p.client, host: "worker-1.example.org"}.lock(name, ttl)
+	for _, d := range []*daemon{p.leader, p.standby} {
+		d.awaitMetric(1, "unlocker_locks", "state", "held")
+	}
+	return deadline.Add(newConfig(nil).Reaper.Grace), gone
+}
+
+// late is how long after it should a removal may be seen, on a busy machine.
+const late = time.Second
+
+func TestS6_TwoReplicas(t *testing.T) {
+	t.Run("the leader acts first", func(t *testing.T) {
+		const n = 50
+		p := newPair(t)
+		putLocks(t, p.client, n, time.Now().Add(2*time.Second))
+		p.standby.awaitMetric(n, "unlocker_locks")
+		awaitKeys(t, p.client, 0, prefix)
+		p.leader.awaitMetric(n, "unlocker_forced_unlocks_total")
+		p.standby.awaitMetric(n, "unlocker_lock_releases_total", "by", "other")
+		for _, name := range []string{"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total"} {
+			require.Zero(t, p.standby.metric(name), name)
+		}
+		require.Empty(t, p.standby.log.names("removing a lock that is due"))
+	})
+	// Its connections break and none comes back: for etcd that is a SIGKILL, after
+	// which the lease goes on for the rest of its TTL.
+	t.Run("the leader dies", func(t *testing.T) {
+		p := newPair(t)
+		due, gone := p.take(t, "orphaned", 2*time.Second)
+		p.toLeader.Cut()
+		delay := gone().Sub(due)
+		t.Logf("leader killed: the standby removed the lock %s after it was due", delay)
+		require.GreaterOrEqual(t, delay, standbyDelay, "the leader's key was to be in force")
+		require.Less(t, delay, standbyDelay+late)
+		p.standby.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+		require.Zero(t, p.leader.metric("unlocker_forced_unlocks_total"))
+		p.leader.awaitMetric(0, "unlocker_leader")
+		p.standby.awaitMetric(1, "unlocker_leader")
+	})
+	t.Run("the leader stops", func(t *testing.T) {
+		p := newPair(t)
+		due, gone := p.take(t, "handed-over", 3*time.Second)
+		stopping := time.Now()
+		p.leader.stop()
+		stopped := time.Now()
+		p.standby.awaitMetric(1, "unlocker_leader")
+		t.Logf("leader stopped in %s, the standby led at most %s later", stopped.Sub(stopping), time.Since(stopped))
+		require.True(t, time.Now().Before(due), "the next leader was to be there before")
+		delay := gone().Sub(due)
+		t.Logf("leader stopped: the next one removed the lock %s after it was due", delay)
+		require.Less(t, delay, late, "no delay is added")
+		require.GreaterOrEqual(t, delay, time.Duration(0))
+		require.Empty(t, p.leader.log.names("lock removed"))
+		p.standby.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	})
+}
+
+// Somebody who is no replica holds the election's key and does nothing.
+func TestS6_ForeignLeader(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	session, err := concurrency.NewSession(client, concurrency.WithContext(t.Context()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close()) }()
+	require.NoError(t, concurrency.NewElection(session, "/unlocker/leader/mutexes").Campaign(t.Context(), "somebody"))
+
+	p := pair{client: client, leader: startDaemon(t, cluster.Endpoints()), standby: startDaemon(t, cluster.Endpoints())}
+	p.leader.awaitReaping()
+	p.standby.awaitReaping()
+	due, gone := p.take(t, "unled", time.Second)
+	delay := gone().Sub(due)
+	t.Logf("foreign leader: the lock was removed %s after it was due", delay)
+	require.GreaterOrEqual(t, delay, standbyDelay)
+	require.Less(t, delay, standbyDelay+late)
+	var removed float64
+	for _, d := range []*daemon{p.leader, p.standby} {
+		d.awaitMetric(0, "unlocker_locks")
+		d.awaitMetric(1, "unlocker_lock_releases_total")
+		require.Zero(t, d.metric("unlocker_leader"))
+		removed += d.metric("unlocker_forced_unlocks_total")
+	}
+	require.EqualValues(t, 1, removed)
+}

@@ -1,0 +1,74 @@
+package app
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/elect"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+func newRules(c config.Config) reaper.Rules {
+	r := reaper.Rules{
+		Mode:         reaper.Mode(c.Reaper.Mode),
+		Grace:        c.Reaper.Grace,
+		Tolerance:    c.Reaper.ClockTolerance,
+		Settle:       c.Reaper.Settle,
+		StandbyDelay: c.Reaper.StandbyDelay,
+	}
+	for _, p := range c.Policies {
+		r.Policies = append(r.Policies, reaper.Policy{Match: p.Match, Mode: reaper.Mode(p.Mode), Grace: p.Grace})
+	}
+	return r
+}
+
+func newHoldRules(c config.Config) reaper.HoldRules {
+	return reaper.HoldRules{
+		Settle:    c.Reaper.Settle,
+		Freshness: c.Reaper.Freshness,
+		Storm: reaper.StormRules{
+			MinLocks: c.Reaper.Storm.MinLocks,
+			Fraction: c.Reaper.Storm.Fraction,
+			Hold:     c.Reaper.Storm.Hold,
+		},
+		DryRun: c.Reaper.Mode == string(reaper.DryRun),
+	}
+}
+
+func (a *App) newElector() error {
+	c := a.config
+	if !c.Election.Enabled {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name of this host: %w", err)
+	}
+	a.elector, err = elect.New(elect.Options{
+		Client:         a.client.Client,
+		Key:            c.ElectionKey(),
+		TTL:            c.Election.TTL,
+		Identity:       fmt.Sprintf("%s_%d", host, os.Getpid()),
+		RequestTimeout: c.Etcd.RequestTimeout,
+		Logger:         a.logger,
+	})
+	return err
+}
+
+// leads tells whether this replica acts first. Without an election all do.
+func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
+
+// signals tells the reaper what holds depend on.
+func (a *App) signals() reaper.Signals {
+	seen, probed := a.scanner.Status(), a.probe.Status()
+	return reaper.Signals{
+		ListedAt:  seen.Listed,
+		History:   seen.History,
+		Connected: seen.Connected,
+		Sign:      seen.Progress,
+		Probed:    probed.OK,
+		Alarms:    probed.Alarms,
+		Overdue:   a.probe.Overdue(),
+	}
+}
