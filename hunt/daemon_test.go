@@ -78,6 +78,7 @@ func (s *slot) stop() {
 	if err := <-d.done; err != nil {
 		s.world.violate("a daemon ended with an error after %s: %v", time.Since(start), err)
 	}
+	d.log.ended = time.Now()
 	if d.removed > uint64(exact) {
 		s.world.violate("S7: a daemon counted %d removals and logged %d", d.removed, exact)
 	}
@@ -101,8 +102,9 @@ type journal struct {
 	announce []announcement
 	outcome  []outcome
 	first    map[verdictOn]time.Time
-	// holds are how many holds there are, from when on.
+	// holds are how many holds there are, from when on; they end with the daemon.
 	holds []holding
+	ended time.Time
 }
 
 type holding struct {
@@ -118,8 +120,11 @@ func (j *journal) hold(more int) {
 	j.holds = append(j.holds, holding{time.Now(), more})
 }
 
-// held returns when holds were in force.
+// held returns when holds were in force, until now.
 func (j *journal) held(now time.Time) (all []span) {
+	if !j.ended.IsZero() && j.ended.Before(now) {
+		now = j.ended
+	}
 	for i, h := range j.holds {
 		to := now
 		if i+1 < len(j.holds) {

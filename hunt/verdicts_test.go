@@ -64,3 +64,16 @@ func TestExclusionConvicts(t *testing.T) {
 		require.Equal(t, c.legal, porcupine.CheckOperations(exclusion(), c.history), name)
 	}
 }
+
+// A hold of a daemon that is no more excuses nobody.
+func TestHeldEndsWithTheDaemon(t *testing.T) {
+	start := time.Now()
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	dead := &daemon{log: &journal{holds: []holding{{at(1), 1}}, ended: at(3)}}
+	next := &daemon{log: &journal{holds: []holding{{at(4), 1}, {at(5), 0}}}}
+	quiet := span{at(2), at(20)}
+	w := &world{slots: []*slot{{past: []*daemon{dead, next}}}}
+	require.Equal(t, at(5), w.allHeld(quiet))
+	w.slots[0].past = w.slots[0].past[:1]
+	require.Equal(t, at(3), w.allHeld(quiet))
+}
