@@ -37,7 +37,7 @@ func newEtcd(b *testing.B) (*localetcd.Cluster, *clientv3.Client) {
 func startDaemon(b *testing.B, cluster *localetcd.Cluster, edit func(*config.Config)) (*app.App, func()) {
 	c := config.Default()
 	c.Etcd.Endpoints = cluster.Endpoints()
-	c.Ops.Listen = "127.0.0.1:0"
+	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", ""
 	c.Reaper.Settle, c.Reaper.Storm.MinLocks = 500*time.Millisecond, 0
 	if edit != nil {
 		edit(&c)

@@ -41,7 +41,7 @@ func (s *slot) config() config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = s.group.endpoints()
 	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, time.Second
-	c.Ops.Listen = "127.0.0.1:0"
+	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", ""
 	c.Reaper.ClockTolerance, c.Reaper.Grace, c.Reaper.StandbyDelay = tolerance, grace, standby
 	c.Reaper.Settle, c.Reaper.Freshness = time.Second, 2*time.Second
 	c.Reaper.ProbeInterval = 200 * time.Millisecond

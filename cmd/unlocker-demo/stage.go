@@ -50,7 +50,7 @@ func (s *stage) build(ctx context.Context, tap io.Writer) (err error) {
 		return err
 	}
 	s.config.Etcd.Endpoints = s.cluster.Endpoints()
-	s.config.Ops.Listen = "127.0.0.1:0"
+	s.config.Ops.Listen, s.config.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	// Nothing here needs more time.
 	s.config.Reaper.Settle, s.config.Reaper.Freshness = 2*time.Second, 3*time.Second
 	s.app, err = app.New(s.config, slog.New(slog.NewJSONHandler(io.MultiWriter(s.log, tap), nil)))
@@ -74,13 +74,14 @@ func (s *stage) close() error {
 
 // places are the addresses and files one can look at.
 type places struct {
-	ops, etcd, log, prefix string
-	grace                  time.Duration
+	ops, web, etcd, log, prefix string
+	grace                       time.Duration
 }
 
 func (s *stage) places() places {
 	return places{
 		ops:    "http://" + s.app.OpsAddr().String(),
+		web:    "http://" + s.app.WebAddr().String(),
 		etcd:   s.cluster.Addr(0),
 		log:    s.log.Name(),
 		prefix: s.config.Prefix,
@@ -94,6 +95,7 @@ func (p places) tell(n *narrator) {
 	n.page.say("demo", "etcd and unlocker run, and /readyz says ok. To look, from another terminal:", plain)
 	n.page.detail("metrics", "curl -s "+p.ops+"/metrics | grep ^unlocker_")
 	n.page.detail("ready", "curl -s "+p.ops+"/readyz")
+	n.page.detail("API", "curl -s "+p.web+"/api/v1/locks")
 	n.page.detail("etcd", "etcdctl --endpoints="+p.etcd+" get --prefix "+p.prefix)
 	n.page.detail("log", "tail -f "+p.log)
 	n.page.gap()

@@ -32,7 +32,9 @@ type App struct {
 	probe    *scan.Probe
 	elector  *elect.Elector // nil where the election is off
 	registry *prometheus.Registry
-	ops      *opsServer
+	ops      *server
+	web      *server // nil where it is turned off
+	identity string
 
 	// cleanups are run last in first out by Stop.
 	cleanups []cleanup
@@ -74,12 +76,32 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err := a.newReaper(layout, rules, histograms); err != nil {
 		return nil, err
 	}
-	a.ops, err = newOpsServer(c.Ops, a.registry, a.missing, logger)
-	if err != nil {
+	if err := a.newListeners(layout); err != nil {
 		return nil, err
 	}
-	a.onStop("ops listener", a.ops.close)
 	return a, nil
+}
+
+func (a *App) newListeners(layout lock.Layout) (err error) {
+	c := a.config
+	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, newOpsHandler(a.registry, a.missing, a.logger), a.logger)
+	if err != nil {
+		return err
+	}
+	a.onStop("ops listener", a.ops.close)
+	if c.Web.Listen == "" {
+		return nil
+	}
+	handler, err := a.newWebHandler(layout)
+	if err != nil {
+		return err
+	}
+	a.web, err = newServer("web", c.Web.Listen, c.Web.WebConfigFile, handler, a.logger)
+	if err != nil {
+		return err
+	}
+	a.onStop("web listener", a.web.close)
+	return nil
 }
 
 func (a *App) newRegistry(h *metrics.Histograms) error {
@@ -172,6 +194,14 @@ func (a *App) newReaper(layout lock.Layout, rules reaper.Rules, h *metrics.Histo
 // OpsAddr returns the address of the ops listener.
 func (a *App) OpsAddr() net.Addr { return a.ops.listener.Addr() }
 
+// WebAddr returns the address of the web listener, nil where it is turned off.
+func (a *App) WebAddr() net.Addr {
+	if a.web == nil {
+		return nil
+	}
+	return a.web.listener.Addr()
+}
+
 // Start starts all parts, those that others need first.
 func (a *App) Start() {
 	a.start("ops server", a.ops.run)
@@ -182,10 +212,13 @@ func (a *App) Start() {
 	if a.elector != nil {
 		a.start("elector", a.elector.Run)
 	}
+	if a.web != nil {
+		a.start("web server", a.web.run)
+	}
 	// Started last, it is stopped first: while we lead, and the table is true.
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info("unlocker started", "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
-		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String())
+		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())
 }
 
 // start runs a part until Stop.

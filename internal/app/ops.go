@@ -1,40 +1,17 @@
 package app
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/prometheus/exporter-toolkit/web"
-
-	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
-// opsServer serves what machines ask for: metrics and probes.
-type opsServer struct {
-	listener  net.Listener
-	server    *http.Server
-	webConfig string
-	logger    *slog.Logger
-}
-
-// newOpsServer binds the listener. missing tells what is missing for readiness,
-// or "".
-func newOpsServer(c config.Ops, registry *prometheus.Registry, missing func() string, logger *slog.Logger) (*opsServer, error) {
-	if err := web.Validate(c.WebConfigFile); err != nil {
-		return nil, fmt.Errorf("ops.web_config_file: %w", err)
-	}
-	listener, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("ops.listen: %w", err)
-	}
+// newOpsHandler serves what machines ask for: metrics and probes. missing tells
+// what is missing for readiness, or "".
+func newOpsHandler(registry *prometheus.Registry, missing func() string, logger *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		Registry:            registry,
@@ -44,20 +21,7 @@ func newOpsServer(c config.Ops, registry *prometheus.Registry, missing func() st
 	}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { probe(w, "") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { probe(w, missing()) })
-	return &opsServer{
-		listener:  listener,
-		webConfig: c.WebConfigFile,
-		logger:    logger,
-		server: &http.Server{
-			Handler:           mux,
-			ReadHeaderTimeout: 5 * time.Second,
-			ReadTimeout:       10 * time.Second,
-			WriteTimeout:      30 * time.Second, // who never reads would keep one of the requests in flight
-			IdleTimeout:       2 * time.Minute,
-			MaxHeaderBytes:    64 << 10,
-			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-		},
-	}, nil
+	return mux
 }
 
 // probe answers 200 ok, or 503 with what is missing.
@@ -70,34 +34,4 @@ func probe(w http.ResponseWriter, missing string) {
 		return
 	}
 	_, _ = io.WriteString(w, "ok\n")
-}
-
-// run serves until ctx is done, and lets requests under way end.
-func (o *opsServer) run(ctx context.Context) error {
-	served := make(chan error, 1)
-	go func() {
-		served <- web.Serve(o.listener, o.server, &web.FlagConfig{WebConfigFile: &o.webConfig}, o.logger)
-	}()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	stopping, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if err := o.server.Shutdown(stopping); err != nil {
-		_ = o.server.Close()
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// close frees the listener where run never did.
-func (o *opsServer) close(context.Context) error {
-	if err := o.listener.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
 }

@@ -36,20 +36,21 @@ func newHoldRules(c config.Config) reaper.HoldRules {
 	}
 }
 
-func (a *App) newElector() error {
+func (a *App) newElector() (err error) {
 	c := a.config
-	if !c.Election.Enabled {
-		return nil
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("name of this host: %w", err)
+	}
+	a.identity = fmt.Sprintf("%s_%d", host, os.Getpid())
+	if !c.Election.Enabled {
+		return nil
 	}
 	a.elector, err = elect.New(elect.Options{
 		Client:         a.client.Client,
 		Key:            c.ElectionKey(),
 		TTL:            c.Election.TTL,
-		Identity:       fmt.Sprintf("%s_%d", host, os.Getpid()),
+		Identity:       a.identity,
 		RequestTimeout: c.Etcd.RequestTimeout,
 		Logger:         a.logger,
 	})
@@ -58,6 +59,14 @@ func (a *App) newElector() error {
 
 // leads tells whether this replica acts first. Without an election all do.
 func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
+
+// leading returns who acts first as far as it was seen, "" without an election.
+func (a *App) leading() string {
+	if a.elector == nil {
+		return ""
+	}
+	return a.elector.Status().Holder
+}
 
 // signals tells the reaper what holds depend on.
 func (a *App) signals() reaper.Signals {

@@ -67,8 +67,13 @@ func (s *source) run(ctx context.Context) error {
 
 // Snapshot implements metrics.Source.
 func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	limit := a.config.Metrics.MaxLockSeries
-	stats, err := a.table.Stats(ctx, limit)
+	return a.snapshot(ctx, a.config.Metrics.MaxLockSeries)
+}
+
+// snapshot names at most most locks past their alert time, forced unlocks and
+// skewed hosts.
+func (a *App) snapshot(ctx context.Context, most int) (metrics.Snapshot, error) {
+	stats, err := a.table.Stats(ctx, most)
 	if err != nil {
 		return metrics.Snapshot{}, err
 	}
@@ -76,10 +81,12 @@ func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 		Table:  stats,
 		Scan:   a.scanner.Status(),
 		Reaper: a.reaper.Stats(),
-		Forced: a.reaper.Ledger().Recent(limit),
+		Forced: a.reaper.Ledger().Recent(most),
 		Holds:  a.reaper.Holding(),
 		Probe:  a.probe.Status(),
 		Leader: a.leads(),
+
+		Certificates: a.client.Certificates(),
 	}, nil
 }
 

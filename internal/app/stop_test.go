@@ -140,6 +140,8 @@ func TestNewFailsCleanly(t *testing.T) {
 		"port taken":          {func(c *config.Config) { c.Ops.Listen = taken.Addr().String() }, "ops.listen: listen tcp"},
 		"web config absent":   {func(c *config.Config) { c.Ops.WebConfigFile = dir + "/absent" }, "ops.web_config_file: open"},
 		"web config bad":      {func(c *config.Config) { c.Ops.WebConfigFile = bad }, "ops.web_config_file: yaml"},
+		"web port taken":      {func(c *config.Config) { c.Web.Listen = taken.Addr().String() }, "web.listen: listen tcp"},
+		"web's config absent": {func(c *config.Config) { c.Web.WebConfigFile = dir + "/absent" }, "web.web_config_file: open"},
 		"ca absent":           {func(c *config.Config) { c.Etcd.TLS.CAFile = dir + "/absent" }, "etcd.tls.ca_file: open"},
 		"ca bad":              {func(c *config.Config) { c.Etcd.TLS.CAFile = bad }, "etcd.tls.ca_file: no certificate in"},
 		"certificate bad":     {func(c *config.Config) { c.Etcd.TLS.CertFile, c.Etcd.TLS.KeyFile = bad, bad }, "etcd.tls.cert_file"},
@@ -152,7 +154,7 @@ func TestNewFailsCleanly(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, free.Close())
 			config := newConfig([]string{"127.0.0.1:1"})
-			config.Ops.Listen = free.Addr().String()
+			config.Ops.Listen, config.Web.Listen = free.Addr().String(), "127.0.0.1:0"
 			c.edit(&config)
 			_, err = app.New(config, slog.New(slog.DiscardHandler))
 			require.ErrorContains(t, err, c.want)

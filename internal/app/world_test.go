@@ -63,7 +63,7 @@ const standbyDelay = 2 * time.Second
 func newConfig(endpoints []string) config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = endpoints
-	c.Ops.Listen = "127.0.0.1:0"
+	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Reaper.Grace, c.Reaper.ClockTolerance = time.Second, time.Second
 	c.Reaper.Settle = 500 * time.Millisecond
 	c.Reaper.ProbeInterval = 200 * time.Millisecond

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,3 +119,21 @@ func checkListen(s string) error {
 	}
 	return nil
 }
+
+// checkWebListen takes the empty string too, which turns the listener off.
+func checkWebListen(s string) error {
+	if s == "" {
+		return nil
+	}
+	return checkListen(s)
+}
+
+// checkPathPrefix takes nothing that a URL would hold in another form.
+func checkPathPrefix(s string) error {
+	if s != "" && (path.Clean(s) != s || s == "/" || s[0] != '/' || strings.Trim(s, pathCharacters) != "") {
+		return fmt.Errorf("%q is no path such as /unlocker: it begins with a slash, ends in none, and holds letters, digits, -, _, . and slashes", s)
+	}
+	return nil
+}
+
+const pathCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"

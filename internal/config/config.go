@@ -21,6 +21,7 @@ type Config struct {
 	Election       Election      // Election says how replicas name a leader.
 	ResyncInterval time.Duration // ResyncInterval is the time between full listings beside the watch; 0 turns them off.
 	Ops            Ops           // Ops is the listener for metrics and probes.
+	Web            Web           // Web is the listener for the API.
 	Metrics        Metrics       // Metrics bounds what is exported.
 	Log            Log           // Log says what is logged and how.
 }
@@ -79,6 +80,13 @@ type Election struct {
 type Ops struct {
 	Listen        string // Listen is host:port; the host may be empty, the port 0.
 	WebConfigFile string // WebConfigFile is the path of an exporter-toolkit web configuration (TLS, basic auth); may be empty.
+}
+
+// Web is the listener for the read-only API.
+type Web struct {
+	Listen        string // Listen is host:port like Ops.Listen; empty turns it off.
+	PathPrefix    string // PathPrefix is empty, or a path that begins with a slash and ends in none.
+	WebConfigFile string // WebConfigFile is like that of Ops.
 }
 
 // Metrics bounds what is exported.

@@ -89,19 +89,22 @@ func (rec record) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// Field is one key of a removed lock, bounded, as valid UTF-8.
+// Field is one key of a lock, bounded, as valid UTF-8.
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Fields returns the record's fields, those that are known first.
-func (rec record) Fields() []Field {
-	fields := make([]Field, 0, min(len(rec.fields), maxLogFields))
+// Fields returns the record's fields as they are logged, those that are known
+// first.
+func (rec record) Fields() []Field { return rec.bounded(maxLogFields, maxLogValue) }
+
+func (rec record) bounded(most, bytes int) []Field {
+	fields := make([]Field, 0, min(len(rec.fields), most))
 	for _, known := range []bool{true, false} {
 		for _, f := range rec.fields {
-			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) == known && len(fields) < maxLogFields {
-				fields = append(fields, Field{Name: lock.Clip([]byte(f.name), maxLogName), Value: lock.Clip(f.value, maxLogValue)})
+			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) == known && len(fields) < most {
+				fields = append(fields, Field{Name: lock.Clip([]byte(f.name), maxLogName), Value: lock.Clip(f.value, bytes)})
 			}
 		}
 	}

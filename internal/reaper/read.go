@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"context"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,14 +32,23 @@ type field struct {
 // in it, is read at once.
 const readLimit = 64
 
+// Store reads locks whole, and removes single ones. It is a value, and may be
+// used concurrently.
+type Store struct {
+	KV     clientv3.KV
+	Layout lock.Layout
+	// RequestTimeout bounds each request.
+	RequestTimeout time.Duration
+}
+
 // read reads locks whole, in one transaction where they are small.
-func (r *Reaper) read(ctx context.Context, candidates []Candidate) ([]record, error) {
+func (st Store) read(ctx context.Context, candidates []Candidate) ([]record, error) {
 	records := make([]record, len(candidates))
 	var small []int
 	var gets []clientv3.Op
 	for i := range candidates {
 		if !candidates[i].Large() {
-			from, end := r.Layout.Range(candidates[i].Name)
+			from, end := st.Layout.Range(candidates[i].Name)
 			// One more than it has shows whether there is more; no value of what
 			// is nested comes along but that one.
 			limit := min(readLimit, int64(candidates[i].Keys)+1)
@@ -46,19 +56,19 @@ func (r *Reaper) read(ctx context.Context, candidates []Candidate) ([]record, er
 			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(limit)))
 		}
 	}
-	answers, err := r.get(ctx, gets)
+	answers, err := st.get(ctx, gets)
 	if err != nil {
 		return nil, err
 	}
 	whole := make(map[int]bool, len(small))
 	for n, i := range small {
-		records[i], whole[i] = r.fromRange(candidates[i].Name, answers[n])
+		records[i], whole[i] = st.fromRange(candidates[i].Name, answers[n])
 	}
 	for i := range candidates {
 		if whole[i] {
 			continue
 		}
-		if records[i], err = r.readOne(ctx, &candidates[i]); err != nil {
+		if records[i], err = st.readOne(ctx, &candidates[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -66,13 +76,13 @@ func (r *Reaper) read(ctx context.Context, candidates []Candidate) ([]record, er
 }
 
 // get sends reads in one transaction, so that they show one revision.
-func (r *Reaper) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.RangeResponse, error) {
+func (st Store) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.RangeResponse, error) {
 	if len(gets) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()
-	resp, err := r.KV.Txn(ctx).Then(gets...).Commit()
+	resp, err := st.KV.Txn(ctx).Then(gets...).Commit()
 	if err != nil {
 		return nil, err
 	}
@@ -85,45 +95,45 @@ func (r *Reaper) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.R
 
 // fromRange makes a record of a lock's range. It is whole unless the range
 // holds more keys than were asked for.
-func (r *Reaper) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec record, whole bool) {
+func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec record, whole bool) {
 	if resp.More {
 		return record{}, false
 	}
-	s := newSurveyor(r.Layout, name)
+	s := newSurveyor(st.Layout, name)
 	for _, kv := range resp.Kvs {
 		if s.add(kv) {
-			rec.fields = append(rec.fields, r.field(name, kv))
+			rec.fields = append(rec.fields, st.field(name, kv))
 		}
 	}
 	rec.Lock, rec.spans = s.finish()
 	return rec, true
 }
 
-func (r *Reaper) field(name string, kv *mvccpb.KeyValue) field {
-	return field{name: string(kv.Key[len(r.Layout.Prefix())+len(name)+1:]), value: kv.Value}
+func (st Store) field(name string, kv *mvccpb.KeyValue) field {
+	return field{name: string(kv.Key[len(st.Layout.Prefix())+len(name)+1:]), value: kv.Value}
 }
 
 // readOne reads a lock that has big values, many keys, or many names nested in
 // it: its known fields one by one, and then, at the same revision, the places
 // of all its keys.
-func (r *Reaper) readOne(ctx context.Context, c *Candidate) (record, error) {
+func (st Store) readOne(ctx context.Context, c *Candidate) (record, error) {
 	var gets []clientv3.Op
 	var keys []span
 	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
-		key := r.Layout.Key(c.Name, f.String())
+		key := st.Layout.Key(c.Name, f.String())
 		gets = append(gets, clientv3.OpGet(key))
 		keys = append(keys, span{from: key})
 	}
-	answers, err := r.get(ctx, gets)
+	answers, err := st.get(ctx, gets)
 	if err != nil {
 		return record{}, err
 	}
 	var rec record
-	s := newSurveyor(r.Layout, c.Name)
+	s := newSurveyor(st.Layout, c.Name)
 	for _, resp := range answers {
 		for _, kv := range resp.Kvs {
 			s.add(kv)
-			rec.fields = append(rec.fields, r.field(c.Name, kv))
+			rec.fields = append(rec.fields, st.field(c.Name, kv))
 		}
 	}
 	rec.Lock, _ = s.finish()
@@ -134,5 +144,5 @@ func (r *Reaper) readOne(ctx context.Context, c *Candidate) (record, error) {
 		// and comes meanwhile is then left behind.
 		pages, rec.spans = 1, keys
 	}
-	return r.survey(ctx, rec, answers[0].Header.Revision, pages)
+	return st.survey(ctx, rec, answers[0].Header.Revision, pages)
 }

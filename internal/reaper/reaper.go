@@ -86,6 +86,7 @@ type Options struct {
 // Reaper removes locks that are due.
 type Reaper struct {
 	Options
+	store  Store
 	ledger *Ledger
 	tally  *tally
 	gate   *gate
@@ -116,11 +117,27 @@ func New(o Options) (*Reaper, error) {
 	}
 	return &Reaper{
 		Options: o,
+		store:   Store{KV: o.KV, Layout: o.Layout, RequestTimeout: o.RequestTimeout},
 		ledger:  newLedger(o.Retention, o.Now),
 		tally:   newTally(),
 		gate:    newGate(o.Holds, o.Signals, o.Logger),
 		rate:    rate.NewLimiter(limit, o.BatchSize),
 	}, nil
+}
+
+// Judge returns the verdict that would be made on a candidate now, holds apart.
+func (r *Reaper) Judge(c Candidate) Verdict { return r.verdict(&c, &c.Lock) }
+
+// verdict decides on what is known of a candidate now.
+func (r *Reaper) verdict(c *Candidate, l *lock.Lock) Verdict {
+	in := r.Rules.inputs(l, c.Sight.Later(time.Since(c.At)), r.Now())
+	in.Leader = r.Leader()
+	if l.Token == 0 {
+		in.OrphanDue = c.Since.UTC()
+	} else {
+		in.Credit = r.Credit(c.At.Add(-c.Sight.Age))
+	}
+	return Decide(in)
 }
 
 // Holding returns the holds in force.

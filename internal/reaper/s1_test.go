@@ -158,7 +158,7 @@ func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
 	h.remove("a")
 	require.Empty(t, h.keys())
 	require.EqualValues(t, 1, h.Stats().Removed[Orphan])
-	require.Contains(t, h.logs.with(t, msgRemoving, "a")[0]["verdict"], "orphan_since")
+	require.Contains(t, h.logs.with(t, msgRemoving, "a")[0]["verdict"], "orphan_due")
 }
 
 func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {

@@ -81,9 +81,9 @@ func TestS2_Due(t *testing.T) {
 		"unseen, past, anchored":       {unseen, func(in *Inputs) { in.Now, in.Anchor = in.AutoUnlockAt.Add(time.Hour), time.Minute }, time.Minute},
 		"unseen, credit":               {unseen, func(in *Inputs) { in.Credit = time.Minute }, 3*time.Minute + tGrace},
 
-		"orphan":          {seenLive, func(in *Inputs) { in.Token, in.OrphanSince = 0, in.Now }, 0},
-		"orphan, not yet": {seenLive, func(in *Inputs) { in.Token, in.OrphanSince = 0, in.Now.Add(time.Minute) }, time.Minute},
-		"orphan, standby": {seenLive, func(in *Inputs) { in.Token, in.OrphanSince, in.Leader = 0, in.Now, false }, tStandby},
+		"orphan":          {seenLive, func(in *Inputs) { in.Token, in.OrphanDue = 0, in.Now }, 0},
+		"orphan, not yet": {seenLive, func(in *Inputs) { in.Token, in.OrphanDue = 0, in.Now.Add(time.Minute) }, time.Minute},
+		"orphan, standby": {seenLive, func(in *Inputs) { in.Token, in.OrphanDue, in.Leader = 0, in.Now, false }, tStandby},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := c.base()

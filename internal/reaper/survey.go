@@ -93,14 +93,14 @@ const (
 
 // survey finds the places of all keys that a lock, of which rec holds the known
 // fields, had at a revision. Where it gives up, rec stays as it is.
-func (r *Reaper) survey(ctx context.Context, rec record, revision int64, pages int) (record, error) {
-	s := newSurveyor(r.Layout, rec.Name)
-	from, end := r.Layout.Range(rec.Name)
+func (st Store) survey(ctx context.Context, rec record, revision int64, pages int) (record, error) {
+	s := newSurveyor(st.Layout, rec.Name)
+	from, end := st.Layout.Range(rec.Name)
 	for ; ; pages-- {
 		if pages == 0 || len(s.owned) > maxSpans {
 			return rec, nil
 		}
-		answers, err := r.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
+		answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
 			clientv3.WithLimit(surveyPage), clientv3.WithRev(revision))})
 		if err != nil {
 			return record{}, err

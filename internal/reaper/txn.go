@@ -47,15 +47,30 @@ func newRemoval(layout lock.Layout, l *lock.Lock, spans []span) removal {
 			clientv3.Compare(clientv3.Value(uuid), "=", l.UUID()),
 			clientv3.Compare(clientv3.Value(deadline), "=", l.AutoUnlockText()))
 	}
+	r.take(spans, l.Revision)
+	return r
+}
+
+// newUnlock guards the deletion that a person asked for by the uuid, which must
+// be the one they gave, and by the newest revision too: so nothing goes that was
+// not there when the lock was read, least of all a key of another lock.
+func newUnlock(layout lock.Layout, rec record, uuid string) removal {
+	var r removal
+	r.compares = append(r.compares, clientv3.Compare(clientv3.Value(layout.Key(rec.Name, lock.FieldUUID.String())), "=", uuid))
+	r.take(rec.spans, rec.Revision)
+	return r
+}
+
+// take adds spans, no key of which may be newer than a revision.
+func (r *removal) take(spans []span, revision int64) {
 	for _, s := range spans {
-		newest := clientv3.Compare(clientv3.ModRevision(s.from), "<", l.Revision+1)
+		newest := clientv3.Compare(clientv3.ModRevision(s.from), "<", revision+1)
 		if s.end != "" {
 			newest = newest.WithRange(s.end)
 		}
 		r.compares = append(r.compares, newest)
 		r.deletes = append(r.deletes, clientv3.OpDelete(s.from, s.option()...))
 	}
-	return r
 }
 
 // cost is what the removal takes of a level's budget.

@@ -26,11 +26,11 @@ type Inputs struct {
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
 	Renewed      bool      `json:"renewed,omitempty"`
-	// OrphanSince is when an orphan had been left alone for long enough.
-	OrphanSince time.Time `json:"orphan_since,omitzero"`
-	Removable   bool      `json:"removable"`
-	Token       int64     `json:"token,omitempty"`
-	Revision    int64     `json:"revision"`
+	// OrphanDue is when an orphan had been left alone for long enough.
+	OrphanDue time.Time `json:"orphan_due,omitzero"`
+	Removable bool      `json:"removable"`
+	Token     int64     `json:"token,omitempty"`
+	Revision  int64     `json:"revision"`
 	// What our clocks know of it: see lock.Sight.
 	Measured bool          `json:"measured"`
 	Offset   time.Duration `json:"offset,omitempty"`
@@ -84,8 +84,8 @@ func Decide(in Inputs) Verdict {
 	switch orphan := in.Token == 0; {
 	case !in.Removable:
 		return v
-	case orphan && !in.OrphanSince.IsZero():
-		v.Trigger, dueIn = Orphan, in.OrphanSince.Sub(in.Now)
+	case orphan && !in.OrphanDue.IsZero():
+		v.Trigger, dueIn = Orphan, in.OrphanDue.Sub(in.Now)
 	case !orphan && !in.AutoUnlockAt.IsZero():
 		v.Trigger, dueIn = Expiry, later(max(in.dueIn(), in.Anchor), in.Credit)
 	default:

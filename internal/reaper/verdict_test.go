@@ -15,7 +15,7 @@ func TestDecide(t *testing.T) {
 	deadline := past.Time()
 	due := deadline.Add(2 * time.Second)
 	base := Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: Enforce, Removable: true, Token: 7, Revision: 9, Measured: true, Anchor: -time.Hour, Leader: true}
-	orphan := Inputs{Now: due, OrphanSince: due, Mode: Enforce, Removable: true, Revision: 9, Leader: true}
+	orphan := Inputs{Now: due, OrphanDue: due, Mode: Enforce, Removable: true, Revision: 9, Leader: true}
 	for name, c := range map[string]struct {
 		in      Inputs
 		edit    func(*Inputs)
@@ -34,10 +34,10 @@ func TestDecide(t *testing.T) {
 		"unknown mode":              {base, func(in *Inputs) { in.Mode = "Enforce" }, Leave, Expiry, due, 0},
 		"not removable":             {base, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}, 0},
 		"undated":                   {base, func(in *Inputs) { in.AutoUnlockAt = time.Time{} }, Leave, "", time.Time{}, 0},
-		"undated, called orphan":    {base, func(in *Inputs) { in.AutoUnlockAt, in.OrphanSince = time.Time{}, due }, Leave, "", time.Time{}, 0},
+		"undated, called orphan":    {base, func(in *Inputs) { in.AutoUnlockAt, in.OrphanDue = time.Time{}, due }, Leave, "", time.Time{}, 0},
 		"orphan":                    {orphan, func(*Inputs) {}, Remove, Orphan, due, 0},
 		"orphan, not yet":           {orphan, func(in *Inputs) { in.Now = due.Add(-1) }, Wait, Orphan, due, 1},
-		"orphan since nobody knows": {orphan, func(in *Inputs) { in.OrphanSince = time.Time{} }, Leave, "", time.Time{}, 0},
+		"orphan since nobody knows": {orphan, func(in *Inputs) { in.OrphanDue = time.Time{} }, Leave, "", time.Time{}, 0},
 		"orphan, dry run":           {orphan, func(in *Inputs) { in.Mode = DryRun }, Report, Orphan, due, 0},
 		"orphan, not removable":     {orphan, func(in *Inputs) { in.Removable = false }, Leave, "", time.Time{}, 0},
 		"nothing":                   {Inputs{}, func(*Inputs) {}, Leave, "", time.Time{}, 0},
@@ -74,7 +74,7 @@ func TestDecideOnWhatIsLogged(t *testing.T) {
 			since := time.Now()
 			in := h.Rules.inputs(&l, lock.Sight{Age: late.Abs(), Anchor: late}, since.Add(late).In(zone))
 			if in.Leader = true; l.Token == 0 {
-				in.OrphanSince = since.In(zone).UTC()
+				in.OrphanDue = since.In(zone).UTC()
 			}
 			require.Equal(t, Decide(in), again(t, in))
 		}

@@ -88,18 +88,6 @@ func (w *worker) sift(candidates []Candidate, open bool) []Candidate {
 	})
 }
 
-// verdict decides on what is known of a candidate now.
-func (w *worker) verdict(c *Candidate, l *lock.Lock) Verdict {
-	in := w.Rules.inputs(l, c.Sight.Later(time.Since(c.At)), w.Now())
-	in.Leader = w.Leader()
-	if l.Token == 0 {
-		in.OrphanSince = c.Since.UTC()
-	} else {
-		in.Credit = w.Credit(c.At.Add(-c.Sight.Age))
-	}
-	return Decide(in)
-}
-
 // remove removes what was prepared.
 func (w *worker) remove(ctx context.Context, next <-chan []prepared) error {
 	for failures := 0; ; {
@@ -140,7 +128,7 @@ func backoff(tries int) time.Duration {
 
 // readAll reads candidates. An error is one of etcd, not of a single lock.
 func (w *worker) readAll(candidates []Candidate) ([]prepared, error) {
-	records, err := w.read(w.requests, candidates)
+	records, err := w.store.read(w.requests, candidates)
 	if err != nil {
 		return w.unreadable(candidates, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -29,6 +30,31 @@ type lister struct {
 	free  []*openLock
 	batch []lock.Lock
 	keys  int
+}
+
+// List reads all locks below the prefix at one revision, which it returns, and
+// hands them to emit in parts, ordered by key. The timeout bounds the wait for
+// each part.
+func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration, emit func([]lock.Lock) error) (revision int64, err error) {
+	h, err := header(ctx, kv, layout, timeout)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the present revision: %w", err)
+	}
+	l := lister{kv: kv, layout: layout, patience: timeout, emit: emit}
+	_, err = l.run(ctx, h.Revision)
+	return h.Revision, err
+}
+
+// header asks for the present revision, through a quorum. It reads the key that
+// is the prefix itself, for which a role that covers the prefix suffices.
+func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration) (*etcdserverpb.ResponseHeader, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := kv.Get(ctx, layout.Prefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+	return resp.Header, nil
 }
 
 // openLock is a lock of which keys may still come: those of names nested in

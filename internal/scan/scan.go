@@ -142,16 +142,8 @@ func (s *Scanner) head(ctx context.Context) (int64, error) {
 	return h.Revision, nil
 }
 
-// header asks for the present revision, through a quorum. It reads the key that
-// is the prefix itself, for which a role that covers the prefix suffices.
 func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.RequestTimeout)
-	defer cancel()
-	resp, err := s.Client.Get(ctx, s.Layout.Prefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, err
-	}
-	return resp.Header, nil
+	return header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
 }
 
 // list brings the table, where the listing was begun, to what etcd held at

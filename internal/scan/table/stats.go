@@ -59,13 +59,15 @@ type Query struct {
 type Item struct {
 	lock.Lock
 	State lock.State
+	// Sight is what our clocks know of it.
+	Sight lock.Sight
 	// Due is when the lock is to be handed out for removal, by our wall clock;
 	// zero for never.
 	Due time.Time
 }
 
 func (c *core) item(e *entry, now reading) Item {
-	it := Item{Lock: e.Lock, State: e.State(now.wall)}
+	it := Item{Lock: e.Lock, State: e.State(now.wall), Sight: c.sight(e, now)}
 	if e.Removable() && e.phase != parked {
 		it.Due = now.time(e.due)
 	}

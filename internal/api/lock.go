@@ -1,0 +1,30 @@
+package api
+
+import (
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// maxName bounds what is shown of a name; etcd takes keys of more than a
+// megabyte.
+const maxName = 4 << 10
+
+// NewLock returns what is to be said of a lock at now. A key that belongs to no
+// lock has a name that begins with a slash.
+func NewLock(l *lock.Lock, now time.Time) Lock {
+	return Lock{
+		Name:         lock.Clip([]byte(l.Name), maxName),
+		State:        l.State(lock.TimestampOf(now)).String(),
+		UUID:         l.UUID(),
+		Hostname:     l.Hostname(),
+		Owner:        l.Owner(),
+		LockedAt:     l.LockedAt().Time(),
+		AlertAt:      l.AlertAt().Time(),
+		AutoUnlockAt: l.AutoUnlockAt().Time(),
+		AliveAt:      l.AliveAt().Time(),
+		Token:        l.Token,
+		Revision:     l.Revision,
+		Keys:         int(l.Keys),
+	}
+}

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/web"
+)
+
+// view shows the daemon to the API, in the API's words. It implements
+// web.Source.
+type view struct {
+	app   *App
+	store reaper.Store
+}
+
+func (a *App) newWebHandler(layout lock.Layout) (http.Handler, error) {
+	store := reaper.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout}
+	return web.New(web.Options{
+		Source: view{a, store}, PathPrefix: a.config.Web.PathPrefix, States: states(), Logger: a.logger,
+	})
+}
+
+// states are the names of all states.
+func states() []string {
+	var names []string
+	for s := range lock.NumStates {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// Locks implements web.Source.
+func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last string, err error) {
+	wanted := table.Query{Contains: q.Contains, Hostname: q.Hostname, After: q.After, Limit: q.Limit}
+	for s := range lock.NumStates {
+		for _, name := range q.States {
+			if name == s.String() {
+				wanted.States = append(wanted.States, s)
+			}
+		}
+	}
+	items, more, err := v.app.table.Page(ctx, wanted)
+	if err != nil {
+		return nil, "", err
+	}
+	page, now := make([]api.Lock, len(items)), time.Now()
+	for i := range items {
+		page[i] = api.NewLock(&items[i].Lock, now)
+		page[i].Due = items[i].Due.UTC()
+	}
+	if more {
+		last = items[len(items)-1].Name
+	}
+	return page, last, nil
+}
+
+// Lock implements web.Source. What etcd holds now is shown, also where the watch
+// has not shown it yet; the verdict rests on it and on what our clocks know.
+func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
+	entry, err := v.store.Read(ctx, name)
+	if errors.Is(err, reaper.ErrNoLock) {
+		return api.LockDetail{}, web.ErrNoLock
+	}
+	if err != nil {
+		return api.LockDetail{}, err
+	}
+	item, seen, err := v.app.table.Get(ctx, name)
+	if err != nil {
+		return api.LockDetail{}, err
+	}
+	now := time.Now()
+	c := reaper.Candidate{Lock: entry.Lock, At: now}
+	if seen && item.Token == entry.Token {
+		c.Sight, c.Since = item.Sight, item.Due
+	}
+	verdict := v.app.reaper.Judge(c)
+	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(entry.Fields), MoreFields: entry.More, Verdict: verdict}
+	if verdict.Trigger != "" {
+		detail.Due = verdict.Due.UTC()
+	}
+	return detail, nil
+}
+
+func fields(all []reaper.Field) []api.Field {
+	shown := make([]api.Field, len(all))
+	for i, f := range all {
+		shown[i] = api.Field(f)
+	}
+	return shown
+}
+
+// Forced implements web.Source.
+func (v view) Forced(most int) []api.Forced {
+	recent := v.app.reaper.Ledger().Recent(most)
+	shown := make([]api.Forced, len(recent))
+	for i, r := range recent {
+		shown[i] = api.Forced{
+			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner,
+			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), Verdict: r.Verdict,
+		}
+	}
+	return shown
+}
+
+// maxNamed bounds the hosts that the status names.
+const maxNamed = 100
+
+// Status implements web.Source.
+func (v view) Status(ctx context.Context) (api.Status, error) {
+	s, err := v.app.snapshot(ctx, maxNamed)
+	if err != nil {
+		return api.Status{}, err
+	}
+	status := api.Status{
+		Version: version.Version, Identity: v.app.identity, Now: time.Now().UTC(),
+		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
+		Ready: !s.Scan.Listed.IsZero(), Leads: s.Leader, Leader: v.app.leading(),
+		Locks: make(map[string]int), Backlog: s.Table.Backlog,
+		Holds: []api.Hold{}, Etcd: etcdStatus(s), Clock: clockStatus(s),
+		Removed: make(map[string]uint64),
+	}
+	for state, n := range s.Table.Locks {
+		status.Locks[lock.State(state).String()] = n
+	}
+	for _, h := range reaper.Holds() {
+		if hold, held := s.Holds[h]; held {
+			status.Holds = append(status.Holds, api.Hold{Hold: string(h), Since: hold.Since.UTC(), Reason: hold.Reason})
+		}
+	}
+	for trigger, n := range s.Reaper.Removed {
+		status.Removed[string(trigger)] = n
+	}
+	return status, nil
+}
+
+func etcdStatus(s metrics.Snapshot) api.Etcd {
+	e := api.Etcd{
+		Up: s.Scan.Connected && s.Probe.OK, Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
+		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(),
+	}
+	if s.Scan.LastError != nil {
+		e.Error = s.Scan.LastError.Error()
+	}
+	return e
+}
+
+func clockStatus(s metrics.Snapshot) api.Clock {
+	c := api.Clock{Hosts: s.Table.Clocks.Hosts, Offset: s.OwnOffset().Seconds(), Skewed: []api.HostClock{}}
+	for _, h := range s.Table.Clocks.Skewed {
+		c.Skewed = append(c.Skewed, api.HostClock{Hostname: h.Hostname, Offset: h.Offset.Seconds()})
+	}
+	return c
+}

@@ -1,0 +1,85 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+)
+
+// server is a listener with what is served on it.
+type server struct {
+	listener  net.Listener
+	server    *http.Server
+	webConfig string
+	logger    *slog.Logger
+}
+
+// newServer binds the listener that the section key of the configuration asks
+// for.
+func newServer(key, listen, webConfig string, handler http.Handler, logger *slog.Logger) (*server, error) {
+	if err := web.Validate(webConfig); err != nil {
+		return nil, fmt.Errorf("%s.web_config_file: %w", key, err)
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, fmt.Errorf("%s.listen: %w", key, err)
+	}
+	return &server{
+		listener:  listener,
+		webConfig: webConfig,
+		logger:    logger,
+		server: &http.Server{
+			Handler:           handler,
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      30 * time.Second, // who never reads would keep one of the requests in flight
+			IdleTimeout:       2 * time.Minute,
+			MaxHeaderBytes:    64 << 10,
+			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		},
+	}, nil
+}
+
+// addr returns the address, "" for a server that there is not.
+func (s *server) addr() string {
+	if s == nil {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// run serves until ctx is done, and lets requests under way end.
+func (s *server) run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() {
+		served <- web.Serve(s.listener, s.server, &web.FlagConfig{WebConfigFile: &s.webConfig}, s.logger)
+	}()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stopping, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := s.server.Shutdown(stopping); err != nil {
+		_ = s.server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// close frees the listener where run never did.
+func (s *server) close(context.Context) error {
+	if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+)
+
+// statusError is an error that is the asker's, or passes: its words are for them.
+type statusError struct {
+	status int
+	words  string
+}
+
+func (e *statusError) Error() string { return e.words }
+
+func badRequest(words string) error { return &statusError{http.StatusBadRequest, words} }
+
+func notFound() error {
+	return &statusError{http.StatusNotFound, "no such path; there are /api/v1/locks, /api/v1/locks/NAME, /api/v1/forced-unlocks and /api/v1/status"}
+}
+
+// fail answers with an error. What goes wrong between us and etcd is logged, and
+// told: the API is for those who look for what is wrong.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status := http.StatusBadGateway
+	var known *statusError
+	switch {
+	case errors.As(err, &known):
+		status = known.status
+	case errors.Is(err, ErrNoLock):
+		status = http.StatusNotFound
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		return // nobody is there any more
+	case errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	if status == http.StatusBadGateway || status == http.StatusGatewayTimeout {
+		h.Logger.Warn("request failed", "path", clip(r.URL.EscapedPath()), "status", status, "error", err)
+	}
+	h.send(w, status, errorBody(err))
+}

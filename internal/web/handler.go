@@ -1,0 +1,155 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// Query selects locks for a page.
+type Query struct {
+	// States are those wanted, by name; empty means all.
+	States []string
+	// Contains is a part of the name, Hostname all of the host's name; empty
+	// means any.
+	Contains, Hostname string
+	// After is the name behind which the page begins, Limit its size.
+	After string
+	Limit int
+}
+
+// Source is what the API shows.
+type Source interface {
+	// Locks returns a page, and the name of its last lock where there are more.
+	Locks(ctx context.Context, q Query) (page []api.Lock, last string, err error)
+	// Lock returns a lock as etcd holds it now; the error is ErrNoLock where it
+	// holds none.
+	Lock(ctx context.Context, name string) (api.LockDetail, error)
+	// Forced returns at most most of the recent forced unlocks, newest first.
+	Forced(most int) []api.Forced
+	Status(ctx context.Context) (api.Status, error)
+}
+
+// ErrNoLock tells that there is no such lock.
+var ErrNoLock = errors.New("no such lock")
+
+// Options are what a handler needs.
+type Options struct {
+	Source Source
+	// PathPrefix is where the handler lies: empty, or a path that begins with a
+	// slash and ends in none.
+	PathPrefix string
+	// States are the names of the states there are.
+	States []string
+	Logger *slog.Logger
+}
+
+// maxInFlight bounds the requests under way, requestTimeout each of them.
+const (
+	maxInFlight    = 8
+	requestTimeout = 10 * time.Second
+)
+
+// handler answers requests.
+type handler struct {
+	Options
+	mux   *http.ServeMux
+	slots chan struct{}
+}
+
+// New returns the handler of everything under PathPrefix.
+func New(o Options) (http.Handler, error) {
+	if o.Source == nil || o.Logger == nil || len(o.States) == 0 {
+		return nil, errors.New("web: Source, Logger and States are required")
+	}
+	h := &handler{Options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxInFlight)}
+	h.mux.HandleFunc("/api/v1/locks", h.answer(h.locks))
+	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.forced))
+	h.mux.HandleFunc("/api/v1/status", h.answer(h.status))
+	h.mux.HandleFunc("/", h.answer(func(*http.Request) (any, error) { return nil, notFound() }))
+	return h, nil
+}
+
+// Paths of single locks. Their names may hold what a ServeMux would clean away.
+const (
+	apiLock  = "/api/v1/locks/"
+	pageLock = "/locks/"
+)
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	secure(w.Header())
+	path, ok := strings.CutPrefix(r.URL.EscapedPath(), h.PathPrefix)
+	switch {
+	case !ok, path != "" && path[0] != '/':
+		h.fail(w, r, notFound())
+	case strings.HasPrefix(path, apiLock):
+		h.answer(func(r *http.Request) (any, error) { return h.lock(r, path[len(apiLock):]) })(w, r)
+	case strings.HasPrefix(path, pageLock):
+		// The links that alerts carry: to people this is the lock.
+		redirect(w, h.PathPrefix+apiLock+path[len(pageLock):])
+	case path == "" || path == "/":
+		redirect(w, h.PathPrefix+"/api/v1/status")
+	default:
+		http.StripPrefix(h.PathPrefix, h.mux).ServeHTTP(w, r)
+	}
+}
+
+// redirect sends to a path of our own.
+func redirect(w http.ResponseWriter, path string) {
+	w.Header().Set("Location", path)
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}
+
+// secure keeps browsers from making anything of an answer but what it is.
+func secure(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+}
+
+// answer makes a handler of what returns a value to be sent as JSON.
+func (h *handler) answer(get func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			h.fail(w, r, &statusError{http.StatusMethodNotAllowed, "the API is read-only: only GET and HEAD are allowed"})
+			return
+		}
+		select {
+		case h.slots <- struct{}{}:
+			defer func() { <-h.slots }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests are under way, try again"})
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+		defer cancel()
+		body, err := get(r.WithContext(ctx))
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		h.send(w, http.StatusOK, body)
+	}
+}
+
+func (h *handler) send(w http.ResponseWriter, status int, body any) {
+	text, err := json.MarshalIndent(body, "", "  ")
+	if err != nil {
+		h.Logger.Error("cannot encode an answer", "error", err)
+		status, text = http.StatusInternalServerError, []byte(`{"error": "cannot encode the answer"}`)
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // who went away needs no answer
+}

@@ -1,0 +1,132 @@
+package web
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Sizes of a page.
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+)
+
+func (h *handler) locks(r *http.Request) (any, error) {
+	q, err := h.query(r)
+	if err != nil {
+		return nil, err
+	}
+	locks, last, err := h.Source.Locks(r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	page := api.LockPage{Locks: locks}
+	if last != "" {
+		// A name may hold what JSON cannot.
+		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last))
+	}
+	return page, nil
+}
+
+// query reads state, q, hostname, limit and after, and refuses what it does not
+// know: a misspelt filter would show too much.
+func (h *handler) query(r *http.Request) (Query, error) {
+	values, err := known(r, "state", "q", "hostname", "limit", "after")
+	if err != nil {
+		return Query{}, err
+	}
+	q := Query{Contains: values.Get("q"), Hostname: values.Get("hostname")}
+	if q.Limit, err = limit(values); err != nil {
+		return Query{}, err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(values.Get("after"))
+	if err != nil {
+		return Query{}, badRequest(fmt.Sprintf("after: %q is no cursor that next gave", clip(values.Get("after"))))
+	}
+	q.After = string(after)
+	for _, list := range values["state"] {
+		for state := range strings.SplitSeq(list, ",") {
+			if state = strings.TrimSpace(state); state == "" {
+				continue
+			}
+			if !slices.Contains(h.States, state) {
+				return Query{}, badRequest(fmt.Sprintf("state: %q is none of %s", clip(state), strings.Join(h.States, ", ")))
+			}
+			q.States = append(q.States, state)
+		}
+	}
+	return q, nil
+}
+
+func known(r *http.Request, names ...string) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query string cannot be read")
+	}
+	for name := range values {
+		if !slices.Contains(names, name) {
+			return nil, badRequest(fmt.Sprintf("%q is no parameter; there are %s", clip(name), strings.Join(names, ", ")))
+		}
+	}
+	return values, nil
+}
+
+func limit(values url.Values) (int, error) {
+	text := values.Get("limit")
+	if text == "" {
+		return defaultLimit, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxLimit {
+		return 0, badRequest(fmt.Sprintf("limit: must be 1 to %d, not %q", maxLimit, clip(text)))
+	}
+	return n, nil
+}
+
+// lock answers for one name, given as it stands in the path: with its slashes
+// plain or escaped.
+func (h *handler) lock(r *http.Request, escaped string) (any, error) {
+	if _, err := known(r); err != nil {
+		return nil, err
+	}
+	name, err := url.PathUnescape(escaped)
+	if err == nil {
+		err = lock.ValidateName(name)
+	}
+	if err != nil {
+		return nil, badRequest(err.Error())
+	}
+	return h.Source.Lock(r.Context(), name)
+}
+
+func (h *handler) forced(r *http.Request) (any, error) {
+	values, err := known(r, "limit")
+	if err != nil {
+		return nil, err
+	}
+	most, err := limit(values)
+	if err != nil {
+		return nil, err
+	}
+	return api.ForcedList{Forced: h.Source.Forced(most)}, nil
+}
+
+func (h *handler) status(r *http.Request) (any, error) {
+	if _, err := known(r); err != nil {
+		return nil, err
+	}
+	return h.Source.Status(r.Context())
+}
+
+// clip bounds what is repeated of a request.
+func clip(text string) string { return lock.Clip([]byte(text), 200) }
+
+func errorBody(err error) api.Error { return api.Error{Error: lock.Clip([]byte(err.Error()), 1000)} }
