@@ -17,7 +17,9 @@ import (
 var forms = map[string]func(h *house){
 	"range":  func(*house) {},
 	"nested": func(h *house) { h.expired("a/nested", "a/i") },
-	"large":  func(h *house) { h.put("a", map[string]string{"backtrace": string(make([]byte, 64<<10))}) },
+	// Between these two lies no key of the lock, until "j" comes.
+	"empty gap": func(h *house) { h.expired("a/i", "a/k") },
+	"large":     func(h *house) { h.put("a", map[string]string{"backtrace": string(make([]byte, 64<<10))}) },
 	"crowd": func(h *house) {
 		h.crowd("a/z%04d", 1_100)
 	},
@@ -32,7 +34,8 @@ var forms = map[string]func(h *house){
 var changes = map[string]struct {
 	change func(h *house)
 	left   int
-	// except names the forms that are documented not to notice.
+	// except names the forms that are documented not to notice: a new unknown key
+	// between more nested names than a transaction can guard.
 	except []string
 }{
 	"renewed": {left: 5, change: func(h *house) {
@@ -84,10 +87,10 @@ func (h *house) release(name string) {
 func TestS1_NothingIsRemovedThatChangedAfterTheVerdict(t *testing.T) {
 	for form, prepare := range forms {
 		for change, c := range changes {
+			if slices.Contains(c.except, form) {
+				continue
+			}
 			t.Run(form+"/"+change, func(t *testing.T) {
-				if slices.Contains(c.except, form) {
-					t.Skip("documented: a new unknown key between more nested names than a transaction can guard")
-				}
 				h := newHouse(t, sharedClient(t))
 				h.expired("a")
 				prepare(h)
