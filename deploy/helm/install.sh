@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# install.sh: installs each value set of ci/ on a real Kubernetes API server, upgrades it, and removes it again. The API server runs without
+# nodes, so no pod starts: what it shows is that the server takes every object, defaults and admission included, and that the pods meet
+# the Pod Security Standard "restricted". It needs go, openssl, curl, python3, and what check.sh has built.
+set -euo pipefail
+cd "$(dirname "$0")"
+chart=$PWD/unlocker root=$(cd ../.. && pwd)
+tools=${UNLOCKER_TOOLS:-$HOME/.cache/unlocker-tools}
+etcd=${UNLOCKER_E2E_CACHE:-$HOME/.cache/unlocker-e2e}
+helm=$tools/helm-4.3.1 kubernetes=1.36.3 operator=0.85.0
+work=$(mktemp -d)
+pids=()
+stop() {
+  # Nothing of theirs is to be kept, and without etcd the API server takes long to end.
+  for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+  wait 2>/dev/null || true
+  rm -rf "$work"
+}
+trap stop EXIT
+
+step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
+die() { printf 'install.sh: %s\n' "$*" >&2; tail -5 "$work"/*.log >&2 2>/dev/null || true; exit 1; }
+
+# The module of Kubernetes replaces its parts by folders that only its repository has: they are published as v0 of the same release.
+build_apiserver() {
+  [ -x "$tools/kube-apiserver-$kubernetes" ] && return
+  echo "building kube-apiserver $kubernetes"
+  mkdir "$work/module"
+  (
+    cd "$work/module"
+    export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
+    go mod init install.test/apiserver 2>/dev/null
+    go mod download "k8s.io/kubernetes@v$kubernetes"
+    theirs=$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/v$kubernetes.mod
+    {
+      echo 'module install.test/apiserver'
+      grep -E '^(go|godebug) ' "$theirs"
+      sed -n '/^godebug ($/,/^)$/p' "$theirs"
+      echo "require k8s.io/kubernetes v$kubernetes"
+      sed -nE "s|^[[:space:]]+(k8s.io/[a-z-]+) => .*|replace \1 => \1 v0.${kubernetes#1.}|p" "$theirs"
+    } >go.mod
+    printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' >tools.go
+    go mod tidy -e >/dev/null 2>&1
+    go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$kubernetes" -o "$work/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
+  )
+  mv "$work/kube-apiserver" "$tools/kube-apiserver-$kubernetes"
+}
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+certificate() { # NAME SUBJECT
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "$2" -addext 'subjectAltName=IP:127.0.0.1' \
+    -addext 'basicConstraints=critical,CA:TRUE' -keyout "$work/$1.key" -out "$work/$1.crt" 2>/dev/null
+}
+
+# api METHOD PATH [FILE [TYPE]] prints the answer, and fails where the server refuses.
+api() {
+  local body=()
+  [ $# -lt 3 ] || body=(-H "Content-Type: ${4:-application/json}" --data-binary "@$3")
+  curl -sS --fail-with-body --cacert "$work/server.crt" --cert "$work/admin.crt" --key "$work/admin.key" -X "$1" "${body[@]}" "$server$2"
+}
+
+step "etcd and kube-apiserver $kubernetes"
+[ -x "$helm" ] || die "$helm is missing: run check.sh first"
+"$root/e2e/etcd.sh" 3.7.3 "$etcd"
+build_apiserver
+peer=$(free_port) client=$(free_port) port=$(free_port)
+server=https://127.0.0.1:$port
+"$etcd/etcd-3.7.3" --data-dir "$work/etcd" --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
+  --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
+  --initial-cluster "default=http://127.0.0.1:$peer" >"$work/etcd.log" 2>&1 &
+pids+=($!)
+certificate server /CN=server
+certificate admin /O=system:masters/CN=admin
+openssl genrsa -out "$work/sa.key" 2048 2>/dev/null
+"$tools/kube-apiserver-$kubernetes" --etcd-servers "http://127.0.0.1:$client" --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port "$port" \
+  --endpoint-reconciler-type none --service-cluster-ip-range 10.0.0.0/24 --authorization-mode RBAC \
+  --client-ca-file "$work/admin.crt" --tls-cert-file "$work/server.crt" --tls-private-key-file "$work/server.key" --cert-dir "$work/certs" \
+  --service-account-key-file "$work/sa.key" --service-account-signing-key-file "$work/sa.key" \
+  --service-account-issuer https://kubernetes.default.svc >"$work/apiserver.log" 2>&1 &
+pids+=($!)
+for _ in $(seq 240); do
+  [ "$(api GET /readyz 2>/dev/null)" = ok ] && break
+  sleep 0.25
+done
+[ "$(api GET /readyz 2>/dev/null)" = ok ] || die "kube-apiserver does not become ready"
+cat >"$work/kubeconfig" <<K
+apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "$server", certificate-authority: "$work/server.crt"}}]
+users: [{name: admin, user: {client-certificate: "$work/admin.crt", client-key: "$work/admin.key"}}]
+contexts: [{name: test, context: {cluster: test, user: admin}}]
+current-context: test
+K
+export KUBECONFIG=$work/kubeconfig HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
+
+step "the Prometheus operator's resources"
+crds=$(cd "$work" && GOFLAGS=-mod=mod GOWORK=off go mod download -json "github.com/prometheus-operator/prometheus-operator@v$operator" |
+  python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')/jsonnet/prometheus-operator
+for crd in servicemonitors prometheusrules; do
+  api POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions "$crds/$crd-crd.json" >/dev/null || die "$crd"
+done
+for _ in $(seq 120); do
+  api GET /apis/monitoring.coreos.com/v1/servicemonitors >/dev/null 2>&1 && api GET /apis/monitoring.coreos.com/v1/prometheusrules >/dev/null 2>&1 && break
+  sleep 0.25
+done
+
+# pod SET: the pod that the Deployment would make, through admission, without making it.
+pod() {
+  api GET "/apis/apps/v1/namespaces/$1/deployments" | python3 -c '
+import json, sys
+d = json.load(sys.stdin)["items"]
+assert len(d) == 1, d
+t = d[0]["spec"]["template"]
+t["metadata"]["name"] = "pod"
+print(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": t["metadata"], "spec": t["spec"]}))' >"$work/pod.json"
+  api POST "/api/v1/namespaces/$1/pods?dryRun=All" "$work/pod.json"
+}
+
+namespace() { # NAME [LABELS]
+  printf '{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "%s", "labels": {%s}}}' "$1" "${2:-}" >"$work/namespace.json"
+  api POST /api/v1/namespaces "$work/namespace.json" >/dev/null
+  # Its controller does not run here.
+  echo '{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}' >"$work/account.json"
+  api POST "/api/v1/namespaces/$1/serviceaccounts" "$work/account.json" >/dev/null
+}
+
+namespace monitoring # where one of the value sets wants its monitoring to lie
+for values in "$chart"/ci/*-values.yaml; do
+  set=ci-$(basename "$values" -values.yaml)
+  step "$set"
+  namespace "$set" '"pod-security.kubernetes.io/enforce": "restricted"'
+  "$helm" install unlocker "$chart" --namespace "$set" --values "$values" >"$work/$set.txt" 2>"$work/helm.log" || die "install: $(cat "$work/helm.log")"
+  grep -E '^(STATUS|REVISION):' "$work/$set.txt"
+  pod "$set" >"$work/answer" || die "the pod is refused: $(cat "$work/answer")"
+  "$helm" upgrade unlocker "$chart" --namespace "$set" --values "$values" --set config.log.format=logfmt >/dev/null 2>"$work/helm.log" || die "upgrade: $(cat "$work/helm.log")"
+  "$helm" get manifest unlocker --namespace "$set" | grep -E '^kind:' | sort | uniq -c
+  "$helm" uninstall unlocker --namespace "$set" >/dev/null 2>"$work/helm.log" || die "uninstall: $(cat "$work/helm.log")"
+done
+
+step "a pod that may gain privileges is refused here"
+# Or the namespaces would enforce nothing.
+python3 - "$work/pod.json" <<'P'
+import json, sys
+p = json.load(open(sys.argv[1]))
+p["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+p["spec"]["serviceAccountName"] = p["spec"]["serviceAccount"] = "default"  # the chart's is gone again
+json.dump(p, open(sys.argv[1], "w"))
+P
+if api POST "/api/v1/namespaces/$set/pods?dryRun=All" "$work/pod.json" >"$work/answer"; then die "it is accepted"; fi
+grep -o 'violates PodSecurity[^"]*' "$work/answer" | head -1 || die "refused for another reason: $(cat "$work/answer")"
+
+step "done"

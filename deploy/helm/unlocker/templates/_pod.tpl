@@ -1,0 +1,158 @@
+{{/* The daemon's container, all but its name. */}}
+{{- define "unlocker.container" -}}
+image: {{ include "unlocker.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args:
+  - serve
+  - --config=/etc/unlocker/unlocker.yaml
+  {{- with .Values.extraArgs }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+env:
+  {{- include "unlocker.memoryEnv" . | nindent 2 }}
+  {{- with include "unlocker.etcdEnv" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+ports:
+  - name: ops
+    containerPort: {{ .Values.ops.port }}
+    protocol: TCP
+  {{- if .Values.web.enabled }}
+  - name: web
+    containerPort: {{ .Values.web.port }}
+    protocol: TCP
+  {{- end }}
+livenessProbe:
+  {{- include "unlocker.probe" (list . "/livez") | nindent 2 }}
+  {{- toYaml .Values.livenessProbe | nindent 2 }}
+readinessProbe:
+  {{- include "unlocker.probe" (list . "/readyz") | nindent 2 }}
+  {{- toYaml .Values.readinessProbe | nindent 2 }}
+{{- with .Values.preStopSleepSeconds }}
+lifecycle:
+  preStop:
+    sleep:
+      seconds: {{ . }}
+{{- end }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+volumeMounts:
+  {{- include "unlocker.volumeMounts" . | nindent 2 }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "unlocker.probe" -}}
+{{- $root := index . 0 -}}
+{{- if eq $root.Values.ops.probe "tcp" -}}
+tcpSocket:
+  port: ops
+{{- else -}}
+httpGet:
+  path: {{ index . 1 }}
+  port: ops
+  scheme: {{ upper $root.Values.ops.scheme }}
+{{- end -}}
+{{- end -}}
+
+{{/* MEMORY_LIMIT_MIB counts in 1,048,576 bytes and GOMEMLIMIT in 1,000,000: that leaves 4.6 % of the limit to what the Go runtime does not count. */}}
+{{- define "unlocker.memoryEnv" -}}
+{{- if .Values.goMemLimit -}}
+- name: GOMEMLIMIT
+  value: {{ .Values.goMemLimit | quote }}
+{{- else -}}
+- name: MEMORY_LIMIT_MIB
+  valueFrom:
+    resourceFieldRef:
+      containerName: unlocker
+      resource: limits.memory
+      divisor: 1Mi
+- name: GOMEMLIMIT
+  value: $(MEMORY_LIMIT_MIB)000000B
+{{- end }}
+{{- end -}}
+
+{{- define "unlocker.etcdEnv" -}}
+{{- with .Values.etcd.auth -}}
+{{- if and .existingSecret .usernameKey -}}
+- name: UNLOCKER_ETCD_USERNAME
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .usernameKey | quote }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "unlocker.volumeMounts" -}}
+- name: config
+  mountPath: /etc/unlocker
+  readOnly: true
+{{- if .Values.etcd.tls.existingSecret }}
+- name: etcd-tls
+  mountPath: {{ include "unlocker.etcdTLSDir" . }}
+  readOnly: true
+{{- end }}
+{{- if .Values.etcd.auth.existingSecret }}
+- name: etcd-auth
+  mountPath: {{ include "unlocker.etcdAuthDir" . }}
+  readOnly: true
+{{- end }}
+{{- range $name := list "ops" "web" }}
+{{- if (get $.Values $name).webConfig.existingSecret }}
+- name: {{ $name }}-listener
+  mountPath: {{ include "unlocker.webConfigDir" $name }}
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Modes are decimal, as YAML 1.1 and 1.2 disagree on octal ones: 288 is 0440. */}}
+{{- define "unlocker.volumes" -}}
+- name: config
+  configMap:
+    name: {{ include "unlocker.fullname" . }}
+{{- with .Values.etcd.tls.existingSecret }}
+- name: etcd-tls
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 288
+{{- end }}
+{{- with .Values.etcd.auth }}
+{{- if .existingSecret }}
+- name: etcd-auth
+  secret:
+    secretName: {{ .existingSecret | quote }}
+    defaultMode: 288
+    items:
+      - key: {{ .passwordKey | quote }}
+        path: {{ .passwordKey | quote }}
+{{- end }}
+{{- end }}
+{{- range $name := list "ops" "web" }}
+{{- with (get $.Values $name).webConfig }}
+{{- if .existingSecret }}
+- name: {{ $name }}-listener
+  projected:
+    defaultMode: 288
+    sources:
+      - secret:
+          name: {{ .existingSecret | quote }}
+      {{- if .tlsSecret }}
+      - secret:
+          name: {{ .tlsSecret | quote }}
+      {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
