@@ -37,6 +37,12 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// exitCode is the error of a command that has said itself what happened, and ends
+// with a code of its own.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
 // run executes the command line and turns its error into an exit code.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
 	completeTree(root)
@@ -44,6 +50,9 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if code := exitCode(0); errors.As(err, &code) {
+		return int(code)
 	}
 	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %v\n", err)
 	if errors.As(err, new(usageError)) {
@@ -73,7 +82,7 @@ the environment, the environment over the file, the file over the default.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServe(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newList(), newShow(), newUnlock(), newCheck(), newConfig(), newVersion())
 	return root
 }
 

@@ -54,6 +54,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"config check --reaper-mode brave": "reaper.mode",
 		"config check --etcd-username u":   "etcd.username",
 		"serve --ops-listen 9480":          "ops.listen",
+		"serve --web-listen 9481":          "web.listen",
+		"serve --web-path-prefix x/":       "web.path_prefix",
 		"serve --log-level loud":           "log.level",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -79,7 +81,7 @@ func TestEnvironmentIsNamed(t *testing.T) {
 // What fails although the command line is right is not the caller's error.
 func TestServeFails(t *testing.T) {
 	t.Chdir(t.TempDir())
-	code, _, stderr := call(t, t.Context(), "serve", "--ops-listen=127.0.0.1:0", "--ops-web-config-file=absent")
+	code, _, stderr := call(t, t.Context(), "serve", "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0", "--ops-web-config-file=absent")
 	require.Equal(t, exitFailure, code)
 	require.Contains(t, stderr, "unlocker: ops.web_config_file: open absent")
 }
@@ -89,7 +91,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	for _, format := range []string{"json", "logfmt"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		code, stdout, stderr := call(t, ctx, "serve", "--ops-listen=127.0.0.1:0", "--etcd-endpoints=127.0.0.1:1", "--log-format="+format)
+		code, stdout, stderr := call(t, ctx, "serve", "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0", "--etcd-endpoints=127.0.0.1:1", "--log-format="+format)
 		require.Equal(t, exitOK, code, stderr)
 		require.Empty(t, stdout)
 		require.Contains(t, stderr, map[string]string{"json": `"msg":"stopped"`, "logfmt": "msg=stopped"}[format])

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -125,6 +126,8 @@ func (a *App) newClient() error {
 		TLS: etcd.TLS{
 			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ServerName: c.TLS.ServerName,
 		},
+		// Candidates in the election lie below its key and a slash.
+		Needs:      []etcd.Need{etcd.ReadWrite(a.config.Prefix), etcd.ReadWrite(strings.TrimSuffix(a.config.ElectionKey(), "/") + "/")},
 		Logger:     a.logger,
 		Registerer: a.registry,
 	})

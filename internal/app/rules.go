@@ -77,6 +77,7 @@ func (a *App) signals() reaper.Signals {
 		Connected: seen.Connected,
 		Sign:      seen.Progress,
 		Probed:    probed.OK,
+		ProbeErr:  probed.Err,
 		Alarms:    probed.Alarms,
 		Overdue:   a.probe.Overdue(),
 	}

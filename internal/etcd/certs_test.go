@@ -43,8 +43,8 @@ func (c *ca) file(t *testing.T, dir string) string {
 	return writePEM(t, filepath.Join(dir, c.name+"-ca.pem"), "CERTIFICATE", c.cert.Raw)
 }
 
-// issue writes a pair for 127.0.0.1, also called etcd.example, good for servers and clients, over an earlier one
-// of the same name.
+// issue writes a pair for 127.0.0.1, also called etcd.example, good for servers and
+// clients and for an hour, over an earlier one of the same name.
 func (c *ca) issue(t *testing.T, dir, commonName string) pair {
 	t.Helper()
 	return c.issueTo(t, filepath.Join(dir, commonName), commonName)
@@ -52,7 +52,13 @@ func (c *ca) issue(t *testing.T, dir, commonName string) pair {
 
 func (c *ca) issueTo(t *testing.T, path, commonName string) pair {
 	t.Helper()
+	return c.issueUntil(t, path, commonName, time.Now().Add(time.Hour))
+}
+
+func (c *ca) issueUntil(t *testing.T, path, commonName string, end time.Time) pair {
+	t.Helper()
 	template := template(commonName)
+	template.NotAfter = end
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	template.DNSNames = []string{"etcd.example"}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}

@@ -4,7 +4,8 @@
 // Guaranteed: New neither waits for etcd nor fails because it is absent, and the client
 // recovers by itself when etcd comes (back). No unary call is without an end. A request
 // that may write is sent again by the client only where etcd has certainly not executed
-// it; an outcome nobody knows reaches the caller as an error.
+// it; an outcome nobody knows reaches the caller as an error. A refusal for want of a
+// permission or of a user says which, and is the error it was to errors.Is and status.
 //
 // Not guaranteed: an end to streams (Watch, GetStream, keepalives), which live as long
 // as their context; and not an established watch after the auth token has expired: a new
@@ -52,6 +53,8 @@ type Options struct {
 	// login, so a rotated secret needs no restart.
 	Password, PasswordFile string
 	TLS                    TLS
+	// Needs are named by the error where etcd denies one of them.
+	Needs []Need
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
 	// Registerer gets the grpc_client_* metrics; nil turns them off. Two clients cannot
@@ -62,6 +65,7 @@ type Options struct {
 // Client is a clientv3.Client made by New. It is safe for concurrent use.
 type Client struct {
 	*clientv3.Client
+	expiries   expiries
 	unregister func()
 }
 
@@ -79,7 +83,7 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := newMetrics()
+	metrics, mender := newMetrics(), newMender(o)
 	unregister := func() {}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(metrics); err != nil {
@@ -108,14 +112,15 @@ func New(o Options) (*Client, error) {
 		Password:           login.initial,
 		MaxUnaryRetries:    maxAttempts,
 		Logger:             newZap(o.Logger),
-		DialOptions:        dialOptions(o, login, metrics),
+		DialOptions:        dialOptions(o, login, mender, metrics),
 	})
 	if err != nil {
 		unregister()
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	login.begin()
-	return &Client{Client: cli, unregister: unregister}, nil
+	mender.install(cli)
+	return &Client{Client: cli, expiries: newExpiries(o.TLS), unregister: unregister}, nil
 }
 
 // Close ends all calls, watches and leases' keepalives of the client and takes its
@@ -127,13 +132,13 @@ func (c *Client) Close() error {
 
 // dialOptions chains our interceptors behind etcd's own: grpc.WithUnaryInterceptor would
 // replace etcd's, and with it the renewal of expired tokens. So each attempt passes ours.
-func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOption {
+func dialOptions(o Options, l *login, mend *mender, m *grpcprom.ClientMetrics) []grpc.DialOption {
 	reconnect := backoff.DefaultConfig
 	reconnect.MaxDelay = maxReconnectDelay
 	opts := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
 		grpc.WithChainUnaryInterceptor(bound(o.RequestTimeout), l.intercept, m.UnaryClientInterceptor()),
-		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
+		grpc.WithChainStreamInterceptor(mend.stream, m.StreamClientInterceptor()),
 	}
 	if o.TLS.ServerName != "" {
 		// gRPC verifies against the name clientv3's resolver gives each address, the

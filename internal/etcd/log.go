@@ -4,19 +4,52 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// retryMessage begins etcd's warning about each failed attempt, a line per call while
-// etcd is away. The error reaches the caller, who logs it: here it is for debugging.
-const retryMessage = "retrying of unary invoker failed"
+// perAttempt tells etcd's warnings about each failed attempt at a call, a line or two per
+// call while etcd is away or refuses us. The error reaches the caller, who logs it: here
+// it is for debugging.
+func perAttempt(message string) bool {
+	for _, start := range []string{
+		"retrying of unary invoker failed",
+		"retry failed to fetch new auth token",
+		"retrying RecvMsg",
+		"clientv3/retry_interceptor: getToken failed",
+		"streamer failed to create ClientStream",
+		"failed reestablishStreamAndResendBuffer",
+	} {
+		if strings.HasPrefix(message, start) {
+			return true
+		}
+	}
+	return false
+}
 
 // newZap gives the etcd client a logger that writes to lg. gRPC's own, global logger is
 // left alone.
 func newZap(lg *slog.Logger) *zap.Logger {
 	return zap.New(&slogCore{handler: lg.With("component", "etcd_client").Handler()})
+}
+
+// seldom lets a warning through once a minute: a connection is tried every few seconds.
+type seldom struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (s *seldom) due(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.last.IsZero() && now.Sub(s.last) < time.Minute {
+		return false
+	}
+	s.last = now
+	return true
 }
 
 // slogCore is a zapcore.Core on a slog.Handler: time, message and fields carry over,
@@ -32,7 +65,7 @@ func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if strings.HasPrefix(e.Message, retryMessage) {
+	if perAttempt(e.Message) {
 		e.Level = zapcore.DebugLevel
 	}
 	if !c.Enabled(e.Level) {

@@ -16,6 +16,8 @@ func TestNewRefuses(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 	a, b := newCA(t, "a"), newCA(t, "b")
 	pair, other := a.issue(t, dir, "one"), b.issue(t, dir, "two")
+	mixed := filepath.Join(dir, "mixed.pem")
+	concat(t, mixed, pair.cert, pair.key)
 
 	for name, tt := range map[string]struct {
 		edit func(*Options)
@@ -36,6 +38,7 @@ func TestNewRefuses(t *testing.T) {
 		"no password file":   {func(o *Options) { o.Username, o.PasswordFile = "u", missing }, "etcd.password_file: open " + missing + ": no such file or directory"},
 		"no ca file":         {func(o *Options) { o.TLS.CAFile = missing }, "etcd.tls.ca_file: open " + missing + ": no such file or directory"},
 		"ca without a cert":  {func(o *Options) { o.TLS.CAFile = empty }, "etcd.tls.ca_file: no certificate in " + empty},
+		"key among the cas":  {func(o *Options) { o.TLS.CAFile = mixed }, "etcd.tls.ca_file: " + mixed + ": block 2 is no certificate: x509: malformed tbs certificate"},
 		"cert without key":   {func(o *Options) { o.TLS.CertFile = pair.cert }, "etcd.tls.cert_file and etcd.tls.key_file need each other"},
 		"no cert file":       {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = missing, pair.key }, "etcd.tls.cert_file: open " + missing + ": no such file or directory"},
 		"no key file":        {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, missing }, "etcd.tls.key_file: open " + missing + ": no such file or directory"},

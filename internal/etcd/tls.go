@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 )
@@ -46,15 +48,35 @@ func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 	}
 	if t.CertFile == "" {
 		cfg.GetClientCertificate = noClientCertificate(lg)
+	} else {
+		cfg.GetClientCertificate = t.noteExpiry(cfg.GetClientCertificate, lg)
 	}
 	return cfg, nil
 }
 
+// noteExpiry says so when an expired certificate is shown: the server refuses it with
+// an alert at best, and nothing else tells which side's certificate is meant.
+func (t TLS) noteExpiry(read clientCertificate, lg *slog.Logger) clientCertificate {
+	var told seldom
+	return func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		c, err := read(info)
+		if err == nil && c.Leaf != nil && time.Now().After(c.Leaf.NotAfter) && told.due(time.Now()) {
+			lg.Warn("the client certificate of etcd.tls.cert_file has expired", "file", t.CertFile, "not_after", c.Leaf.NotAfter)
+		}
+		return c, err
+	}
+}
+
+type clientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
+
 // noClientCertificate goes on without one, which some servers allow. It says so, since
 // those that do not may just hang up: all that gRPC tells is often a broken pipe.
-func noClientCertificate(lg *slog.Logger) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+func noClientCertificate(lg *slog.Logger) clientCertificate {
+	var told seldom
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		lg.Warn("etcd asks for a client certificate and etcd.tls.cert_file is not set")
+		if told.due(time.Now()) {
+			lg.Warn("etcd asks for a client certificate and etcd.tls.cert_file is not set")
+		}
 		return &tls.Certificate{}, nil
 	}
 }
@@ -63,14 +85,22 @@ func (t TLS) checkCA() error {
 	if t.CAFile == "" {
 		return nil
 	}
-	pem, err := os.ReadFile(t.CAFile)
+	content, err := os.ReadFile(t.CAFile)
 	if err != nil {
 		return fmt.Errorf("etcd.tls.ca_file: %w", err)
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+	if !x509.NewCertPool().AppendCertsFromPEM(content) {
 		return fmt.Errorf("etcd.tls.ca_file: no certificate in %s", t.CAFile)
 	}
-	return nil
+	for n := 1; ; n++ {
+		var block *pem.Block
+		if block, content = pem.Decode(content); block == nil {
+			return nil
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is no certificate: %w", t.CAFile, n, err)
+		}
+	}
 }
 
 func (t TLS) checkPair() error {

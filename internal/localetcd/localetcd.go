@@ -48,6 +48,9 @@ type Options struct {
 	MaxTxnOps, MaxRequestBytes uint
 	// AuthTokenTTL is the life of a simple auth token, in whole seconds; 0 is 300 s.
 	AuthTokenTTL time.Duration
+	// AuthToken is etcd's --auth-token; "" is "simple". Its other kind, jwt, has tokens
+	// that end after their time however much they are used.
+	AuthToken string
 	// ProgressInterval is the server's own progress notice for WithProgressNotify
 	// watches; 0 is ten minutes.
 	ProgressInterval time.Duration

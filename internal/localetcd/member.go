@@ -1,6 +1,7 @@
 package localetcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -107,6 +108,7 @@ func (m *member) config() *embed.Config {
 	cfg.BcryptCost = 4 // the lowest: tests of authentication need not burn CPU
 	cfg.QuotaBackendBytes = o.QuotaBackendBytes
 	cfg.WatchProgressNotifyInterval = o.ProgressInterval
+	cfg.AuthToken = cmp.Or(o.AuthToken, cfg.AuthToken)
 	override(&cfg.MaxTxnOps, o.MaxTxnOps)
 	override(&cfg.MaxRequestBytes, o.MaxRequestBytes)
 	override(&cfg.AuthTokenTTL, uint(o.AuthTokenTTL/time.Second))

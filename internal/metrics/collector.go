@@ -25,6 +25,9 @@ type Snapshot struct {
 	Probe scan.ProbeStatus
 	// Leader: this replica acts first.
 	Leader bool
+	// Certificates are the ends of the client's certificates, by their label; zero
+	// where a file cannot be read.
+	Certificates map[string]time.Time
 }
 
 // Source gives snapshots.

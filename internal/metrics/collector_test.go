@@ -41,6 +41,9 @@ func full() Snapshot {
 		Holds:  map[reaper.Hold]reaper.HoldStatus{reaper.HoldAlarm: {Since: noon}, reaper.HoldStorm: {Since: noon}},
 		Probe:  scan.ProbeStatus{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
+		Certificates: map[string]time.Time{
+			"etcd_ca": time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC), "etcd_client": noon.Add(time.Second / 2),
+		},
 	}
 }
 
@@ -118,6 +121,12 @@ func TestExposition(t *testing.T) {
 			unlocker_watch_restarts_total{reason="stalled"} 2
 			unlocker_watch_restarts_total{reason="timeout"} 0
 			unlocker_watch_restarts_total{reason="unavailable"} 0`},
+		{"certificates, one for ever", full(), 500, []string{"unlocker_certificate_"}, `
+			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_ca"} 253402300799
+			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 1700000000`},
+		{"no certificates", Snapshot{}, 500, []string{"unlocker_certificate_"}, ``},
+		{"a certificate that cannot be read", Snapshot{Certificates: map[string]time.Time{"etcd_client": {}}}, 500,
+			[]string{"unlocker_certificate_"}, `unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 0`},
 		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []lock.Lock{
 			makeLock("a", fields{"auto_unlock_at": "1700000001"}),
 		}}}, 500, perLock(), `

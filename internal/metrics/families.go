@@ -77,13 +77,15 @@ func families() []family {
 		releases, "by")
 
 	add("unlocker_clock_offset_seconds", gauge, "Our clock minus the median of the owners' hosts; 0 while fewer than three are known.",
-		one(ownOffset))
+		one(func(v *view) float64 { return v.OwnOffset().Seconds() }))
 	add("unlocker_host_clock_offset_seconds", gauge, "The clock of an owner's host minus ours, for hosts beyond the tolerance, the worst first.",
 		hostOffsets, "hostname")
 
 	add("unlocker_etcd_up", gauge, "Whether the newest probe of etcd was answered and the watch is up.",
 		one(func(v *view) float64 { return boolean(v.Scan.Connected && v.Probe.OK) }))
 	add("unlocker_etcd_alarm", gauge, "Whether etcd has raised an alarm, by alarm.", alarms, "alarm")
+	add("unlocker_certificate_expiry_timestamp_seconds", gauge, "When the certificates of a file for connections to etcd expire, the first of them; 0 where it cannot be read.",
+		certificates, "certificate")
 	add("unlocker_etcd_revision", gauge, "The newest revision of etcd that was seen.",
 		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
 	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last showed an event or a progress notice; 0 for never.",
@@ -110,15 +112,28 @@ func alarms(v *view, e emit) {
 	}
 }
 
+// certificates does not use seconds: certificates that are never to expire end in the
+// year 9999, beyond what nanoseconds can count.
+func certificates(v *view, e emit) {
+	for name, end := range v.Certificates {
+		if end.IsZero() {
+			end = time.Unix(0, 0)
+		}
+		e(float64(end.Unix()), name)
+	}
+}
+
 // medianOf is the number of hosts from which on their median says something
 // about our own clock.
 const medianOf = 3
 
-func ownOffset(v *view) float64 {
-	if v.Table.Clocks.Hosts < medianOf {
+// OwnOffset is our clock minus the median of the owners' hosts, 0 while fewer
+// than three are known.
+func (s *Snapshot) OwnOffset() time.Duration {
+	if s.Table.Clocks.Hosts < medianOf {
 		return 0
 	}
-	return -v.Table.Clocks.Median.Seconds()
+	return -s.Table.Clocks.Median
 }
 
 func hostOffsets(v *view, e emit) {

@@ -3,6 +3,8 @@ package reaper
 import (
 	"strings"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
 // Hold is a reason why no lock is removed automatically.
@@ -33,9 +35,11 @@ type Signals struct {
 	// Connected: a watch is up; Sign is when it last showed a sign of life.
 	Connected bool
 	Sign      time.Time
-	// Probed: the newest probe was answered. Alarms are those that etcd raised.
-	Probed bool
-	Alarms []string
+	// Probed: the newest probe was answered; ProbeErr is why not. Alarms are those
+	// that etcd raised.
+	Probed   bool
+	ProbeErr error
+	Alarms   []string
 	// Overdue: owners may be unable to renew at this moment.
 	Overdue bool
 }
@@ -119,6 +123,9 @@ func (h *holdState) listing(now time.Time, s Signals, holds map[Hold]string) {
 	}
 }
 
+// maxReason bounds what is repeated of an error.
+const maxReason = 500
+
 // apart tells why renewals may not reach etcd, or not be seen by us; "" if they
 // do.
 func apart(now time.Time, s Signals, freshness time.Duration) string {
@@ -127,6 +134,8 @@ func apart(now time.Time, s Signals, freshness time.Duration) string {
 		return "the watch is down"
 	case now.Sub(s.Sign) > freshness:
 		return "the watch shows no sign of life"
+	case !s.Probed && s.ProbeErr != nil:
+		return "the probe fails: " + lock.Clip([]byte(s.ProbeErr.Error()), maxReason)
 	case !s.Probed:
 		return "the probe fails"
 	}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// etcd is a real one, with means to write locks.
+type etcd struct {
+	t   *testing.T
+	cli *clientv3.Client
+	url string
+}
+
+func newEtcd(t *testing.T) *etcd {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	cluster := localetcd.ForTest(t, localetcd.Options{})
+	cli, err := cluster.Client()
+	require.NoError(t, err)
+	return &etcd{t: t, cli: cli, url: cluster.Endpoints()[0]}
+}
+
+// take writes a lock that is held by "u-" and its name.
+func (e *etcd) take(name string, alert, unlock time.Duration) {
+	e.t.Helper()
+	in := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
+	e.put(name, "uuid", "u-"+name, "hostname", "worker-1", "owner", "billing", "locked_at", in(-90*time.Second),
+		"alert_at", in(alert), "auto_unlock_at", in(unlock))
+}
+
+func (e *etcd) put(name string, fields ...string) {
+	e.t.Helper()
+	var ops []clientv3.Op
+	for i := 0; i < len(fields); i += 2 {
+		ops = append(ops, clientv3.OpPut("/mutexes/"+name+"/"+fields[i], fields[i+1]))
+	}
+	_, err := e.cli.Txn(e.t.Context()).Then(ops...).Commit()
+	require.NoError(e.t, err)
+}
+
+func (e *etcd) keys() int64 {
+	e.t.Helper()
+	resp, err := e.cli.Get(e.t.Context(), "/mutexes/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(e.t, err)
+	return resp.Count
+}
+
+// call runs a command line against it, with stdin from in.
+func (e *etcd) call(in io.Reader, args ...string) (code int, stdout, stderr string) {
+	e.t.Helper()
+	return callIn(e.t.Context(), in, append(args, "--etcd-endpoints", e.url)...)
+}
+
+func callIn(ctx context.Context, in io.Reader, args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	root := newRoot()
+	root.SetIn(in)
+	root.SetOut(&out)
+	root.SetErr(&err)
+	code = run(ctx, root, args)
+	return code, out.String(), err.String()
+}
+
+func TestListCommand(t *testing.T) {
+	e := newEtcd(t)
+	code, stdout, stderr := e.call(nil, "list")
+	require.Equal(t, exitOK, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "no locks under /mutexes/\n", stderr)
+
+	e.take("billing/invoices", -time.Minute, time.Hour)
+	e.take("billing/x", time.Hour, time.Hour)
+	e.take("deploy", time.Hour, time.Hour)
+	e.put("evil\n\x1b[2J", "uuid", "u")
+
+	code, stdout, stderr = e.call(nil, "list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Equal(t, 5, strings.Count(stdout, "\n"), stdout)
+	require.Regexp(t, `^NAME +STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK\nbilling/invoices +overdue +worker-1 +billing +1m3\ds +1m0\ds ago +in \S+\n`, stdout)
+	require.Regexp(t, `\n"evil\\n\\x1b\[2J" +undated +- +- +- +- +-\n$`, stdout)
+
+	_, stdout, _ = e.call(nil, "list", "-o", "name", "--match", "billing/*")
+	require.Equal(t, "billing/invoices\nbilling/x\n", stdout)
+	_, stdout, _ = e.call(nil, "list", "-o=name", "--state=overdue,undated")
+	require.Equal(t, "billing/invoices\n\"evil\\n\\x1b[2J\"\n", stdout)
+	_, stdout, _ = e.call(nil, "list", "-o=name", "--state=overdue", "--state=held", "--hostname=worker-1")
+	require.Equal(t, "billing/invoices\nbilling/x\ndeploy\n", stdout)
+
+	_, stdout, stderr = e.call(nil, "list", "-o=name", "--limit=2")
+	require.Equal(t, "billing/invoices\nbilling/x\n", stdout)
+	require.Equal(t, "the first 2 of 4 locks\n", stderr)
+	_, stdout, stderr = e.call(nil, "list", "-o=json", "--hostname=other")
+	require.JSONEq(t, `{"locks": []}`, stdout)
+	require.Equal(t, "none of the 4 locks under /mutexes/ is wanted\n", stderr)
+
+	_, stdout, _ = e.call(nil, "list", "-o", "json")
+	var page api.LockPage
+	require.NoError(t, json.Unmarshal([]byte(stdout), &page))
+	require.Len(t, page.Locks, 4)
+	require.Equal(t, "u-billing/invoices", page.Locks[0].UUID)
+	require.Equal(t, "evil\n\x1b[2J", page.Locks[3].Name)
+}
+
+func TestCommandsTakeTheDaemonsConfiguration(t *testing.T) {
+	e := newEtcd(t)
+	e.take("a", time.Hour, time.Hour)
+	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", e.url)
+	code, stdout, stderr := callIn(t.Context(), nil, "list", "-o=name", "--reaper-mode=dry-run", "--ops-listen=:9")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "a\n", stdout)
+	_, stdout, _ = callIn(t.Context(), nil, "show", "a", "--reaper-mode=dry-run")
+	require.Regexp(t, `reaper\.mode is\s+dry-run`, stdout)
+	_, stdout, stderr = callIn(t.Context(), nil, "list", "--prefix=/other/")
+	require.Empty(t, stdout)
+	require.Equal(t, "no locks under /other/\n", stderr)
+}
+
+func TestWrongCommandLinesOfAdmin(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for args, names := range map[string]string{
+		"list extra":                          `"extra"`,
+		"list -o xml":                         "want table, wide, json, yaml, name",
+		"list --state Held":                   `--state: unknown state "Held"`,
+		"list --match [":                      "--match",
+		"list --limit -1":                     "--limit",
+		"list --prefix x":                     "prefix",
+		"show":                                "accepts 1 arg",
+		"show a b":                            "accepts 1 arg",
+		"show /a":                             "empty segment",
+		"show /mutexes/a":                     `as in "a"`,
+		"show a --etcd-username u":            "etcd.username",
+		"unlock":                              "accepts 1 arg",
+		"unlock a":                            "--uuid is needed",
+		"unlock a --uuid u":                   "--yes is needed where stdin is no terminal",
+		"unlock /a --uuid u --yes":            "empty segment",
+		"unlock a --uuid u --yes --frob":      "--frob",
+		"unlock a --uuid u --yes -o table -o": "-o",
+	} {
+		t.Run(args, func(t *testing.T) {
+			code, stdout, stderr := callIn(t.Context(), strings.NewReader("y\n"), strings.Fields(args)...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+			require.True(t, strings.HasPrefix(stderr, "unlocker: "), stderr)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			require.Contains(t, stderr, names)
+		})
+	}
+}
+
+// One line, in time, for each command.
+func TestCommandsWithoutEtcd(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, args := range []string{"list", "show a", "unlock a --uuid u --yes"} {
+		began := time.Now()
+		code, stdout, stderr := callIn(t.Context(), nil, append(strings.Fields(args), "--etcd-endpoints=127.0.0.1:1", "--etcd-request-timeout=300ms")...)
+		require.Equal(t, exitFailure, code)
+		require.Empty(t, stdout)
+		require.Equal(t, "unlocker: etcd at 127.0.0.1:1 does not answer within 300ms: dial tcp 127.0.0.1:1: connect: connection refused\n", stderr)
+		require.Less(t, time.Since(began), 3*time.Second)
+	}
+}
+
+func TestCompletionOfAdmin(t *testing.T) {
+	for args, want := range map[string]string{"list --state ": "orphaned", "show a -o ": "wide", "unlock a --output ": "yaml"} {
+		words := strings.Split("__complete "+args, " ")
+		_, stdout, _ := callIn(t.Context(), nil, words...)
+		require.Contains(t, stdout, want, args)
+	}
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+func TestUnlockCommand(t *testing.T) {
+	e := newEtcd(t)
+	e.take("a", time.Hour, time.Hour)
+	e.take("a/b", time.Hour, time.Hour)
+
+	code, stdout, stderr := e.call(nil, "unlock", "a", "--uuid", "u-b", "--yes")
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stdout)
+	require.Regexp(t, `(?s)^Name: +a\n.*UUID: +u-a\n.*\nunlocker: lock "a" is held under another uuid: nothing is removed\n$`, stderr)
+	require.EqualValues(t, 12, e.keys())
+
+	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^lock a removed at revision \d+ \(uuid u-a\)\n$`, stdout)
+	require.Regexp(t, `^Name: +a\n`, stderr, "the holder")
+	require.NotContains(t, stderr, "[y/N]")
+	require.EqualValues(t, 6, e.keys())
+
+	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "unlocker: no lock \"a\" under /mutexes/; below it there is \"a/b\"\n", stderr)
+
+	_, stdout, _ = e.call(nil, "unlock", "a/b", "--uuid", "u-a/b", "-y", "-o", "json")
+	var removed api.Forced
+	require.NoError(t, json.Unmarshal([]byte(stdout), &removed))
+	require.Equal(t, "a/b", removed.Name)
+	require.Len(t, removed.Fields, 6)
+	require.Zero(t, e.keys())
+}
+
+// What is removed is shown before, to its end.
+func TestUnlockShowsAllOfIt(t *testing.T) {
+	e := newEtcd(t)
+	e.put("a", "uuid", "u", "backtrace", strings.Repeat("frame\n", 200)+"the end\n")
+	_, shown, _ := e.call(nil, "show", "a")
+	require.NotContains(t, shown, "the end")
+	_, _, stderr := e.call(nil, "unlock", "a", "--uuid", "u", "--yes")
+	require.Contains(t, stderr, "the end")
+}
+
+// With a device for stdin that is none of a person.
+func TestUnlockWithoutAnAnswer(t *testing.T) {
+	e := newEtcd(t)
+	e.take("a", time.Hour, time.Hour)
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, null.Close()) }()
+	code, stdout, stderr := e.call(null, "unlock", "a", "--uuid", "u-a")
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its owner may still be working. [y/N] ")
+	require.Contains(t, stderr, "unlocker: no answer: nothing is removed; --yes is needed where stdin is no terminal\n")
+	require.EqualValues(t, 6, e.keys())
+}
+
+func TestAsk(t *testing.T) {
+	for answer, allowed := range map[string]bool{
+		"y\n": true, "Y\n": true, "yes\n": true, " yes \r\n": true, "y": true,
+		"n\n": false, "\n": false, "": false, "yep\n": false, "no y\n": false, strings.Repeat("y", 1000): false,
+	} {
+		err := ask(t.Context(), strings.NewReader(answer))
+		require.Equal(t, allowed, err == nil, "%q", answer)
+		if !allowed {
+			require.ErrorContains(t, err, "nothing is removed")
+		}
+	}
+}
+
+func TestAskEndsWithItsContext(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	require.ErrorIs(t, ask(ctx, r), admin.ErrInterrupted)
+	require.NoError(t, w.Close()) // ends the read
+	require.False(t, isTerminal(r))
+	require.False(t, isTerminal(strings.NewReader("")))
+}

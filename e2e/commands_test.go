@@ -1,0 +1,168 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// outcome is what a command left.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// command runs the binary against an etcd, to its end.
+func command(t *testing.T, addr string, args ...string) outcome {
+	t.Helper()
+	return finish(t, exec.CommandContext(t.Context(), unlocker, append(args, "--etcd-endpoints", addr)...))
+}
+
+func finish(t *testing.T, cmd *exec.Cmd) outcome {
+	t.Helper()
+	var out, err bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &out, &err
+	_ = cmd.Run() // the state tells
+	require.NotNil(t, cmd.ProcessState, "it did not start")
+	return outcome{cmd.ProcessState.ExitCode(), out.String(), err.String()}
+}
+
+// The commands, on each version of etcd, without a daemon.
+func TestCommands(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			etcd := startEtcd(t, version)
+			later := time.Now().Add(time.Hour)
+			etcd.putLocks("a", 300, later, later)
+			etcd.putLocks("a/00000", 1, later, later)
+
+			o := command(t, etcd.addr, "list", "-o", "name")
+			require.Equal(t, 0, o.code, o.stderr)
+			require.Equal(t, 301, strings.Count(o.stdout, "\n"))
+			require.True(t, strings.HasPrefix(o.stdout, "a/00000\na/00000/00000\na/00001\n"), o.stdout)
+			require.Empty(t, o.stderr)
+
+			o = command(t, etcd.addr, "show", "a/00000")
+			require.Equal(t, 0, o.code, o.stderr)
+			require.Regexp(t, `\nUUID: +uuid of a/00000\nHostname: +worker-1.example.org\n`, o.stdout)
+
+			o = command(t, etcd.addr, "unlock", "a/00000", "--uuid", "uuid of a/00001", "--yes")
+			require.Equal(t, 1, o.code)
+			require.Contains(t, o.stderr, "another uuid")
+			o = command(t, etcd.addr, "unlock", "a/00000", "--uuid", "uuid of a/00000", "--yes", "-o", "json")
+			require.Equal(t, 0, o.code, o.stderr)
+			var removed struct {
+				Revision int64
+				Fields   []struct{ Name, Value string }
+			}
+			require.NoError(t, json.Unmarshal([]byte(o.stdout), &removed))
+			require.Len(t, removed.Fields, fieldsOfALock)
+			count, revision := etcd.keys("")
+			require.EqualValues(t, 300*fieldsOfALock, count, "the nested lock stays")
+			require.Equal(t, revision, removed.Revision)
+			o = command(t, etcd.addr, "unlock", "a/00000", "--uuid", "uuid of a/00000", "--yes")
+			require.Equal(t, 1, o.code)
+			require.Contains(t, o.stderr, `no lock "a/00000"`)
+		})
+	}
+}
+
+// While a daemon holds removals back, a person can still remove; the daemon sees it,
+// and does not take it for its own.
+func TestUnlockDuringAHold(t *testing.T) {
+	etcd := startEtcd(t, newest)
+	d := startDaemon(t, etcd.addr, "--reaper-settle", "10m")
+	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "starting")
+	past := time.Now().Add(-time.Minute)
+	etcd.putLocks("due", 1, past, past)
+	d.awaitMetric(1, "unlocker_locks", "state", "expired")
+	o := command(t, etcd.addr, "unlock", "due/00000", "--uuid", "uuid of due/00000", "--yes")
+	require.Equal(t, 0, o.code, o.stderr)
+	d.awaitMetric(0, "unlocker_locks", "state", "expired")
+	d.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
+	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
+}
+
+// A person at a terminal is asked, and what is not a yes is a no.
+func TestUnlockAsksAtATerminal(t *testing.T) {
+	script := program(t, "script") // gives the command a terminal
+	etcd := startEtcd(t, newest)
+	later := time.Now().Add(time.Hour)
+	etcd.putLocks("a", 1, later, later)
+	for _, answer := range []struct {
+		text string
+		code int
+		left int64
+	}{{"n\n", 1, fieldsOfALock}, {"\n", 1, fieldsOfALock}, {"y\n", 0, 0}} {
+		line := fmt.Sprintf("%s unlock a/00000 --uuid 'uuid of a/00000' --etcd-endpoints %s", unlocker, etcd.addr)
+		cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
+		cmd.Stdin = strings.NewReader(answer.text)
+		o := finish(t, cmd)
+		require.Equal(t, answer.code, o.code, o.stdout)
+		require.Contains(t, o.stdout, "Remove lock a/00000, held by worker-1.example.org? Its owner may still be working. [y/N] ")
+		count, _ := etcd.keys("")
+		require.Equal(t, answer.left, count)
+	}
+}
+
+// Ctrl-C ends a command that waits for etcd at once.
+func TestCommandsAreInterrupted(t *testing.T) {
+	for _, args := range [][]string{{"list"}, {"show", "a"}, {"unlock", "a", "--uuid", "u", "--yes"}} {
+		p := start(t, unlocker, append(args, "--etcd-endpoints", freeAddr(t), "--etcd-request-timeout", "1m", "--log-level", "debug")...)
+		require.Eventually(t, func() bool { return len(p.tail(1)) > 0 }, soon, poll, "its client is at work")
+		code, took := p.end(syscall.SIGINT)
+		require.Equal(t, 1, code)
+		require.Less(t, took, 5*time.Second)
+		require.Contains(t, strings.Join(p.tail(100), "\n"), "unlocker: interrupted")
+	}
+}
+
+// Many locks need little memory, in whatever form they are printed.
+func TestListOfManyLocks(t *testing.T) {
+	const locks = 50_000
+	etcd := startEtcd(t, newest)
+	later := time.Now().Add(time.Hour)
+	etcd.putLocks("many", locks, later, later)
+	for format, want := range map[string]int{"name": locks, "table": locks + 1, "wide": locks + 1, "json": 12*locks + 4, "yaml": 10*locks + 1} {
+		began := time.Now()
+		lines, peak := measure(t, etcd.addr, format)
+		t.Logf("%d locks as %s: %s, %d MiB", locks, format, time.Since(began).Round(time.Millisecond), peak>>10)
+		require.Equal(t, want, lines)
+		require.Less(t, peak, 120<<10)
+	}
+}
+
+// measure lists, and returns the lines printed and the most memory that it took, in KiB,
+// by the time that all locks were read and more was printed than the pipe holds.
+func measure(t *testing.T, addr, format string) (lines, peak int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), unlocker, "list", "-o", format, "--etcd-endpoints", addr)
+	cmd.Dir = t.TempDir()
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	begin := make([]byte, 256<<10)
+	n, err := io.ReadFull(stdout, begin)
+	require.NoError(t, err)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	require.NoError(t, err)
+	rest, err := io.ReadAll(stdout)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	_, most, found := strings.Cut(string(status), "VmHWM:")
+	require.True(t, found, "%s", status)
+	_, err = fmt.Sscanf(most, "%d kB", &peak)
+	require.NoError(t, err)
+	return bytes.Count(begin[:n], []byte("\n")) + bytes.Count(rest, []byte("\n")), peak
+}

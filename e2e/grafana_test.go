@@ -1,0 +1,191 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// dashboard is what is looked at in the JSON of a Grafana dashboard. Grafana itself is
+// not to be had here: what it would refuse or not show is looked for by hand.
+type dashboard struct {
+	UID           string
+	Title         string
+	SchemaVersion int
+	Templating    struct{ List []variable }
+	Panels        []panel
+}
+
+type variable struct {
+	Name, Type, AllValue string
+	Query                any
+	IncludeAll, Multi    bool
+	Datasource           datasource
+}
+
+type datasource struct{ Type, UID string }
+
+type panel struct {
+	ID                       int
+	Type, Title, Description string
+	GridPos                  struct{ H, W, X, Y int }
+	Datasource               datasource
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+	Targets                  []target
+}
+
+type target struct {
+	Expr, RefID, Format string
+	Instant, Range      bool
+	Datasource          datasource
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	raw, err := os.ReadFile("../deploy/grafana/unlocker.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &d))
+	return d
+}
+
+func TestDashboardStructure(t *testing.T) {
+	d := readDashboard(t)
+	require.Equal(t, "unlocker", d.UID)
+	require.GreaterOrEqual(t, d.SchemaVersion, 39, "that of Grafana 10.4")
+	var variables []string
+	for _, v := range d.Templating.List {
+		variables = append(variables, v.Name)
+		if v.Type == "query" {
+			require.Equal(t, datasource{"prometheus", "${datasource}"}, v.Datasource, v.Name)
+			require.Equal(t, ".*", v.AllValue, "%s: a deployment without the label is one of all", v.Name)
+		}
+	}
+	require.Equal(t, []string{"datasource", "namespace", "job", "unlocker"}, variables)
+	require.Equal(t, "datasource", d.Templating.List[0].Type)
+	ids := map[int]string{}
+	for _, p := range d.Panels {
+		require.Empty(t, ids[p.ID], "%s has the id of another", p.Title)
+		ids[p.ID] = p.Title
+		require.NotEmpty(t, p.Title)
+		checkPlace(t, d, p)
+		if p.Type != "row" {
+			checkPanel(t, p)
+		}
+	}
+}
+
+// checkPlace: within the width of 24, and over no other panel.
+func checkPlace(t *testing.T, d dashboard, p panel) {
+	g := p.GridPos
+	require.Positive(t, g.W*g.H, p.Title)
+	require.True(t, g.X >= 0 && g.Y >= 0 && g.X+g.W <= 24, "%s is outside", p.Title)
+	for _, q := range d.Panels {
+		o := q.GridPos
+		apart := g.X+g.W <= o.X || o.X+o.W <= g.X || g.Y+g.H <= o.Y || o.Y+o.H <= g.Y
+		require.True(t, apart || p.ID == q.ID, "%s lies over %s", p.Title, q.Title)
+	}
+}
+
+func checkPanel(t *testing.T, p panel) {
+	require.Regexp(t, `\S\.( |$)`, p.Description, "%s says what it shows", p.Title)
+	require.Equal(t, datasource{"prometheus", "${datasource}"}, p.Datasource, p.Title)
+	require.NotEmpty(t, p.Targets, p.Title)
+	if p.Type == "timeseries" || p.Type == "stat" {
+		require.NotEmpty(t, p.FieldConfig.Defaults.Unit, p.Title)
+	}
+	refs := map[string]bool{}
+	for _, q := range p.Targets {
+		require.False(t, refs[q.RefID], "%s has two queries %s", p.Title, q.RefID)
+		refs[q.RefID] = true
+		require.Equal(t, p.Datasource, q.Datasource, p.Title)
+		require.NotEqual(t, q.Instant, q.Range, p.Title)
+		require.Equal(t, q.Instant, p.Type == "table", p.Title)
+		selectors := regexp.MustCompile(`\{[^{}]*\}`).FindAllString(q.Expr, -1)
+		require.Len(t, selectors, len(metricNames(q.Expr)), "%s: each metric has a selector\n%s", p.Title, q.Expr)
+		for _, selector := range selectors {
+			require.Contains(t, selector, `job=~"$job", namespace=~"$namespace"`, p.Title)
+		}
+	}
+}
+
+// testDashboard runs every query of the dashboard after the daemons have seen
+// something of everything.
+func (s *stack) testDashboard(t *testing.T) {
+	s.perform()
+	d := readDashboard(t)
+	for _, v := range d.Templating.List {
+		if v.Type == "query" {
+			parts := regexp.MustCompile(`^label_values\(([^{,]+)(\{.*\})?, (\w+)\)$`).FindStringSubmatch(v.Query.(map[string]any)["query"].(string))
+			require.NotNil(t, parts, v.Name)
+			require.NotEmpty(t, s.values(parts[3], fill(parts[1]+parts[2])), v.Name)
+		}
+	}
+	var queries int
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			queries++
+			// No query is excused from having data.
+			require.Eventually(t, func() bool {
+				return slices.ContainsFunc(s.query(fill(q.Expr)), func(found sample) bool { return !math.IsNaN(found.value) })
+			}, soon, poll, "%s: %s", p.Title, fill(q.Expr))
+		}
+	}
+	t.Logf("%d queries in %d panels", queries, len(d.Panels))
+	s.checkTable(t, d)
+}
+
+// fill does what Grafana does with variables.
+func fill(expr string) string {
+	return strings.NewReplacer("$namespace", ".*", "$job", "unlocker", "$__rate_interval", "1m", "$__range", "1h").Replace(expr)
+}
+
+// perform brings about what the dashboard is to show: overdue locks, hosts of which one
+// has another clock, a lock removed by force.
+func (s *stack) perform() {
+	s.t.Helper()
+	for _, w := range []worker{
+		{lock: "performed/1", hostname: "worker-1.example.org", owner: "invoices"},
+		{lock: "performed/2", hostname: "worker-2.example.org", owner: "invoices"},
+		{lock: "performed/3", hostname: "worker-3.example.org"},
+		{lock: "performed/slow", hostname: "worker-slow.example.org", ahead: -90 * time.Second},
+	} {
+		w.etcd = s.etcd.server
+		w.take(0, time.Hour)
+	}
+	dead := worker{etcd: s.etcd.server, lock: "performed/dead", hostname: "worker-1.example.org"}
+	dead.take(time.Second, 2*time.Second)
+	s.etcd.awaitGone(dead.lock + "/")
+	require.Eventually(s.t, func() bool {
+		found := s.query(`unlocker:host_clock_offset_seconds:avg`)
+		return len(found) == 1 && found[0].labels["hostname"] == "worker-slow.example.org" && math.Abs(found[0].value+90) < 1
+	}, soon, poll, "the host whose clock is off, and no other, is told")
+}
+
+// checkTable looks at the rows of the overdue locks.
+func (s *stack) checkTable(t *testing.T, d dashboard) {
+	i := slices.IndexFunc(d.Panels, func(p panel) bool { return p.Title == "Overdue locks" })
+	require.GreaterOrEqual(t, i, 0)
+	var holders map[string]string
+	require.Eventually(t, func() bool {
+		holders = map[string]string{}
+		for _, row := range s.query(fill(d.Panels[i].Targets[0].Expr)) {
+			require.Positive(t, row.value)
+			require.Less(t, row.value, soon.Seconds()+90)
+			holders[row.labels["lock"]] = row.labels["hostname"]
+		}
+		return holders["performed/dead"] == "" // scraped since it was removed
+	}, soon, poll)
+	require.Equal(t, map[string]string{
+		"performed/1": "worker-1.example.org", "performed/2": "worker-2.example.org", "performed/3": "worker-3.example.org",
+		"performed/slow": "worker-slow.example.org",
+	}, holders)
+}

@@ -1,0 +1,88 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// webhook receives what Alertmanager sends.
+type webhook struct {
+	*httptest.Server
+	t *testing.T
+
+	mu       sync.Mutex
+	received []notice
+}
+
+// notice is one alert in a message of Alertmanager.
+type notice struct {
+	Status              string
+	Labels, Annotations map[string]string
+	// receiver is the path that it was sent to, at when it came.
+	receiver string
+	at       time.Time
+}
+
+func newWebhook(t *testing.T) *webhook {
+	h := &webhook{t: t}
+	h.Server = httptest.NewServer(h)
+	t.Cleanup(h.Close)
+	return h
+}
+
+// ServeHTTP implements http.Handler.
+func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var message struct{ Alerts []notice }
+	if err := json.NewDecoder(r.Body).Decode(&message); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range message.Alerts {
+		n.receiver, n.at = r.URL.Path, time.Now()
+		h.received = append(h.received, n)
+	}
+}
+
+// first returns the first notice with this alert, lock and status after a time.
+func (h *webhook) first(alert, lock, status string, since time.Time) (found notice, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.IndexFunc(h.received, func(n notice) bool {
+		return n.Labels["alertname"] == alert && n.Labels["lock"] == lock && n.Status == status && n.at.After(since)
+	})
+	if i < 0 {
+		return notice{}, false
+	}
+	return h.received[i], true
+}
+
+func (h *webhook) await(alert, lock, status string, since time.Time) (found notice) {
+	h.t.Helper()
+	require.Eventually(h.t, func() (ok bool) {
+		found, ok = h.first(alert, lock, status, since)
+		return ok
+	}, soon, poll, "%s of %s is not %s", alert, lock, status)
+	return found
+}
+
+// alerts returns the names of all alerts that came.
+func (h *webhook) alerts() (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range h.received {
+		names = append(names, n.Labels["alertname"])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,101 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+// Admin lists, shows and removes locks. It may be used concurrently.
+type Admin struct {
+	config config.Config
+	client *etcd.Client
+	layout lock.Layout
+	store  reaper.Store
+	now    func() time.Time
+}
+
+// Open makes an Admin of the daemon's configuration. It does not wait for etcd. The
+// logger gets what the etcd client has to say.
+func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
+	layout, err := lock.NewLayout(c.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	client, err := etcd.New(etcd.Options{
+		Endpoints:      c.Etcd.Endpoints,
+		DialTimeout:    c.Etcd.DialTimeout,
+		RequestTimeout: c.Etcd.RequestTimeout,
+		Username:       c.Etcd.Username,
+		Password:       c.Etcd.Password.Reveal(),
+		PasswordFile:   c.Etcd.PasswordFile,
+		TLS: etcd.TLS{
+			CAFile: c.Etcd.TLS.CAFile, CertFile: c.Etcd.TLS.CertFile,
+			KeyFile: c.Etcd.TLS.KeyFile, ServerName: c.Etcd.TLS.ServerName,
+		},
+		Needs:  []etcd.Need{etcd.ReadWrite(c.Prefix)},
+		Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	store := reaper.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
+	return &Admin{config: c, client: client, layout: layout, store: store, now: time.Now}, nil
+}
+
+// Close ends the connection. Nothing else may be called afterwards.
+func (a *Admin) Close() error {
+	if err := a.client.Close(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Prefix returns the prefix of the locks.
+func (a *Admin) Prefix() string { return a.config.Prefix }
+
+// ErrInterrupted is the error of whatever ended because its context did.
+var ErrInterrupted = errors.New("interrupted")
+
+// failed says of a failure whose it is: the caller's, who had enough, or etcd's.
+func (a *Admin) failed(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, reaper.ErrAmbiguous):
+		return fmt.Errorf("%w: etcd at %s", err, a.endpoints())
+	case ctx.Err() != nil:
+		return ErrInterrupted
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("etcd at %s does not answer within %s%s", a.endpoints(), a.config.Etcd.RequestTimeout, cause(err))
+	case errors.As(err, new(rpctypes.EtcdError)):
+		return fmt.Errorf("etcd at %s: %w", a.endpoints(), err)
+	}
+	return err
+}
+
+// cause is what gRPC knows of a deadline that passed, such as a refused connection,
+// without the layers through which it came.
+func cause(err error) string {
+	_, known, found := strings.Cut(err.Error(), context.DeadlineExceeded.Error()+": ")
+	if !found {
+		return ""
+	}
+	if _, desc, nested := strings.Cut(known, "desc = "); nested {
+		known = strings.TrimPrefix(strings.Trim(desc, `"`), "transport: ")
+		known = strings.TrimPrefix(known, "Error while dialing: ")
+	}
+	return ": " + known
+}
+
+func (a *Admin) endpoints() string { return strings.Join(a.config.Etcd.Endpoints, ", ") }

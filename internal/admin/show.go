@@ -1,0 +1,136 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+// Detail is one lock with all that etcd holds of it, and what that means.
+type Detail struct {
+	api.LockDetail
+	// At is the time by which the state is told.
+	At time.Time
+	// Outlook are sentences: what is wrong with the lock, and what comes next.
+	Outlook []string
+	// Leftovers are the fields that an earlier owner left and that are not read.
+	Leftovers []string
+}
+
+// ErrNoLock is the error where there is no lock of the name.
+var ErrNoLock = reaper.ErrNoLock
+
+// Show reads one lock, whose name ParseName returned.
+func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
+	entry, err := a.store.Read(ctx, name)
+	if errors.Is(err, reaper.ErrNoLock) {
+		return Detail{}, a.failed(ctx, a.missing(ctx, name))
+	}
+	if err != nil {
+		return Detail{}, a.failed(ctx, err)
+	}
+	d, err := a.detail(ctx, entry)
+	return d, a.failed(ctx, err)
+}
+
+func (a *Admin) detail(ctx context.Context, e reaper.Entry) (Detail, error) {
+	d := Detail{At: a.now().UTC()}
+	d.Lock = api.NewLock(&e.Lock, d.At)
+	for _, f := range e.Fields {
+		d.Fields = append(d.Fields, api.Field(f))
+	}
+	d.MoreFields = e.More
+	var err error
+	if e.Token != 0 {
+		d.Leftovers, err = a.leftovers(ctx, e)
+	}
+	d.Outlook = a.outlook(&e.Lock, d)
+	return d, err
+}
+
+// leftovers finds the fields that were written before the lock was taken.
+func (a *Admin) leftovers(ctx context.Context, e reaper.Entry) ([]string, error) {
+	var fields []string
+	var gets []clientv3.Op
+	for f := lock.FieldUnknown + 1; f < lock.FieldUUID; f++ {
+		fields = append(fields, f.String())
+		gets = append(gets, clientv3.OpGet(a.layout.Key(e.Name, f.String()), clientv3.WithKeysOnly()))
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
+	defer cancel()
+	resp, err := a.client.Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read when the fields of lock %s were written: %w", quoted(e.Name), err)
+	}
+	var left []string
+	for i, r := range resp.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			if kv.ModRevision < e.Token {
+				left = append(left, fields[i])
+			}
+		}
+	}
+	return left, nil
+}
+
+// Bounds on the search for names that may have been meant.
+const (
+	nearbyKeys  = 200
+	nearbyNames = 5
+)
+
+// missing says that there is no lock of a name, and what there is under it.
+func (a *Admin) missing(ctx context.Context, name string) error {
+	from, end := a.layout.Range(name)
+	limited, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
+	defer cancel()
+	resp, err := a.client.Get(limited, from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(nearbyKeys))
+	if err != nil {
+		return fmt.Errorf("look below lock %s: %w", quoted(name), err)
+	}
+	var nested []string
+	foreign := 0
+	for _, kv := range resp.Kvs {
+		switch n, _, valid := a.layout.Split(kv.Key); {
+		case valid && string(n) == name:
+			foreign++
+		case valid && !slices.Contains(nested, string(n)) && len(nested) < nearbyNames:
+			nested = append(nested, string(n))
+		}
+	}
+	return &noLock{name: name, prefix: a.config.Prefix, foreign: foreign, nested: nested}
+}
+
+// noLock is ErrNoLock with what else there is.
+type noLock struct {
+	name, prefix string
+	// foreign counts keys of others right under the name.
+	foreign int
+	nested  []string
+}
+
+func (e *noLock) Unwrap() error { return ErrNoLock }
+
+func (e *noLock) Error() string {
+	words := fmt.Sprintf("no lock %s under %s", quoted(e.name), e.prefix)
+	if e.foreign > 0 {
+		words += "; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone"
+	}
+	if len(e.nested) > 0 {
+		var below []string
+		for _, n := range e.nested {
+			below = append(below, quoted(n))
+		}
+		words += "; below it there is " + strings.Join(below, ", ")
+	}
+	return words
+}

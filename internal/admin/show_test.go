@@ -1,0 +1,170 @@
+package admin_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+)
+
+func (w *world) show(name string) admin.Detail {
+	w.t.Helper()
+	d, err := w.Show(w.t.Context(), name)
+	require.NoError(w.t, err)
+	return d
+}
+
+func TestShow(t *testing.T) {
+	w := newWorld(t)
+	w.put("a", "hostname", "worker-0", "purpose", "of an earlier owner", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
+	w.put("a", "uuid", "u", "owner", "billing", "auto_unlock_at", in(time.Hour), "alive_at", in(0), "backtrace", "main.go:1")
+	w.take("a/b", time.Hour, time.Hour)
+	d := w.show("a")
+	require.Equal(t, "held", d.State)
+	require.Equal(t, "u", d.UUID)
+	require.Equal(t, "billing", d.Owner)
+	require.Empty(t, d.Hostname)
+	require.ElementsMatch(t, []string{"hostname", "purpose", "locked_at"}, d.Leftovers)
+	require.Len(t, d.Fields, 9)
+	require.Equal(t, 9, d.Keys)
+	require.Contains(t, d.Fields, api.Field{Name: "backtrace", Value: "main.go:1"})
+	require.Contains(t, d.Fields, api.Field{Name: "note", Value: "x"})
+	require.WithinDuration(t, time.Now(), d.AliveAt, 2*time.Second)
+	require.WithinDuration(t, time.Now(), d.At, time.Minute)
+	require.Zero(t, d.MoreFields)
+	require.Nil(t, d.Verdict)
+	require.True(t, d.Due.IsZero())
+}
+
+func TestShowOfManyFields(t *testing.T) {
+	w := newWorld(t)
+	w.put("a", "uuid", "u")
+	for i := range 3 {
+		var fields []string
+		for j := range 100 {
+			fields = append(fields, fmt.Sprintf("k%d-%d", i, j), "x")
+		}
+		w.put("a", fields...)
+	}
+	d := w.show("a")
+	require.Equal(t, 301, len(d.Fields)+d.MoreFields)
+}
+
+// What comes next, by state, mode and time.
+func TestOutlook(t *testing.T) {
+	w := newWorld(t, func(c *config.Config) {
+		c.Reaper.Grace = 3 * time.Second
+		c.Policies = []config.Policy{
+			{Match: "dry/**", Mode: "dry-run", Grace: time.Minute},
+			{Match: "off/*", Mode: "off", Grace: time.Minute},
+			{Match: "slow/**", Mode: "enforce", Grace: time.Hour},
+		}
+	})
+	for _, name := range []string{"x", "dry/a/b", "off/x", "slow/x"} {
+		w.take(name, time.Hour, 2*time.Hour)
+	}
+	w.take("overdue", -time.Minute, time.Hour)
+	w.take("slow/expired", -time.Hour, -time.Minute)
+	w.take("expired", -time.Hour, -time.Minute)
+	w.take("forgotten", -3*time.Hour, -2*time.Hour)
+	w.take("dry/expired", -3*time.Hour, -2*time.Hour)
+	w.put("undated", "uuid", "u")
+	w.put("milliseconds", "uuid", "u", "auto_unlock_at", in(0)+"000", "locked_at", "0")
+	w.put("uuid", "uuid", strings.Repeat("u", 300))
+	w.put("stray", "x", "y")
+	w.put("orphan", "alert_at", "1")
+	w.put("off/orphan", "alert_at", "1")
+	w.put("left", "locked_at", "nonsense", "auto_unlock_at", "nonsense")
+	w.put("left", "uuid", "u")
+	lease, err := w.cli.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	_, err = w.cli.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	const removes = `Unless its owner renews it, the daemon removes it from \S+ \S+ UTC on \(in \S+\): %s of grace behind auto_unlock_at\.`
+	for name, want := range map[string]string{
+		"x":            fmt.Sprintf(removes, "3s"),
+		"slow/x":       fmt.Sprintf(removes, "1h0m0s"),
+		"slow/expired": "Its owner did not renew it in time. " + fmt.Sprintf(removes, "1h0m0s"),
+		"overdue":      "Its owner has it for longer than it meant to. " + fmt.Sprintf(removes, "3s"),
+		"dry/a/b":      `The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
+		"dry/expired":  `Its owner did not renew it in time. The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
+		"off/x":        `The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
+		"expired":      `Its owner did not renew it in time. The daemon removes it from .* UTC on \(\S+ ago\): 3s of grace behind auto_unlock_at. It waits for holds to end, .*`,
+		"forgotten":    `Its owner did not renew it in time. It ought to be gone since .* UTC \(1h59m ago\). Either no daemon runs, or .*`,
+		"undated":      `There is no auto_unlock_at. It is never removed automatically.`,
+		"left":         `There is no auto_unlock_at. It is never removed automatically.`,
+		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. Those are milliseconds, it seems; write seconds. locked_at is "0": outside .* It is never removed automatically.`,
+		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically.`,
+		"stray":        `There is no uuid: nobody holds it. There are other keys .* It is never removed automatically.`,
+		"leased":       `A key of it carries a lease: .* It is never removed automatically.`,
+		"orphan":       `There is no uuid: nobody holds it. These are leftovers, .* The daemon removes them once nobody has written them for 1m0s\.`,
+		"off/orphan":   `There is no uuid: nobody holds it. .* The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
+	} {
+		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)
+	}
+}
+
+// As with the reaper, no policy enforces in a dry run, and none is looked at behind the first.
+func TestOutlookInADryRun(t *testing.T) {
+	for mode, want := range map[string]string{
+		"dry-run": "reaper.mode is dry-run",
+		"off":     "the daemon removes it from",
+		"enforce": "the daemon removes it from",
+	} {
+		w := newWorld(t, func(c *config.Config) {
+			c.Reaper.Mode = mode
+			c.Policies = []config.Policy{{Match: "x", Mode: "enforce", Grace: time.Second}, {Match: "**", Mode: "off"}}
+		})
+		w.take("x", time.Hour, time.Hour)
+		require.Contains(t, w.show("x").Outlook[0], want, mode)
+		w.take("y", time.Hour, time.Hour)
+		require.Contains(t, w.show("y").Outlook[0], "policies[1].mode (**) is off", mode)
+	}
+}
+
+func TestShowOfNoLock(t *testing.T) {
+	w := newWorld(t)
+	for i := range 10 {
+		w.take(fmt.Sprintf("billing/%d", i), time.Hour, time.Hour)
+	}
+	w.put("evil/\x1b[2J", "uuid", "u")
+	w.native("native")
+	for name, want := range map[string]string{
+		"none":    `no lock "none" under /mutexes/`,
+		"billing": `no lock "billing" under /mutexes/; below it there is "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
+		"evil":    `no lock "evil" under /mutexes/; below it there is "evil/\x1b[2J"`,
+		"native":  `no lock "native" under /mutexes/; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone`,
+		"\u202e":  `no lock "\u202e" under /mutexes/`,
+	} {
+		_, err := w.Show(t.Context(), name)
+		require.EqualError(t, err, want)
+		require.ErrorIs(t, err, admin.ErrNoLock)
+	}
+}
+
+func TestParseName(t *testing.T) {
+	for given, want := range map[string]string{
+		"a/b": "a/b", `"a\x1b\nb"`: "a\x1b\nb", `"a`: `"a`, `"\"a\""`: `"a"`, "mutexes/a": "mutexes/a",
+	} {
+		name, err := admin.ParseName("/mutexes/", given)
+		require.NoError(t, err)
+		require.Equal(t, want, name)
+	}
+	for given, want := range map[string]string{
+		"/mutexes/a/b": `"/mutexes/a/b" is a key: the name of a lock goes without the prefix, as in "a/b"`,
+		"/a":           `lock name "/a" has an empty segment`,
+		"":             `lock name "" is empty`,
+		"\xff":         `lock name "�" is not UTF-8`,
+		"/mutexes/":    `lock name "/mutexes/" has an empty segment`,
+	} {
+		_, err := admin.ParseName("/mutexes/", given)
+		require.EqualError(t, err, want)
+	}
+}

@@ -1,0 +1,88 @@
+package text_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin/text"
+)
+
+func TestQuote(t *testing.T) {
+	for given, want := range map[string]string{
+		"billing/invoices":                "billing/invoices",
+		"schlüssel/日本語/ключ/مفتاح":        "schlüssel/日本語/ключ/مفتاح",
+		"हिन्दी, ไทย, é":                  "हिन्दी, ไทย, é",
+		"a b":                             "a b",
+		`a\b`:                             `a\b`,
+		`say "x"`:                         `say "x"`,
+		"🔒":                               "🔒",
+		"":                                `""`,
+		" a":                              `" a"`,
+		"a ":                              `"a "`,
+		`"a"`:                             `"\"a\""`,
+		"a\x1b[31mb":                      `"a\x1b[31mb"`,
+		"a\u009b31mb":                     `"a\u009b31mb"`,
+		"a\nb\tc\rd":                      `"a\nb\tc\x0dd"`,
+		"a\x00b\x7f":                      `"a\x00b\x7f"`,
+		"a\\\n":                           `"a\\\n"`,
+		"\xff\xfe":                        `"\xff\xfe"`,
+		"a\u202eb\u2066":                  `"a\u202eb\u2066"`,
+		"a\u200bb\ufeff":                  `"a\u200bb\ufeff"`,
+		"a\u00a0b":                        `"a\u00a0b"`,
+		"a\u3164b":                        `"a\u3164b"`,
+		"a\u2800b":                        `"a\u2800b"`,
+		"a\ufe0fb":                        `"a\ufe0fb"`,
+		"a\U000e0041b":                    `"a\U000e0041b"`,
+		"a\u2028b":                        `"a\u2028b"`,
+		"\u0301a":                         `"\u0301a"`,
+		"a" + strings.Repeat("\u0301", 5): "\"a" + strings.Repeat("\u0301", 3) + `\u0301\u0301"`,
+		"a�b":                             "a�b",
+	} {
+		require.Equal(t, want, text.Quote(given))
+		require.Equal(t, given, text.Unquote(text.Quote(given)))
+	}
+	require.Equal(t, `"a`, text.Unquote(`"a`), "not of our making")
+	require.Equal(t, `\x41`, text.Unquote(`\x41`))
+}
+
+func TestWhatIsQuotedIsCleanAndCanBeRead(t *testing.T) {
+	piece := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{
+		`"`, `\`, "\x1b[2J", "\u202e", "\xff", "\xe2\x80", "\u0301", "\n", " ", "\U000e0100", "𝔘", "日", "\ufffd",
+	}), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
+	rapid.Check(t, func(t *rapid.T) {
+		s := strings.Join(rapid.SliceOf(piece).Draw(t, "pieces"), "")
+		q := text.Quote(s)
+		require.True(t, text.Clean(q), "%q", q)
+		require.True(t, utf8.ValidString(q))
+		require.Equal(t, s, text.Unquote(q))
+		most := rapid.IntRange(1, 20).Draw(t, "most")
+		require.LessOrEqual(t, text.Columns(text.Cut(q, most)), most)
+	})
+}
+
+func TestColumnsAndCut(t *testing.T) {
+	for s, want := range map[string]int{"": 0, "abc": 3, "日本": 4, "ｗｉｄｅ": 8, "é": 1, "e\u0301": 1, "🔒": 2, "мама": 4, "한글": 4} {
+		require.Equal(t, want, text.Columns(s), s)
+	}
+	require.Equal(t, "abc", text.Cut("abc", 3))
+	require.Equal(t, "ab…", text.Cut("abcd", 3))
+	require.Equal(t, "日…", text.Cut("日本語", 4), "half of a character is none")
+	require.Equal(t, "日本", text.Cut("日本", 4))
+}
+
+func TestRelative(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for d, want := range map[time.Duration]string{
+		0: "now", 400 * time.Millisecond: "now", 600 * time.Millisecond: "in 1s", -12 * time.Second: "12s ago",
+		192 * time.Second: "in 3m12s", 59*time.Minute + 59*time.Second: "in 59m59s", -time.Hour: "1h00m ago",
+		-25 * time.Hour: "1d01h ago", 400 * 24 * time.Hour: "in 400d00h", 60 * time.Second: "in 1m00s",
+	} {
+		require.Equal(t, want, text.Relative(now.Add(d), now))
+	}
+	require.Equal(t, "2026-11-20 12:00:00 UTC", text.Instant(now.In(time.FixedZone("x", 3600))))
+}

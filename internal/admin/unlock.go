@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+// OtherHolder is the error of an unlock with a uuid that is not, or no longer, that of
+// the lock.
+type OtherHolder struct {
+	// Lock is as it is now.
+	Lock Detail
+}
+
+func (e *OtherHolder) Error() string {
+	return fmt.Sprintf("lock %s is held under another uuid: nothing is removed", quoted(e.Lock.Name))
+}
+
+func (e *OtherHolder) Unwrap() error { return reaper.ErrOtherUUID }
+
+// Unlock removes a lock if its uuid is the one given. Before that it shows the lock to
+// confirm, whose error ends it. The lock may change meanwhile: a renewal does not
+// matter, but where another holds it then, nothing is removed and the error is
+// OtherHolder. ErrAmbiguous, which is the reaper's, says that nobody knows.
+func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Detail) error) (api.Forced, error) {
+	shown, err := a.Show(ctx, name)
+	if err != nil {
+		return api.Forced{}, err
+	}
+	if err := heldUnder(shown, uuid); err != nil {
+		return api.Forced{}, err
+	}
+	if err := confirm(shown); err != nil {
+		return api.Forced{}, err
+	}
+	entry, revision, err := a.store.Unlock(ctx, name, uuid)
+	switch {
+	case errors.Is(err, reaper.ErrNoLock):
+		return api.Forced{}, fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
+	case errors.Is(err, reaper.ErrOtherUUID):
+		now, err := a.detail(ctx, entry)
+		if err != nil {
+			return api.Forced{}, a.failed(ctx, err)
+		}
+		return api.Forced{}, &OtherHolder{now}
+	case err != nil:
+		return api.Forced{}, a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err))
+	}
+	return a.removed(entry, revision), nil
+}
+
+// heldUnder spares people the question where the transaction, which compares again,
+// could only refuse. A uuid too long to be one is left to it.
+func heldUnder(d Detail, uuid string) error {
+	switch {
+	case d.Token == 0:
+		return fmt.Errorf("lock %s: %w", quoted(d.Name), reaper.ErrNoUUID)
+	case d.UUID != "" && d.UUID != uuid:
+		return &OtherHolder{d}
+	}
+	return nil
+}
+
+func (a *Admin) removed(e reaper.Entry, revision int64) api.Forced {
+	now := a.now().UTC()
+	l := api.NewLock(&e.Lock, now)
+	f := api.Forced{
+		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
+		Trigger: string(reaper.API), Revision: revision,
+	}
+	for _, field := range e.Fields {
+		f.Fields = append(f.Fields, api.Field(field))
+	}
+	return f
+}

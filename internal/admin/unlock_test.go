@@ -1,0 +1,216 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+)
+
+func TestUnlock(t *testing.T) {
+	w := newWorld(t)
+	w.put("a", "hostname", "worker-0", "left", "x")
+	w.take("a", time.Hour, time.Hour)
+	w.put("a", "backtrace", "main.go:1\n", "ticket", "OPS-1")
+	w.take("a/b", time.Hour, time.Hour)
+	w.native("a")
+	asked := 0
+	removed, err := w.Unlock(t.Context(), "a", "u-a", func(d admin.Detail) error {
+		asked++
+		require.Equal(t, "billing", d.Owner)
+		require.Len(t, d.Fields, 9)
+		w.put("a", "alive_at", in(0), "auto_unlock_at", in(2*time.Hour)) // it is alive
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, asked)
+	require.Len(t, w.keys(), 7)
+	require.Contains(t, w.keys(), "a/694d")
+	resp, err := w.cli.Get(t.Context(), "x")
+	require.NoError(t, err)
+	require.Equal(t, resp.Header.Revision, removed.Revision)
+	require.WithinDuration(t, time.Now(), removed.At, time.Minute)
+	require.Len(t, removed.Fields, 10, "what was removed, not what was shown")
+	require.Contains(t, removed.Fields, api.Field{Name: "backtrace", Value: "main.go:1\n"})
+	removed.Fields, removed.At = nil, time.Time{}
+	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "api", Revision: removed.Revision}, removed)
+}
+
+func TestUnlockEndsWithANo(t *testing.T) {
+	w := newWorld(t)
+	w.take("a", time.Hour, time.Hour)
+	no := errors.New("no")
+	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { return no })
+	require.ErrorIs(t, err, no)
+	require.Len(t, w.keys(), 6)
+}
+
+// Nobody is asked where nothing can come of it.
+func TestUnlockOfWhatCannotBe(t *testing.T) {
+	w := newWorld(t)
+	w.take("a", time.Hour, time.Hour)
+	w.put("orphan", "alert_at", in(0))
+	_, err := w.Unlock(t.Context(), "none", "u", unasked(t))
+	require.EqualError(t, err, `no lock "none" under /mutexes/`)
+	_, err = w.Unlock(t.Context(), "orphan", "u", unasked(t))
+	require.ErrorIs(t, err, reaper.ErrNoUUID)
+	require.ErrorContains(t, err, `"orphan"`)
+	for _, uuid := range []string{"", "u-b", "U-a"} {
+		_, err = w.Unlock(t.Context(), "a", uuid, unasked(t))
+		require.EqualError(t, err, `lock "a" is held under another uuid: nothing is removed`)
+		other := (*admin.OtherHolder)(nil)
+		require.ErrorAs(t, err, &other)
+		require.Equal(t, "u-a", other.Lock.UUID)
+	}
+	require.Len(t, w.keys(), 7)
+}
+
+// While a person thinks, the world goes on.
+func TestUnlockIsOvertaken(t *testing.T) {
+	w := newWorld(t)
+	w.take("a", time.Hour, time.Hour)
+	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error {
+		w.put("a", "uuid", "next", "owner", "next")
+		return nil
+	})
+	other := (*admin.OtherHolder)(nil)
+	require.ErrorAs(t, err, &other)
+	require.Equal(t, "next", other.Lock.UUID)
+	require.Equal(t, "next", other.Lock.Owner)
+	require.NotEmpty(t, other.Lock.Outlook)
+	require.Len(t, w.keys(), 6)
+
+	_, err = w.Unlock(t.Context(), "a", "next", func(admin.Detail) error {
+		_, err := w.cli.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+		return err
+	})
+	require.EqualError(t, err, `no lock "a" under /mutexes/: it was released or removed meanwhile`)
+}
+
+func TestUnlockOfOddUUIDs(t *testing.T) {
+	for _, uuid := range []string{"", strings.Repeat("u", 300), "\xff\x00", "a\nb"} {
+		w := newWorld(t)
+		w.put("a", "uuid", uuid)
+		_, err := w.Unlock(t.Context(), "a", uuid+"x", yes)
+		require.ErrorIs(t, err, reaper.ErrOtherUUID, uuid)
+		_, err = w.Unlock(t.Context(), "a", uuid, yes)
+		require.NoError(t, err, uuid)
+		require.Empty(t, w.keys())
+	}
+}
+
+func TestUnlockAtFullQuota(t *testing.T) {
+	w := newWorldOn(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
+	w.take("a", time.Hour, time.Hour)
+	var err error
+	for err == nil {
+		_, err = w.cli.Put(t.Context(), "/filler", string(make([]byte, 256<<10)))
+	}
+	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+	_, err = w.Unlock(t.Context(), "a", "u-a", yes)
+	require.NoError(t, err)
+	require.Empty(t, w.keys())
+}
+
+// proxied is a world whose Admin goes through a proxy, with little patience.
+func proxied(t *testing.T) (*world, *localetcd.Proxy) {
+	t.Helper()
+	w := newWorld(t)
+	p, err := localetcd.NewProxy(w.cluster.Addr(0))
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	w.Admin = open(t, func(c *config.Config) {
+		c.Etcd.Endpoints = []string{p.Addr()}
+		c.Etcd.RequestTimeout = 500 * time.Millisecond
+	})
+	return w, p
+}
+
+func TestUnlockWithoutAnAnswer(t *testing.T) {
+	w, p := proxied(t)
+	w.take("a", time.Hour, time.Hour)
+	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { p.Blackhole(); return nil })
+	require.Error(t, err, "the read hangs: nothing was sent")
+	require.NotErrorIs(t, err, reaper.ErrAmbiguous)
+	require.NoError(t, p.Heal())
+	require.Len(t, w.keys(), 6)
+}
+
+// everything is each thing that needs etcd.
+func everything(ctx context.Context, a *admin.Admin) map[string]error {
+	_, list := a.List(ctx, admin.Filter{})
+	_, show := a.Show(ctx, "a")
+	_, unlock := a.Unlock(ctx, "a", "u-a", yes)
+	return map[string]error{"list": list, "show": show, "unlock": unlock}
+}
+
+func TestNoEtcdIsOneLine(t *testing.T) {
+	a := open(t, func(c *config.Config) {
+		c.Etcd.Endpoints = []string{"127.0.0.1:1", "127.0.0.1:2"}
+		c.Etcd.RequestTimeout = 300 * time.Millisecond
+	})
+	began := time.Now()
+	for what, err := range everything(t.Context(), a) {
+		require.ErrorContains(t, err, "etcd at 127.0.0.1:1, 127.0.0.1:2 does not answer within 300ms: dial tcp 127.0.0.1:", what)
+		require.ErrorContains(t, err, "refused", what)
+		require.NotContains(t, err.Error(), "\n")
+		require.Less(t, len(err.Error()), 150, err.Error())
+	}
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+func TestHangingEtcdIsOneLine(t *testing.T) {
+	w, p := proxied(t)
+	w.take("a", time.Hour, time.Hour)
+	_, err := w.Show(t.Context(), "a")
+	require.NoError(t, err)
+	p.Blackhole()
+	began := time.Now()
+	for what, err := range everything(t.Context(), w.Admin) {
+		require.EqualError(t, err, "etcd at "+p.Addr()+" does not answer within 500ms", what)
+	}
+	require.Less(t, time.Since(began), 10*time.Second)
+	require.NoError(t, p.Heal())
+}
+
+func TestInterrupted(t *testing.T) {
+	w, p := proxied(t)
+	p.Blackhole()
+	for what, err := range everything(cancelled(), w.Admin) {
+		require.ErrorIs(t, err, admin.ErrInterrupted, what)
+	}
+	require.NoError(t, p.Heal())
+}
+
+// A role that does not cover the prefix is named by the error.
+func TestPermissionDenied(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for _, err := range []error{
+		second(w.cli.UserAdd(ctx, "root", "root")), second(w.cli.UserGrantRole(ctx, "root", "root")),
+		second(w.cli.UserAdd(ctx, "ops", "pw")), second(w.cli.AuthEnable(ctx)),
+	} {
+		require.NoError(t, err)
+	}
+	a := open(t, func(c *config.Config) {
+		c.Etcd.Endpoints, c.Etcd.Username, c.Etcd.Password = w.cluster.Endpoints(), "ops", config.NewSecret("pw")
+	})
+	for what, err := range everything(ctx, a) {
+		require.ErrorContains(t, err, "permission denied", what)
+		require.ErrorContains(t, err, "etcd at ", what)
+		require.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

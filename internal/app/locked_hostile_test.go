@@ -1,0 +1,112 @@
+package app_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// hostileNames are those of locks that somebody takes to do harm: to terminals, logs,
+// pages, scrapes, shells and paths. All are names of the protocol.
+func hostileNames() []string {
+	return []string{
+		"\x1b[2J\x1b]0;owned\x07", "<script>alert(1)</script>", "a\nlock removed", "a\r\n{\"level\":\"ERROR\"}", `"}{lock="x"} 1`,
+		"\u202egnp.exe", "\u2028\u2029", "\ufeff", "\x00", " ", "uuid", "a/uuid", "a/uuid/uuid", ".", "..", "../../etc/passwd", "%2f%00",
+		"$(reboot)", "{{.}}", "a!", "a0", "locks?after=x#y", "*", "**", "[", "'; drop table locks", "-rf", "=cmd|' /C calc'!A0",
+		strings.Repeat("n", 100<<10), strings.Repeat("d/", 20<<10) + "d", strings.Repeat("\U0001F512", 5000),
+	}
+}
+
+// noLocks are keys that belong to no lock, and stay.
+func noLocks() []string {
+	return []string{"", "/", "//", "a//b/uuid", "x", "\xff\xff/uuid", "\xff", "/uuid", "a/\xff/uuid", "a/"}
+}
+
+// hostile is a lock with such a name, and with fields that are no better.
+func hostile(name string, due time.Time) []clientv3.Op {
+	claim := "\xc0\xaf\n\"}\x1b[31m<b>" + name
+	var ops []clientv3.Op
+	for _, kv := range [][2]string{
+		{"uuid", "u"}, {"hostname", claim}, {"owner", claim}, {"purpose", claim}, {"backtrace", claim}, {"pid", claim},
+		{"locked_at", stamp(time.Now())}, {"alert_at", stamp(time.Now())}, {"auto_unlock_at", stamp(due)},
+		{"\x1b[31m\nfield\xff", "\xff\xfe\x00"},
+	} {
+		ops = append(ops, clientv3.OpPut(prefix+name+"/"+kv[0], kv[1]))
+	}
+	return ops
+}
+
+// Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
+// log (which is decoded) and the probes stay what they are.
+func TestHostileLocks(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	d := startDaemon(t, cluster.Endpoints(), brisk)
+	d.awaitReaping()
+	for _, key := range noLocks() {
+		put(t, client, clientv3.OpPut(prefix+key, "v"))
+	}
+	due := time.Now().Add(3 * time.Second)
+	for _, name := range hostileNames() {
+		put(t, client, hostile(name, due)...)
+	}
+	all := float64(len(hostileNames()))
+	d.awaitMetric(all, "unlocker_locks", "state", "overdue")
+	require.Equal(t, all, d.metric("unlocker_lock_info")+d.metric("unlocker_lock_series_omitted"))
+	_, body := d.get("/metrics")
+	require.Less(t, len(body), 256<<10)
+
+	d.awaitMetric(all, "unlocker_forced_unlocks_total")
+	d.awaitMetric(float64(len(noLocks())), "unlocker_locks")
+	require.EqualValues(t, len(noLocks()), keys(t, client, prefix))
+	require.EqualValues(t, len(noLocks()), d.metric("unlocker_locks", "state", "malformed"))
+	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
+	require.Zero(t, d.metric("unlocker_resync_drift_total"))
+	require.Empty(t, d.log.loud())
+	status, _ := d.get("/readyz")
+	require.Equal(t, http.StatusOK, status)
+	require.Less(t, d.log.longest(), 64<<10)
+}
+
+// longest is the size of the longest line.
+func (l *logBuffer) longest() (most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		text, _ := json.Marshal(line) // it was made from JSON
+		most = max(most, len(text))
+	}
+	return most
+}
+
+// Values as large as etcd takes, and as many fields as a removal can read: the lock goes,
+// and one line of the log stays within bounds.
+func TestHostileSizes(t *testing.T) {
+	cluster, client := newEtcd(t, localetcd.Options{})
+	d := startDaemon(t, cluster.Endpoints(), brisk)
+	d.awaitReaping()
+	big, due := strings.Repeat("\x01", 1400<<10), time.Now().Add(4*time.Second)
+	for i := range 3 {
+		name := fmt.Sprintf("large%d", i)
+		put(t, client, fields(name, time.Now(), due)...)
+		for _, field := range []string{"hostname", "owner", "purpose", "backtrace", "x", "y", "z"} {
+			put(t, client, clientv3.OpPut(prefix+name+"/"+field, big))
+		}
+	}
+	put(t, client, fields("wide", time.Now(), due)...)
+	for i := range 50 {
+		put(t, client, clientv3.OpPut(fmt.Sprintf("%swide/%d%s", prefix, i, big[:600]), big[:4<<10]))
+	}
+	awaitKeys(t, client, 0, prefix)
+	d.awaitMetric(4, "unlocker_forced_unlocks_total")
+	require.Empty(t, d.log.loud())
+	require.Less(t, d.log.longest(), 600<<10)
+	t.Logf("the longest line has %d KiB", d.log.longest()>>10)
+}

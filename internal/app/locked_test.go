@@ -1,0 +1,240 @@
+package app_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// What the log and /readyz say of a permission that is missing.
+const (
+	needsLocks    = `etcdserver: permission denied: user "unlocker" needs readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)`
+	needsElection = `etcdserver: permission denied: user "unlocker" needs readwrite on [/unlocker/leader/mutexes/, /unlocker/leader/mutexes0) (prefix /unlocker/leader/mutexes/)`
+	badPassword   = `authentication failed, invalid user ID or password: etcd.username "unlocker" with the password of etcd.password`
+	lostSight     = "lost sight of the locks, listing anew"
+	noPart        = "no part in the election, trying again"
+)
+
+func containsAll(s string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(s, w) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestLockedRoleSuffices(t *testing.T) {
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	d := l.daemon(brisk)
+	l.serves(d, "a")
+	require.Zero(t, d.metric("unlocker_watch_restarts_total"))
+	require.Equal(t, 0, d.says("denied"), d.log.loud())
+}
+
+// A part of the role is missing from the start. It is said once, the daemon lives, and
+// goes on by itself when the part is granted.
+func TestLockedPartOfTheRoleMissing(t *testing.T) {
+	readWrite, read := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.PermissionType(clientv3.PermRead)
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	for name, tt := range map[string]struct {
+		grant func(*locked)
+		mend  func(*locked)
+		check func(*locked, *daemon)
+	}{
+		"the locks": {func(l *locked) { l.below(election) }, func(l *locked) { l.below(prefix) }, requireBlind},
+		"the locks behind their prefix": {
+			func(l *locked) { l.below(election); l.grant(prefix, "", readWrite) },
+			func(l *locked) { l.below(prefix) }, requireBlind,
+		},
+		"to write locks": {
+			func(l *locked) { l.below(election); l.grant(prefix, end, read) },
+			func(l *locked) { l.below(prefix) }, requireToothless,
+		},
+		"the election": {func(l *locked) { l.below(prefix) }, func(l *locked) { l.below(election) }, requireNoLeader},
+		"the election behind its key": {
+			func(l *locked) { l.below(prefix); l.grant(strings.TrimSuffix(election, "/"), "", readWrite) },
+			func(l *locked) { l.below(election) }, requireNoLeader,
+		},
+		"the role": {
+			func(l *locked) {
+				l.below(prefix)
+				l.below(election)
+				_, err := l.root.UserRevokeRole(l.ctx(), user, user)
+				require.NoError(l.t, err)
+			},
+			func(l *locked) {
+				_, err := l.root.UserGrantRole(l.ctx(), user, user)
+				require.NoError(l.t, err)
+			},
+			func(l *locked, d *daemon) { requireBlind(l, d); d.saysOnce(noPart, needsElection) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := lockDown(t, localetcd.Options{})
+			tt.grant(l)
+			d := l.daemon(brisk)
+			tt.check(l, d)
+			status, _ := d.get("/livez")
+			require.Equal(t, http.StatusOK, status)
+			tt.mend(l)
+			if name == "to write locks" {
+				return // it tries again in a minute
+			}
+			l.serves(d, "mended")
+		})
+	}
+}
+
+// requireBlind: nothing is seen, which the log, /readyz, unlocker_etcd_up and a hold say.
+func requireBlind(l *locked, d *daemon) {
+	d.saysOnce(lostSight, "reason=permission_denied", needsLocks)
+	require.Eventually(l.t, func() bool { return d.metric("unlocker_watch_restarts_total", "reason", "permission_denied") > 3 }, soon, poll)
+	require.Equal(l.t, 1, d.says(needsLocks), "one line for all tries: %v", d.log.loud())
+	status, body := d.get("/readyz")
+	require.Equal(l.t, http.StatusServiceUnavailable, status)
+	require.Contains(l.t, body, "not ready: the first listing of /mutexes/ is not done: ")
+	require.Contains(l.t, body, needsLocks)
+	require.Zero(l.t, d.metric("unlocker_etcd_up"))
+	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "starting"))
+}
+
+// requireToothless: locks are seen and stay, which the log and a counter say.
+func requireToothless(l *locked, d *daemon) {
+	d.awaitReaping()
+	put(l.t, l.root, fields("due", time.Now(), time.Now())...)
+	d.saysOnce("lock cannot be removed", "reason=permission_denied", needsLocks)
+	d.awaitMetric(1, "unlocker_forced_unlock_failures_total", "reason", "permission_denied")
+	d.awaitMetric(1, "unlocker_reaper_backlog")
+	require.EqualValues(l.t, 7, keys(l.t, l.root, prefix))
+}
+
+// requireNoLeader: all is done, and later; the log and unlocker_leader say it.
+func requireNoLeader(l *locked, d *daemon) {
+	d.saysOnce(noPart, "reason=PermissionDenied", needsElection)
+	d.awaitReaping()
+	due := time.Now().Add(time.Second)
+	put(l.t, l.root, fields("late", due, due)...)
+	awaitKeys(l.t, l.root, 0, prefix)
+	require.Greater(l.t, time.Since(due), standbyDelay)
+	require.Zero(l.t, d.metric("unlocker_leader"))
+	require.Equal(l.t, 1, d.says(needsElection), "one line for all tries: %v", d.log.loud())
+}
+
+// Access goes away under a daemon that runs, and comes back.
+func TestLockedOutWhileRunning(t *testing.T) {
+	for name, tt := range map[string]struct {
+		out  func(*locked) error
+		back func(*locked) error
+		says string
+	}{
+		"user deleted": {
+			func(l *locked) error { _, err := l.root.UserDelete(l.ctx(), user); return err },
+			func(l *locked) error {
+				if _, err := l.root.UserAdd(l.ctx(), user, password); err != nil {
+					return err
+				}
+				_, err := l.root.UserGrantRole(l.ctx(), user, user)
+				return err
+			}, badPassword,
+		},
+		"password changed": {
+			func(l *locked) error { _, err := l.root.UserChangePassword(l.ctx(), user, "other"); return err },
+			func(l *locked) error { _, err := l.root.UserChangePassword(l.ctx(), user, password); return err }, badPassword,
+		},
+		"role taken from the user": {
+			func(l *locked) error { _, err := l.root.UserRevokeRole(l.ctx(), user, user); return err },
+			func(l *locked) error { _, err := l.root.UserGrantRole(l.ctx(), user, user); return err }, needsLocks,
+		},
+		"permission taken from the role": {
+			func(l *locked) error { l.revoke(prefix); return nil },
+			func(l *locked) error { l.below(prefix); return nil }, needsLocks,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := lockDown(t, localetcd.Options{})
+			l.below(prefix)
+			l.below(election)
+			d := l.daemon(brisk)
+			l.serves(d, "before")
+			require.NoError(t, tt.out(l))
+			d.awaitMetric(0, "unlocker_etcd_up")
+			d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
+			d.saysOnce(tt.says)
+			require.NoError(t, tt.back(l))
+			l.serves(d, "after")
+		})
+	}
+}
+
+// A watch outlives the permission that it was made with: what tells first, then, is a
+// removal, long before the next listing.
+func TestLockedOutWhileTheWatchLives(t *testing.T) {
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	d := l.daemon()
+	d.awaitReaping()
+	l.revoke(prefix)
+	put(t, l.root, fields("due", time.Now(), time.Now())...)
+	require.Eventually(t, func() bool { return d.says("cannot read locks that are due", needsLocks) > 0 }, soon, poll)
+	require.Positive(t, d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied"))
+	l.below(prefix)
+	awaitKeys(t, l.root, 0, prefix)
+}
+
+func TestLockedPasswordFileRotated(t *testing.T) {
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
+	d := l.daemon(brisk, func(c *config.Config) { c.Etcd.Password, c.Etcd.PasswordFile = config.Secret{}, file })
+	l.serves(d, "before")
+
+	_, err := l.root.UserChangePassword(l.ctx(), user, "rotated")
+	require.NoError(t, err)
+	d.awaitMetric(0, "unlocker_etcd_up")
+	d.saysOnce(badPassword + "_file " + file)
+	require.NoError(t, os.WriteFile(file, []byte("rotated\n"), 0o600))
+	l.serves(d, "after")
+}
+
+// Somebody turns authentication on under a daemon that has a user, or has none.
+func TestLockedWhileRunning(t *testing.T) {
+	for name, edit := range map[string]func(*config.Config){
+		"with a user": asUser, "without": func(*config.Config) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, admin := newEtcd(t, localetcd.Options{})
+			l := &locked{t: t, cluster: cluster, root: admin}
+			l.addUser("root", password)
+			l.addUser(user, password)
+			l.below(prefix)
+			l.below(election)
+			d := startDaemon(t, cluster.Endpoints(), brisk, edit)
+			l.serves(d, "before")
+			l.enableAuth()
+			if name == "without" {
+				d.awaitMetric(0, "unlocker_etcd_up")
+				d.saysOnce("etcd has authentication on: set etcd.username")
+				return
+			}
+			l.serves(d, "after")
+			require.Zero(t, d.metric("unlocker_watch_restarts_total"))
+		})
+	}
+}

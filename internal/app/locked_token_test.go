@@ -1,0 +1,72 @@
+package app_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// Tokens end many times while the daemon runs: those of etcd's simple kind when they are
+// not used, the other kind after their time. The watch goes on, and so does the rest.
+func TestLockedTokensEnd(t *testing.T) {
+	for name, o := range map[string]localetcd.Options{
+		"simple": {AuthTokenTTL: time.Second},
+		"jwt":    {AuthToken: "jwt,sign-method=ES256,ttl=1s,priv-key=" + jwtKey(t)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := lockDown(t, o)
+			l.below(prefix)
+			l.below(election)
+			d := l.daemon(func(c *config.Config) {
+				// Nothing asks etcd as often as a simple token would need to live.
+				c.Reaper.ProbeInterval, c.Reaper.Grace = 3*time.Second, 6*time.Second
+				c.Election.TTL, c.ResyncInterval = 12*time.Second, 4*time.Second
+				c.Reaper.OrphanGrace = time.Second
+			})
+			l.serves(d, "early")
+			logins := func() float64 {
+				return d.metric("grpc_client_handled_total", "grpc_method", "Authenticate", "grpc_code", "OK")
+			}
+			before := logins()
+			require.Eventually(t, func() bool { return logins() >= before+4 }, soon, poll)
+			l.serves(d, "late")
+			require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.log.loud())
+			require.Equal(t, 0, d.says("etcd"), d.log.loud())
+		})
+	}
+}
+
+// Any change of users or roles makes the other kind of token void.
+func TestLockedUsersChange(t *testing.T) {
+	l := lockDown(t, localetcd.Options{AuthToken: "jwt,sign-method=ES256,ttl=1h,priv-key=" + jwtKey(t)})
+	l.below(prefix)
+	l.below(election)
+	d := l.daemon(brisk)
+	l.serves(d, "before")
+	l.addUser("somebody", "else")
+	l.serves(d, "after")
+	require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.log.loud())
+}
+
+func jwtKey(t *testing.T) (path string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	path = filepath.Join(t.TempDir(), "jwt.pem")
+	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
+	return path
+}

@@ -1,0 +1,105 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// maxBody bounds an answer, maxError that of one that is an error.
+const (
+	maxBody  = 32 << 20
+	maxError = 4 << 10
+)
+
+// refusal is an answer with a status other than 200. Words is the API's own error,
+// if it has one.
+type refusal struct {
+	code  int
+	words string
+}
+
+func (r refusal) Error() string {
+	text := fmt.Sprintf("answers %d %s", r.code, http.StatusText(r.code))
+	if r.words != "" {
+		text += ": " + r.words
+	}
+	return text
+}
+
+// A daemon serves few requests at a time, and says so with 503: that is no reason
+// to wake somebody.
+const (
+	busyRetries = 3
+	busyPause   = time.Second
+)
+
+// get asks for one thing, and decodes the answer.
+func (c *Client) get(ctx context.Context, base, what string, into any) (err error) {
+	for range 1 + busyRetries {
+		err = c.try(ctx, base, what, into)
+		var refused refusal
+		if !errors.As(err, &refused) || refused.code != http.StatusServiceUnavailable {
+			return err
+		}
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return err
+}
+
+func (c *Client) try(ctx context.Context, base, what string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/v1/"+what, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "unlocker-check")
+	if c.username != "" {
+		req.SetBasicAuth(c.username, c.password)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.explain(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		var body api.Error
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what came of it may do
+		_ = json.Unmarshal(text, &body)                            // it may be a proxy's page
+		return refusal{resp.StatusCode, body.Error}
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return c.explain(err)
+	}
+	if len(text) > maxBody {
+		return fmt.Errorf("answers more than %d MiB", maxBody>>20)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("is no unlocker: %w", err)
+	}
+	return nil
+}
+
+// explain says what an operator can use: not the URL once more.
+func (c *Client) explain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("does not answer within %s", c.timeout)
+	}
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return fmt.Errorf("does not answer: %w", err)
+}

@@ -1,0 +1,160 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// The states of locks, as the API spells them.
+const (
+	held      = "held"
+	overdue   = "overdue"
+	expired   = "expired"
+	undated   = "undated"
+	malformed = "malformed"
+	orphaned  = "orphaned"
+)
+
+// states lists them in the order in which they are printed.
+func states() []string { return []string{held, overdue, expired, undated, malformed, orphaned} }
+
+// all judges the number of locks.
+func (j *judgement) all(a Answer) {
+	late := a.Status.Locks[overdue] + a.Status.Locks[expired]
+	j.data = append(j.data, datum{label: "overdue", value: late, warn: j.Warning, crit: j.Critical})
+	total := 0
+	for _, s := range states() {
+		n := a.Status.Locks[s]
+		j.data = append(j.data, datum{label: "locks_" + s, value: n})
+		if s != orphaned {
+			total += n
+		}
+	}
+	j.data = append(j.data, datum{label: "backlog", value: a.Status.Backlog})
+
+	j.late(a, late, total)
+	j.kept(a)
+	if mode := a.Status.Mode; mode != "enforce" {
+		j.find(OK, "nothing is removed: mode %s", clean(mode, maxName))
+	}
+}
+
+// late judges the locks past their alert time, and lists those that are known,
+// the longest overdue first.
+func (j *judgement) late(a Answer, late, total int) {
+	state := OK
+	switch {
+	case j.Critical.Alerts(float64(late)):
+		state = Critical
+	case j.Warning.Alerts(float64(late)):
+		state = Warning
+	}
+	if late == 0 {
+		j.find(state, "%s, none overdue", count(total, "lock"))
+		return
+	}
+	locks := inState(a.Locks, overdue, expired)
+	slices.SortStableFunc(locks, func(a, b api.Lock) int { return since(a).Compare(since(b)) })
+	var names []string
+	for _, l := range locks {
+		names = append(names, fmt.Sprintf("%s (%s, %s)", clean(l.Name, maxName), holder(l.Hostname, l.Owner), span(a.Status.Now.Sub(since(l)))))
+		j.long = append(j.long, describe(l, a.Status.Now))
+	}
+	text := fmt.Sprintf("%d of %s overdue", late, count(total, "lock"))
+	if known := list(names, late); known != "" {
+		text += ": " + known
+	}
+	j.find(state, "%s", text)
+}
+
+// kept judges the locks that stay until somebody does something.
+func (j *judgement) kept(a Answer) {
+	no, bad := a.Status.Locks[undated], a.Status.Locks[malformed]
+	state := OK
+	if j.Undated.Alerts(float64(no + bad)) {
+		state = Warning
+	}
+	locks := inState(a.Locks, undated, malformed)
+	for _, l := range locks {
+		j.long = append(j.long, describe(l, a.Status.Now))
+	}
+	if state == OK && no+bad == 0 {
+		return
+	}
+	j.find(state, "%s never removed automatically (%d undated, %d malformed)", count(no+bad, "lock"), no, bad)
+}
+
+func inState(locks []api.Lock, states ...string) []api.Lock {
+	return slices.DeleteFunc(slices.Clone(locks), func(l api.Lock) bool { return !slices.Contains(states, l.State) })
+}
+
+// since is from when on a lock is overdue.
+func since(l api.Lock) time.Time {
+	if l.AlertAt.IsZero() {
+		return l.AutoUnlockAt
+	}
+	return l.AlertAt
+}
+
+// describe is the line on a lock.
+func describe(l api.Lock, now time.Time) string {
+	words := []string{clean(l.State, maxName)}
+	if at := since(l); !at.IsZero() && now.After(at) {
+		words[0] += ", past its alert time for " + span(now.Sub(at))
+	}
+	words = append(words, "held by "+holder(l.Hostname, l.Owner))
+	if !l.LockedAt.IsZero() {
+		words[1] += " since " + l.LockedAt.UTC().Format(time.RFC3339)
+	}
+	if !l.Due.IsZero() {
+		words = append(words, "may be removed from "+l.Due.UTC().Format(time.RFC3339)+" on")
+	}
+	return clean(l.Name, maxName) + ": " + strings.Join(words, "; ")
+}
+
+// one judges a single lock.
+func (j *judgement) one(a Answer) {
+	name, now := clean(j.Lock, maxName), a.Status.Now
+	if a.Lock == nil || a.Lock.State == orphaned {
+		j.times(0, 0, 0)
+		j.find(OK, "%s is not held", name)
+		return
+	}
+	l := *a.Lock
+	var age, late time.Duration
+	if !l.LockedAt.IsZero() {
+		age = max(0, now.Sub(l.LockedAt))
+	}
+	if at := since(l); !at.IsZero() {
+		late = max(0, now.Sub(at))
+	}
+	j.times(1, age, late)
+	j.long = append(j.long, describe(l, now))
+	by := fmt.Sprintf("held by %s for %s", holder(l.Hostname, l.Owner), span(age))
+	switch l.State {
+	case held:
+		j.find(OK, "%s is %s", name, by)
+	case overdue:
+		j.find(Warning, "%s is overdue for %s, %s", name, span(late), by)
+	case expired:
+		j.find(Critical, "%s expired %s ago and is still there, %s", name, span(now.Sub(l.AutoUnlockAt)), by)
+	case undated:
+		j.find(Warning, "%s is undated and never removed automatically, %s", name, by)
+	case malformed:
+		j.find(Warning, "%s is malformed and never removed automatically", name)
+	default:
+		j.find(Unknown, "%s is in a state that this version does not know: %s", name, clean(l.State, maxName))
+	}
+}
+
+// times are the numbers of a single lock.
+func (j *judgement) times(n int, age, late time.Duration) {
+	j.data = append(j.data,
+		datum{label: "held", value: n},
+		datum{label: "age", value: int(age / time.Second), unit: "s"},
+		datum{label: "past_alert", value: int(late / time.Second), unit: "s"})
+}

@@ -1,0 +1,125 @@
+package etcd
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"sync"
+	"time"
+)
+
+// expiry tells when the certificates of a PEM file end. The file is read again when it
+// has changed, and not otherwise.
+type expiry struct {
+	path string
+	of   func([]*x509.Certificate) time.Time
+
+	mu    sync.Mutex
+	seen  os.FileInfo
+	until time.Time
+}
+
+// at returns the zero time where the file has no certificate, or cannot be read.
+func (e *expiry) at() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, err := os.Stat(e.path)
+	if err != nil {
+		e.seen = nil
+		return time.Time{}
+	}
+	if e.seen == nil || !sameContent(e.seen, now) {
+		e.seen, e.until = now, e.of(certificates(e.path))
+	}
+	return e.until
+}
+
+// sameContent also sees a link that was turned to a file of the same age and size, as
+// Kubernetes does with the files of a Secret.
+func sameContent(a, b os.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+// certificates leaves out what cannot be parsed, as crypto/x509 does with authorities.
+func certificates(path string) (found []*x509.Certificate) {
+	rest, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return found
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			found = append(found, c)
+		}
+	}
+}
+
+// leafOf returns the first certificate of a file, or nil.
+func leafOf(path string) *x509.Certificate {
+	if all := certificates(path); path != "" && len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+func firstEnd(all []*x509.Certificate) time.Time {
+	if len(all) == 0 {
+		return time.Time{}
+	}
+	return all[0].NotAfter
+}
+
+func earliestEnd(all []*x509.Certificate) time.Time {
+	earliest := firstEnd(all)
+	for _, c := range all {
+		if c.NotAfter.Before(earliest) {
+			earliest = c.NotAfter
+		}
+	}
+	return earliest
+}
+
+// expiries are those of the files that the options name.
+type expiries struct {
+	authorities, client *expiry
+	// trusted is when the first of the authorities ends that are in use: those of the
+	// file as it was when we began.
+	trusted time.Time
+}
+
+func newExpiries(t TLS) expiries {
+	var x expiries
+	if t.CAFile != "" {
+		x.authorities = &expiry{path: t.CAFile, of: earliestEnd}
+		x.trusted = x.authorities.at()
+	}
+	if t.CertFile != "" {
+		x.client = &expiry{path: t.CertFile, of: firstEnd}
+	}
+	return x
+}
+
+// Certificates returns when the certificates end that the client was given files of, the
+// zero time for a file that cannot be read: "etcd_ca" is the first authority to end, of
+// those in use and of those in the file; "etcd_client" is the client certificate in the
+// file, which the next connection takes. It may be called concurrently, and often.
+func (c *Client) Certificates() map[string]time.Time {
+	ends := make(map[string]time.Time)
+	if x := c.expiries; x.authorities != nil {
+		end := x.authorities.at()
+		if x.trusted.Before(end) {
+			end = x.trusted
+		}
+		ends["etcd_ca"] = end
+	}
+	if x := c.expiries; x.client != nil {
+		ends["etcd_client"] = x.client.at()
+	}
+	return ends
+}

@@ -1,0 +1,180 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// What each kind of request says that ada may not do.
+func TestDeniedRequestsNameTheNeed(t *testing.T) {
+	cluster, _ := guarded(t, 0)
+	const locks = `user "ada" needs readwrite on [/locks/, /locks0) (prefix /locks/)`
+	o := asAda(cluster.Addr(0))
+	o.Needs = []Need{ReadWrite("/locks/"), ReadWrite("/leader/")}
+	c := mustNew(t, o)
+	batch := []clientv3.Op{clientv3.OpDelete(prefix + "a"), clientv3.OpDelete("/locks/a"), clientv3.OpDelete("/locks/b"), clientv3.OpGet("/locks/c")}
+	for name, tt := range map[string]struct {
+		call func(context.Context) error
+		want string
+	}{
+		"get":    {func(ctx context.Context) error { _, err := c.Get(ctx, "/locks/"); return err }, locks},
+		"list":   {func(ctx context.Context) error { return drain(c.GetStream(ctx, "/locks/", clientv3.WithPrefix())) }, locks},
+		"put":    {func(ctx context.Context) error { _, err := c.Put(ctx, "/locks/a", "v"); return err }, locks},
+		"delete": {func(ctx context.Context) error { _, err := c.Delete(ctx, "/locks/a"); return err }, locks},
+		"do":     {func(ctx context.Context) error { _, err := c.Do(ctx, clientv3.OpGet("/locks/a")); return err }, locks},
+		"election": {func(ctx context.Context) error { _, err := c.Put(ctx, "/leader/1", "v"); return err },
+			`user "ada" needs readwrite on [/leader/, /leader0) (prefix /leader/)`},
+		"compare": {func(ctx context.Context) error {
+			_, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Version("/locks/a"), "=", 0)).Commit()
+			return err
+		}, locks},
+		"nested transaction": {func(ctx context.Context) error {
+			_, err := c.Txn(ctx).Then(clientv3.OpTxn(nil, batch[1:], nil)).Commit()
+			return err
+		}, locks},
+		"what needs nothing and what is no need": {func(ctx context.Context) error {
+			_, err := c.Txn(ctx).Then(batch...).Commit()
+			return err
+		}, `user "ada" needs write on "/mutexes/a", readwrite on [/locks/, /locks0) (prefix /locks/)`},
+		"otherwise": {func(ctx context.Context) error {
+			_, err := c.Txn(ctx).Else(clientv3.OpPut("/locks/a", "v")).Commit()
+			return err
+		}, locks},
+		"no need": {func(ctx context.Context) error { _, err := c.Get(ctx, "other\n", clientv3.WithPrefix()); return err },
+			`user "ada" needs read on ["other\n", "other\v")`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tt.call(t.Context())
+			require.EqualError(t, err, "etcdserver: permission denied: "+tt.want)
+			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+			var known rpctypes.EtcdError
+			require.ErrorAs(t, err, &known)
+			require.Equal(t, codes.PermissionDenied, known.Code())
+			if name != "list" { // a stream's error has no status, nor did it have one
+				require.Equal(t, codes.PermissionDenied, status.Code(err))
+				require.Equal(t, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied), rpctypes.ErrorDesc(err), "callers know it by this")
+			}
+			require.Contains(t, fmt.Errorf("list: %w", err).Error(), tt.want)
+		})
+	}
+}
+
+func TestRefusedUsersAreToldWhatToDo(t *testing.T) {
+	cluster, _ := guarded(t, 0)
+	secret := passwordFile(t, "guess")
+	for name, tt := range map[string]struct {
+		edit func(*Options)
+		want string
+	}{
+		"wrong password": {func(o *Options) { o.Password = "guess" },
+			`etcdserver: authentication failed, invalid user ID or password: etcd.username "ada" with the password of etcd.password`},
+		"wrong password in the file": {func(o *Options) { o.Password, o.PasswordFile = "", secret },
+			`etcdserver: authentication failed, invalid user ID or password: etcd.username "ada" with the password of etcd.password_file ` + secret},
+		"unknown user": {func(o *Options) { o.Username = "eve" },
+			`etcdserver: authentication failed, invalid user ID or password: etcd.username "eve" with the password of etcd.password`},
+		"no user": {func(o *Options) { o.Username, o.Password = "", "" },
+			`etcdserver: user name is empty: etcd has authentication on: set etcd.username, or etcd.tls.cert_file to a certificate whose common name is a user`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := asAda(cluster.Addr(0))
+			tt.edit(&o)
+			c := mustNew(t, o)
+			for what, call := range map[string]func(context.Context) error{
+				"get":   func(ctx context.Context) error { _, err := c.Get(ctx, "k"); return err },
+				"txn":   func(ctx context.Context) error { _, err := c.Txn(ctx).Then(clientv3.OpGet("k")).Commit(); return err },
+				"alarm": func(ctx context.Context) error { _, err := c.AlarmList(ctx); return err },
+				"lease": func(ctx context.Context) error { _, err := c.Grant(ctx, 10); return err },
+			} {
+				err := call(t.Context())
+				if what == "lease" && tt.want[:20] == "etcdserver: user nam" && err == nil {
+					continue // etcd before 3.7 grants one to anybody
+				}
+				require.EqualError(t, err, tt.want, what)
+			}
+		})
+	}
+}
+
+// A user whom a certificate names, and who does not exist, is denied everything.
+func TestDeniedUserOfACertificateIsNamed(t *testing.T) {
+	s := newSecure(t)
+	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
+	addUser(t, admin, "root", "", "root")
+	_, err := admin.AuthEnable(t.Context())
+	require.NoError(t, err)
+	c := mustNew(t, s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, "nobody")))
+	_, err = c.Get(t.Context(), "k")
+	require.EqualError(t, err, `etcdserver: permission denied: user "nobody" (the client certificate's common name, if there is such a user) needs read on "k"`)
+}
+
+func TestOtherErrorsStay(t *testing.T) {
+	m := newMender(options("127.0.0.1:1"))
+	for _, err := range []error{nil, context.Canceled, errors.New("else"), rpctypes.ErrCompacted, status.Error(codes.Unavailable, "away")} {
+		require.Equal(t, err, m.explain(err, clientv3.OpGet("k")))
+	}
+}
+
+// Each of the daemon's calls would offer the password anew, several in a second.
+func TestRefusedPasswordIsOfferedSeldom(t *testing.T) {
+	cluster, _ := guarded(t, 0)
+	registry := prometheus.NewRegistry()
+	o := asAda(cluster.Addr(0))
+	o.Registerer, o.Password, o.PasswordFile = registry, "", passwordFile(t, "guess")
+	c := mustNew(t, o)
+	began := time.Now()
+	for range 20 {
+		_, err := c.Get(t.Context(), prefix)
+		require.ErrorIs(t, err, rpctypes.ErrAuthFailed)
+	}
+	require.LessOrEqual(t, started(t, registry, "Authenticate"), 1+float64(time.Since(began)/loginPause))
+	l := &login{}
+	l.note("guess", rpctypes.ErrGRPCAuthFailed)
+	require.Error(t, l.known("guess"))
+	require.NoError(t, l.known("other"), "a new one is offered at once")
+	l.refused.until = time.Now()
+	require.NoError(t, l.known("guess"), "it may have become right")
+	l.note("guess", nil)
+	require.NoError(t, l.known("guess"))
+	l.note("guess", status.Error(codes.Unavailable, "away"))
+	require.NoError(t, l.known("guess"), "only etcd can refuse it")
+}
+
+// Without a token etcd takes the common name of the certificate for the user.
+func TestPasswordWinsOverTheCertificate(t *testing.T) {
+	s := newSecure(t)
+	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
+	addUser(t, admin, "root", "", "root")
+	addUser(t, admin, "ada", "secret", "unlocker")
+	addUser(t, admin, "other", "", "other")
+	grant(t, admin, "unlocker", prefix)
+	user := func(certificate string) *Client {
+		o := s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, certificate))
+		o.Username, o.Password = "ada", "secret"
+		return mustNew(t, o)
+	}
+	early := user("stranger")
+	_, err := early.Get(t.Context(), prefix)
+	require.NoError(t, err, "before there is authentication")
+	_, err = admin.AuthEnable(t.Context())
+	require.NoError(t, err)
+	for range 3 {
+		_, err = early.Get(t.Context(), prefix)
+		require.NoError(t, err, "authentication was turned on")
+	}
+	for _, certificate := range []string{"stranger", "other"} {
+		_, err = user(certificate).Put(t.Context(), prefix+"k", "v")
+		require.NoError(t, err, certificate)
+	}
+	_, err = early.Get(t.Context(), "elsewhere")
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "what ada may not do she is denied")
+}

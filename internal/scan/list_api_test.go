@@ -1,0 +1,108 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// listAll lists as a command does.
+func listAll(ctx context.Context, kv clientv3.KV, timeout time.Duration) (locks []lock.Lock, parts int, revision int64, err error) {
+	revision, err = List(ctx, kv, layout, timeout, func(part []lock.Lock) error {
+		locks = append(locks, part...)
+		parts++
+		return nil
+	})
+	return locks, parts, revision, err
+}
+
+func TestListGivesAllLocksAtOneRevision(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	none, parts, revision, err := listAll(t.Context(), w.direct.KV, long)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.Zero(t, parts)
+	require.EqualValues(t, 1, revision)
+
+	for i := range batchLocks + 88 {
+		w.acquire(fmt.Sprintf("many/%04d", i))
+	}
+	w.acquire("a", "a/b")
+	resp, err := w.direct.Put(t.Context(), "/other", "x")
+	require.NoError(t, err)
+	for name, kv := range map[string]clientv3.KV{"stream": w.direct.KV, "pages": &oldKV{KV: w.direct.KV}} {
+		t.Run(name, func(t *testing.T) {
+			locks, parts, revision, err := listAll(t.Context(), kv, long)
+			require.NoError(t, err)
+			require.Len(t, locks, batchLocks+90)
+			require.Equal(t, 2, parts)
+			require.Equal(t, resp.Header.Revision, revision)
+		})
+	}
+}
+
+// What is written while the listing goes on is not in it.
+func TestListDoesNotMixRevisions(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	for i := range 40 {
+		w.acquire(fmt.Sprintf("many/%04d", i))
+	}
+	kv := &oldKV{KV: w.direct.KV}
+	locks, _, revision, err := listAll(t.Context(), &meddler{KV: kv, meddle: func() { w.acquire("zz"); w.release("many/0039") }}, long)
+	require.NoError(t, err)
+	require.Greater(t, len(kv.limits), 2, "page by page")
+	require.Len(t, locks, 40)
+	require.Equal(t, "many/0039", locks[39].Name)
+	require.Less(t, locks[39].Revision, revision+1)
+}
+
+// meddler changes something before each page but the first request.
+type meddler struct {
+	clientv3.KV
+	meddle func()
+	reads  int
+}
+
+func (m *meddler) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if m.reads++; m.reads > 1 {
+		m.meddle()
+	}
+	return m.KV.Get(ctx, key, opts...)
+}
+
+func TestListEndsWithItsContext(t *testing.T) {
+	cluster := single(t)
+	p := proxy(t, cluster.Addr(0))
+	c := client(t, p.Addr())
+	_, err := c.Get(t.Context(), "k")
+	require.NoError(t, err)
+	p.Blackhole()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	began := time.Now()
+	_, _, _, err = listAll(ctx, c.KV, long)
+	require.Error(t, err)
+	require.Error(t, ctx.Err())
+	_, _, _, err = listAll(t.Context(), c.KV, 200*time.Millisecond)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), long/2)
+	require.NoError(t, p.Heal())
+}
+
+func TestListEndsWhereItsPartsAreNotWanted(t *testing.T) {
+	cluster := single(t)
+	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	w.acquire("a")
+	enough := errors.New("enough")
+	_, err := List(t.Context(), w.direct.KV, layout, long, func([]lock.Lock) error { return enough })
+	require.ErrorIs(t, err, enough)
+}
