@@ -3,7 +3,8 @@
 # crashed while locks fall due. It prints what it measures.
 #
 # It wants kubectl (KUBECONFIG), openssl, jq, helm as $HELM, and on the nodes two images: $UNLOCKER_IMAGE, and $ETCD_IMAGE with /etcd and /etcdctl.
-# It makes the namespace unlocker-e2e, and removes it. CI has no nodes: there deploy/helm/install.sh asks the API server alone.
+# $CRASH is a command that kills the daemon of the pod it is given by SIGKILL, on its node; without one the pod is deleted by force, which the daemon
+# notices and resigns on. It makes the namespace unlocker-e2e, and removes it. CI has no nodes: there deploy/helm/install.sh asks the API server alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 helm=${HELM:-helm} image=${UNLOCKER_IMAGE:-ghcr.io/etcd-unlocker/unlocker:0.1.0} etcd_image=${ETCD_IMAGE:-ex.test/etcd:3.7.3}
@@ -99,7 +100,11 @@ step "the leader's pod crashes"
 pod=$(leader)
 [ -n "$pod" ] || die "nobody leads"
 due=$(lock second 4)
-k delete pod "$pod" --grace-period=0 --force >/dev/null 2>&1
+if [ -n "${CRASH:-}" ]; then
+  $CRASH "$pod"
+else
+  k delete pod "$pod" --grace-period=0 --force >/dev/null 2>&1
+fi
 crashed=$(date +%s.%N)
 at=$(removal second)
 awk -v at="$at" -v due="$due" -v crashed="$crashed" 'BEGIN { printf "second: removed %.2f s after the crash, %.2f s after auto_unlock_at (grace 2 s, standby_delay 5 s)\n", at - crashed, at - due }'

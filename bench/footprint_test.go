@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+const (
+	// footprintTime is over how long CPU is measured.
+	footprintTime = 20 * time.Second
+	renewals      = 1_000 // a second
+)
+
+// BenchmarkFootprint measures what the daemon costs by itself: the binary as users
+// run it, in a process of its own, with its defaults but for the storm hold, which
+// would only delay the removals at the end. Each lock has seven fields, one of them a
+// backtrace of 1 KiB. A GOMEMLIMIT in the environment reaches the daemon.
+//
+//	go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench
+func BenchmarkFootprint(b *testing.B) {
+	binary := filepath.Join(b.TempDir(), "unlocker")
+	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "../cmd/unlocker")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(b, err, "%s", out)
+	for _, locks := range []int{0, 10_000, 200_000} {
+		b.Run(fmt.Sprintf("locks-%d", locks), func(b *testing.B) {
+			for range b.N {
+				footprint(b, binary, locks)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func footprint(b *testing.B, binary string, locks int) {
+	cluster, client := newEtcd(b)
+	fill(b, client, locks)
+	d, ready := launch(b, binary, cluster)
+	b.ReportMetric(ready.Seconds(), "ready-s")
+	require.Eventually(b, func() bool {
+		m := d.metrics()
+		return sum(m["unlocker_locks"]) == float64(locks) && sum(m["unlocker_reaper_hold"]) == 0
+	}, time.Minute, time.Second)
+	b.ReportMetric(100*d.cpu(), "idle-cpu%")
+	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "idle-rss-MiB")
+	b.ReportMetric(sum(d.metrics()["go_memstats_heap_alloc_bytes"])/(1<<20), "idle-heap-MiB")
+	b.ReportMetric(d.peak(), "listing-peak-MiB")
+	if locks == 0 {
+		return
+	}
+	stop := renew(b, client, locks)
+	before := sum(d.metrics()["unlocker_lock_renewals_total"])
+	b.ReportMetric(100*d.cpu(), "busy-cpu%")
+	b.ReportMetric((sum(d.metrics()["unlocker_lock_renewals_total"])-before)/footprintTime.Seconds(), "renewals/s")
+	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "busy-rss-MiB")
+	b.ReportMetric(d.peak(), "busy-peak-MiB")
+	stop()
+	used := sum(d.metrics()["process_cpu_seconds_total"])
+	expire(b, client, locks)
+	require.Eventually(b, func() bool { return sum(d.metrics()["unlocker_locks"]) == 0 }, 5*time.Minute, time.Second)
+	b.ReportMetric(sum(d.metrics()["process_cpu_seconds_total"])-used, "removal-cpu-s")
+	b.ReportMetric(d.peak(), "removal-peak-MiB")
+}
+
+// expire makes all n locks due, long past, so that they go at once.
+func expire(b *testing.B, client *clientv3.Client, n int) {
+	const perTxn = 100
+	past := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
+	for from := 0; from < n; from += perTxn {
+		var ops []clientv3.Op
+		for i := from; i < min(from+perTxn, n); i++ {
+			ops = append(ops, clientv3.OpPut(prefix+name(i)+"/auto_unlock_at", past))
+		}
+		_, err := client.Txn(b.Context()).Then(ops...).Commit()
+		require.NoError(b, err)
+	}
+}
+
+// fill takes n locks of seven fields, 16 in a transaction.
+func fill(b *testing.B, client *clientv3.Client, n int) {
+	backtrace := strings.Repeat("main.(*Worker).run(0xc000123456)\n\t/src/worker.go:123 +0x1b4\n", 20)[:1<<10]
+	future := time.Now().Add(time.Hour)
+	g, ctx := errgroup.WithContext(b.Context())
+	g.SetLimit(16)
+	for from := 0; from < n; from += 16 {
+		g.Go(func() error {
+			var ops []clientv3.Op
+			for i := from; i < min(from+16, n); i++ {
+				ops = append(ops, lockOps(name(i), future, future)...)
+				ops = append(ops, clientv3.OpPut(prefix+name(i)+"/owner", "billing"), clientv3.OpPut(prefix+name(i)+"/backtrace", backtrace))
+			}
+			_, err := client.Txn(ctx).Then(ops...).Commit()
+			return err
+		})
+	}
+	require.NoError(b, g.Wait())
+}
+
+// renew renews locks in turn, at the rate of renewals, until stopped.
+func renew(b *testing.B, client *clientv3.Client, n int) (stop func()) {
+	const slot = 10 * time.Millisecond
+	perSlot := int(renewals * slot / time.Second)
+	ctx, cancel := context.WithCancel(b.Context())
+	var g errgroup.Group
+	g.SetLimit(256)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(slot)
+		defer tick.Stop()
+		for i := 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for range perSlot {
+				lock := name(i % n)
+				i++
+				g.Go(func() error { return renewOne(ctx, client, lock) })
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+		_ = g.Wait() // the last ones were cancelled; the rate tells of others
+	}
+}
+
+func renewOne(ctx context.Context, client *clientv3.Client, lock string) error {
+	now := time.Now()
+	var puts []clientv3.Op
+	for _, op := range lockOps(lock, now.Add(time.Hour), now.Add(time.Hour)) {
+		if key := string(op.KeyBytes()); strings.HasSuffix(key, "alert_at") || strings.HasSuffix(key, "auto_unlock_at") {
+			puts = append(puts, op)
+		}
+	}
+	puts = append(puts, clientv3.OpPut(prefix+lock+"/alive_at", strconv.FormatInt(now.Unix(), 10)))
+	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Version(prefix+lock+"/uuid"), ">", 0)).Then(puts...).Commit()
+	return err
+}
+
+// process is the daemon.
+type process struct {
+	b    *testing.B
+	pid  int
+	base string
+}
+
+// launch starts the daemon, and returns how long it took until it was ready.
+func launch(b *testing.B, binary string, cluster *localetcd.Cluster) (*process, time.Duration) {
+	// It is to end in the cleanup, and the context does before that.
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
+		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(cluster.Endpoints(), ","))
+	cmd.Dir = b.TempDir()
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "UNLOCKER_") })
+	stderr, err := cmd.StderrPipe()
+	require.NoError(b, err)
+	start := time.Now()
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		require.NoError(b, cmd.Process.Signal(os.Interrupt))
+		require.NoError(b, cmd.Wait())
+	})
+	lines := bufio.NewScanner(stderr)
+	var line struct{ Msg, Ops string }
+	for line.Msg != "unlocker started" {
+		require.True(b, lines.Scan(), "the daemon ended")
+		require.NoError(b, json.Unmarshal(lines.Bytes(), &line))
+	}
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
+	d := &process{b, cmd.Process.Pid, "http://" + line.Ops}
+	require.Eventually(b, func() bool {
+		status, _ := d.get("/readyz")
+		return status == http.StatusOK
+	}, time.Minute, 5*time.Millisecond)
+	return d, time.Since(start)
+}
+
+func (d *process) get(path string) (int, string) {
+	resp, err := http.Get(d.base + path)
+	require.NoError(d.b, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(d.b, err)
+	require.NoError(d.b, resp.Body.Close())
+	return resp.StatusCode, string(body)
+}
+
+func (d *process) metrics() map[string]*dto.MetricFamily {
+	status, body := d.get("/metrics")
+	require.Equal(d.b, http.StatusOK, status)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	require.NoError(d.b, err)
+	return families
+}
+
+func sum(f *dto.MetricFamily) (sum float64) {
+	for _, m := range f.GetMetric() {
+		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return sum
+}
+
+// cpu measures how many CPUs the daemon keeps busy.
+func (d *process) cpu() float64 {
+	used := func() float64 { return sum(d.metrics()["process_cpu_seconds_total"]) }
+	before, start := used(), time.Now()
+	<-time.After(footprintTime)
+	return (used() - before) / time.Since(start).Seconds()
+}
+
+// peak is the most memory that was ever resident, in MiB.
+func (d *process) peak() float64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
+	require.NoError(d.b, err)
+	for line := range strings.Lines(string(status)) {
+		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
+			kib, err := strconv.Atoi(strings.Fields(value)[0])
+			require.NoError(d.b, err)
+			return float64(kib) / (1 << 10)
+		}
+	}
+	require.FailNow(d.b, "no VmHWM")
+	return 0
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# release.sh OUT: what `make release` calls. For each platform it writes to OUT an archive and the bill
+# of materials of the binary in it, and then the checksums of all. The same commit and the same Go give the
+# same bytes, wherever and whenever they are built.
+# VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
+set -euo pipefail
+out=$(realpath -m "$1")
+cd "$(dirname "$0")/../.."
+: "${VERSION:?}" "${LDFLAGS:?}" "${SOURCE_DATE_EPOCH:?}"
+platforms=${PLATFORMS:-linux/amd64 linux/arm64}
+date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
+
+# What a machine's own settings would change in the binary. Nothing of git goes in but what LDFLAGS
+# say: the sources without their history give the same binary.
+export LC_ALL=C TZ=UTC CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0
+umask 022
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+build() { # OS ARCH FILE
+  GOOS=$1 GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
+}
+
+# One that runs here, for what the commands say of themselves, and the tool for the bills.
+build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here"
+go build -o "$work/sbom" ./deploy/release/sbom
+
+mkdir -p "$out"
+rm -f "$out"/unlocker-* "$out"/sha256sums.txt
+for platform in $platforms; do
+  os=${platform%/*} arch=${platform#*/}
+  name=unlocker-$VERSION-$os-$arch
+  dir=$work/$name
+  mkdir -p "$dir/systemd" "$dir/completions"
+  build "$os" "$arch" "$dir/unlocker"
+  cp LICENSE README.md CHANGELOG.md config.example.yaml "$dir/"
+  cp deploy/systemd/* "$dir/systemd/"
+  for shell in bash zsh fish; do
+    "$work/here" completion "$shell" >"$dir/completions/unlocker.$shell"
+  done
+  "$work/sbom" "$dir/unlocker" unlocker "$VERSION" "$date" >"$out/$name.cdx.json"
+  tar --create --directory "$work" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
+    --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n -9 >"$out/$name.tar.gz"
+done
+(cd "$out" && sha256sum unlocker-* >sha256sums.txt)
+cat "$out/sha256sums.txt"

@@ -1,0 +1,107 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// words returns what follows an instruction of the Dockerfile, as often as it is there.
+func words(t *testing.T, instruction string) (all []string) {
+	for _, m := range regexp.MustCompile(`(?m)^`+instruction+` (.*)$`).FindAllStringSubmatch(read(t, "../Dockerfile"), -1) {
+		all = append(all, m[1])
+	}
+	require.NotEmpty(t, all, instruction)
+	return all
+}
+
+// A package that the binary needs and that is not copied would be noticed where images
+// are built, and there is no builder in CI.
+func TestDockerfileCopiesWhatTheBinaryNeeds(t *testing.T) {
+	var copied []string
+	sent := strings.Split(read(t, "../.dockerignore"), "\n")
+	for _, line := range words(t, "COPY") {
+		if strings.HasPrefix(line, "--from=") {
+			continue
+		}
+		sources := strings.Fields(line)
+		for _, source := range sources[:len(sources)-1] {
+			require.Contains(t, sent, "!"+source)
+			copied = append(copied, source)
+		}
+	}
+	require.Subset(t, copied, []string{"go.mod", "go.sum"})
+
+	root, err := filepath.Abs("..")
+	require.NoError(t, err)
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+		`{{if and .Module .Module.Main}}{{.Dir}}{{range .EmbedFiles}} {{.}}{{end}}{{end}}`, "./cmd/unlocker")
+	list.Dir = root
+	out, err := list.Output()
+	require.NoError(t, err)
+	packages := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Greater(t, len(packages), 10)
+	for _, p := range packages {
+		dir, err := filepath.Rel(root, strings.Fields(p)[0])
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(copied, func(c string) bool { return dir == c || strings.HasPrefix(dir, c+"/") }), "%s is not copied", dir)
+		require.NotContains(t, p, "testdata", ".dockerignore leaves it out")
+	}
+}
+
+func TestDockerfileAndTheRestAgree(t *testing.T) {
+	stamps := regexp.MustCompile(`common/version\.(\w+)=|\$\(VPKG\)\.(\w+)=`)
+	stamped := func(path string) (names []string) {
+		for _, m := range stamps.FindAllStringSubmatch(read(t, path), -1) {
+			names = append(names, m[1]+m[2])
+		}
+		return names
+	}
+	require.NotEmpty(t, stamped("../Makefile"))
+	require.ElementsMatch(t, stamped("../Makefile"), stamped("../Dockerfile"))
+
+	defaults := read(t, "../config.example.yaml")
+	ports := strings.Fields(words(t, "EXPOSE")[0])
+	require.Len(t, ports, 2)
+	for _, port := range ports {
+		require.Contains(t, defaults, `listen: ":`+port+`"`)
+	}
+}
+
+// The bill of materials lists what the linker says is in the binary.
+func TestBillOfMaterials(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "run", "../deploy/release/sbom", unlocker, "unlocker", "v1.2.3", "2026-01-02T03:04:05Z").Output()
+	require.NoError(t, err)
+	var bill struct {
+		Components []struct{ Name, Version string }
+	}
+	require.NoError(t, json.Unmarshal(out, &bill))
+	var listed, linked []string
+	for _, c := range bill.Components {
+		listed = append(listed, c.Name+" "+c.Version)
+	}
+	out, err = exec.CommandContext(t.Context(), "go", "version", "-m", unlocker).Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		switch f := strings.Fields(line); f[0] {
+		case "dep", "=>":
+			if f[0] == "=>" {
+				linked = linked[:len(linked)-1]
+			}
+			linked = append(linked, f[1]+" "+f[2])
+		case unlocker + ":":
+			linked = append(linked, "stdlib "+strings.TrimPrefix(f[1], "go"))
+		}
+	}
+	require.Greater(t, len(linked), 20)
+	require.ElementsMatch(t, linked, listed)
+	require.NotContains(t, strings.Join(listed, "\n"), "etcd/server")
+}

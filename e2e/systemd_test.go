@@ -1,0 +1,222 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+const systemd = "../deploy/systemd"
+
+// maxExposure is ten times what systemd-analyze security may say of the unit.
+const maxExposure = "12"
+
+func TestSystemdUnitIsValidAndHardened(t *testing.T) {
+	analyze := program(t, "systemd-analyze")
+	unit := filepath.Join(t.TempDir(), "unlocker.service")
+	text := read(t, systemd+"/unlocker.service")
+	require.Contains(t, text, "ExecStart=/usr/local/bin/unlocker ")
+	write(t, unit, strings.ReplaceAll(text, "/usr/local/bin/unlocker", unlocker))
+	for _, dropIn := range dropIns(t) {
+		write(t, filepath.Join(unit+".d", filepath.Base(dropIn)), read(t, dropIn))
+	}
+	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", unit).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, string(out))
+
+	out, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold="+maxExposure, unit).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Log(string(regexp.MustCompile(`Overall exposure.*`).Find(out)))
+}
+
+func dropIns(t *testing.T) []string {
+	paths, err := filepath.Glob(systemd + "/*.conf")
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	return paths
+}
+
+// Unknown variables are ignored, so that nobody would notice one that is misspelt.
+func TestSystemdFilesNameWhatExists(t *testing.T) {
+	help, err := exec.CommandContext(t.Context(), unlocker, "serve", "--help").Output()
+	require.NoError(t, err)
+	known := read(t, "../docs/configuration.md")
+	text := read(t, systemd+"/unlocker.default") + read(t, systemd+"/unlocker.service")
+	for _, dropIn := range dropIns(t) {
+		text += read(t, dropIn)
+	}
+	variables := regexp.MustCompile(`\bUNLOCKER_[A-Z_]+[A-Z]\b`).FindAllString(text, -1)
+	require.Greater(t, len(variables), 5)
+	for _, v := range variables {
+		require.Contains(t, known, "`"+v+"`")
+	}
+	start := regexp.MustCompile(`(?m)^ExecStart=\S+ (.*)$`).FindStringSubmatch(text)
+	require.NotNil(t, start)
+	flags := regexp.MustCompile(`--[a-z-]+`).FindAllString(start[1], -1)
+	require.NotEmpty(t, flags)
+	for _, f := range flags {
+		require.Regexp(t, `(?m)^ +`+f+` `, string(help))
+	}
+}
+
+// A real systemd runs the unit as it is: the daemon works under all that is forbidden
+// to it, with a password that only root can read.
+func TestSystemdRunsTheUnit(t *testing.T) {
+	program(t, "systemd-nspawn")
+	if os.Geteuid() != 0 {
+		missing(t, "a machine for systemd takes root")
+	}
+	etcd := startEtcd(t, newest)
+	etcd.demandPassword("unlocker", "secret")
+	ops := freeAddr(t)
+	m := startMachine(t, map[string]string{
+		"etc/unlocker/unlocker.yaml":                               "reaper: {settle: 1s}\n",
+		"etc/unlocker/etcd-password":                               "secret\n",
+		"etc/default/unlocker":                                     "UNLOCKER_ETCD_ENDPOINTS=" + etcd.addr + "\nUNLOCKER_OPS_LISTEN=" + ops + "\nUNLOCKER_WEB_LISTEN=127.0.0.1:0\n",
+		"etc/systemd/system/unlocker.service.d/etcd-password.conf": read(t, systemd+"/etcd-password.conf"),
+	})
+	require.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + ops + "/readyz")
+		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	}, soon, poll)
+	past := time.Now().Add(-time.Hour)
+	etcd.putLocks("due", 3, past, past)
+	etcd.awaitGone("due/")
+
+	status := m.run("cat", "/proc/"+m.property("MainPID")+"/status")
+	require.Regexp(t, `(?m)^Uid:\t[1-9]\d{4}\t`, status)
+	require.Regexp(t, `(?m)^CapBnd:\t0+$`, status)
+	require.Regexp(t, `(?m)^NoNewPrivs:\t1$`, status)
+	require.Regexp(t, `(?m)^Seccomp:\t2$`, status)
+
+	m.run("systemctl", "stop", "unlocker")
+	require.Equal(t, "success", m.property("Result"))
+	removed := 0
+	for line := range strings.Lines(m.run("journalctl", "-u", "unlocker", "-o", "cat")) {
+		var l map[string]any
+		if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == "lock removed" {
+			removed++
+		}
+	}
+	require.Equal(t, 3, removed, "the journal has a line for each")
+
+	m.run("sh", "-c", "echo UNLOCKER_REAPER_MODE=brave >>/etc/default/unlocker")
+	m.run("systemctl", "start", "unlocker")
+	require.Eventually(t, func() bool { return m.property("ActiveState") == "failed" }, soon, poll)
+	require.Equal(t, "2", m.property("ExecMainStatus"))
+	require.Equal(t, "0", m.property("NRestarts"), "trying again does not mend a mistake")
+}
+
+// demandPassword turns authentication on, and gives a user the lock prefix and the
+// election.
+func (s *server) demandPassword(user, password string) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	for name, pw := range map[string]string{"root": "root", user: password} {
+		_, err := s.client.RoleAdd(ctx, name)
+		require.NoError(s.t, err)
+		_, err = s.client.UserAdd(ctx, name, pw)
+		require.NoError(s.t, err)
+		_, err = s.client.UserGrantRole(ctx, name, name)
+		require.NoError(s.t, err)
+	}
+	for _, below := range []string{prefix, "/unlocker/leader" + prefix} {
+		_, err := s.client.RoleGrantPermission(ctx, user, below, clientv3.GetPrefixRangeEnd(below), clientv3.PermissionType(clientv3.PermReadWrite))
+		require.NoError(s.t, err)
+	}
+	_, err := s.client.AuthEnable(ctx)
+	require.NoError(s.t, err)
+	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Username: "root", Password: "root", Logger: zap.NewNop()})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { _ = s.client.Close() })
+}
+
+// machine is a systemd in namespaces of its own, over a copy of this system that goes
+// with it. It has the network of this one.
+type machine struct {
+	t    *testing.T
+	init string
+}
+
+// boot lays a tree ($2) over the root of this system and boots that as far as the unit
+// needs, in a mount namespace ($1 is an empty directory in it).
+const boot = `
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+cp -r "$2/." "$1/root/"
+chmod 600 "$1/root/etc/unlocker/etcd-password"
+exec systemd-nspawn --quiet --register=no --keep-unit --console=pipe --directory "$1/root" --boot \
+  systemd.unit=unlocker.service systemd.mask=timers.target </dev/null`
+
+func startMachine(t *testing.T, files map[string]string) *machine {
+	t.Helper()
+	tree := t.TempDir()
+	files["etc/systemd/system/unlocker.service"] = read(t, systemd+"/unlocker.service")
+	files["usr/local/bin/unlocker"] = read(t, unlocker)
+	for path, text := range files {
+		write(t, filepath.Join(tree, path), text)
+	}
+	require.NoError(t, os.Chmod(filepath.Join(tree, "usr/local/bin/unlocker"), 0o755))
+	p := start(t, program(t, "unshare"), "--mount", "--propagation", "private", "sh", "-euc", boot, "sh", t.TempDir(), tree)
+	m := &machine{t: t}
+	pid := strconv.Itoa(p.cmd.Process.Pid)
+	t.Cleanup(func() { // its end takes all of its processes along, and nspawn
+		if init, err := strconv.Atoi(m.init); err == nil {
+			_ = syscall.Kill(init, syscall.SIGKILL)
+			<-p.done
+		}
+	})
+	require.Eventually(t, func() bool {
+		children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+		m.init = strings.TrimSpace(string(children))
+		comm, _ := os.ReadFile("/proc/" + m.init + "/comm")
+		return err == nil && strings.HasPrefix(string(comm), "systemd") && m.property("ActiveState") == "active"
+	}, soon, poll)
+	return m
+}
+
+// run runs a command in the machine and returns what it says.
+func (m *machine) run(args ...string) string {
+	m.t.Helper()
+	out, err := m.try(args...)
+	require.NoError(m.t, err, "%s: %s", args, out)
+	return out
+}
+
+func (m *machine) try(args ...string) (string, error) {
+	args = append([]string{"--target", m.init, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--"}, args...)
+	out, err := exec.CommandContext(m.t.Context(), "nsenter", args...).CombinedOutput()
+	return string(out), err
+}
+
+func (m *machine) property(name string) string {
+	out, _ := m.try("systemctl", "show", "unlocker", "--value", "--property", name)
+	return strings.TrimSpace(out)
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+}
