@@ -13,7 +13,7 @@ LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION)
 # The race detector needs the C compiler that go would call.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test e2e hunt hunt-short hunt-model lint fuzz bench bench-big image release clean
+.PHONY: help build demo test e2e hunt hunt-short hunt-model chart lint fuzz bench bench-big image release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ demo: ## Run the daemon on an embedded etcd with simulated workers
 test: ## Run the tests
 	$(GO) test $(RACE) -timeout 15m ./...
 
-e2e: ## Run the tests with real programs (promtool, etcd of several versions)
+e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
 	$(GO) test -count=1 -timeout 20m -tags e2e ./e2e/...
 
 # HUNT_SEED repeats what was done, HUNT_TIME says for how long; see hunt/doc.go.
@@ -40,6 +40,10 @@ hunt-short: ## The same for CI (under 4 min)
 
 hunt-model: ## Live through 10,000 random histories of the pure core (25 s)
 	HUNT_HISTORIES=$${HUNT_HISTORIES:-10000} $(GO) test -count=1 -timeout 20m -run TestHuntForBrokenPromises -v ./internal/reaper
+
+chart: ## Check the Helm chart, and install it on a real Kubernetes API server
+	deploy/helm/check.sh
+	deploy/helm/install.sh
 
 lint: ## Run golangci-lint
 	golangci-lint run --build-tags e2e,hunt ./...

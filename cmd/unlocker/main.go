@@ -68,9 +68,10 @@ func newRoot() *cobra.Command {
 		Long: `unlocker watches the locks that programs hold in etcd, exports metrics so that
 people are told before a lock expires, and removes the locks that have expired.
 
-Every flag is also a key of the configuration file and an environment variable:
---etcd-endpoints is etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS. A flag wins over
-the environment, the environment over the file, the file over the default.`,
+Every flag of serve is also a key of the configuration file and an environment
+variable: --etcd-endpoints is etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS. A flag
+wins over the environment, the environment over the file, the file over the
+default. list, show, unlock and config read the same configuration.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Print("unlocker"),

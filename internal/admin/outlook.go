@@ -6,11 +6,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
 )
 
 // outlook says what is wrong with a lock and what comes next, as far as that can be
@@ -36,7 +35,7 @@ const neverRemoved = "It is never removed automatically."
 
 func (a *Admin) orphan(name string) string {
 	p, from := policyOf(a.config, name)
-	if p.Mode != "enforce" {
+	if p.Mode != reaper.Enforce {
 		return unremoved(p, from)
 	}
 	return fmt.Sprintf("The daemon removes them once nobody has written them for %s.", a.config.Reaper.OrphanGrace)
@@ -49,7 +48,7 @@ const late = 6 * time.Minute
 // removal is for a lock that has a deadline.
 func (a *Admin) removal(l *lock.Lock, d Detail) string {
 	p, from := policyOf(a.config, l.Name)
-	if p.Mode != "enforce" {
+	if p.Mode != reaper.Enforce {
 		return unremoved(p, from)
 	}
 	due := l.AutoUnlockAt().Time().Add(p.Grace)
@@ -65,27 +64,24 @@ func (a *Admin) removal(l *lock.Lock, d Detail) string {
 		"(unlocker_reaper_hold), or they fail (unlocker_forced_unlock_failures_total).", text.Instant(due), text.Relative(due, d.At))
 }
 
-func unremoved(p config.Policy, from string) string {
-	if p.Mode == "dry-run" {
+func unremoved(p reaper.Policy, from string) string {
+	if p.Mode == reaper.DryRun {
 		return fmt.Sprintf("The daemon does not remove it, it only says when it would: %s is dry-run.", from)
 	}
 	return fmt.Sprintf("The daemon does not remove it: %s is off.", from)
 }
 
-// policyOf returns what goes for a lock, and the key that says so. It is the rule of
-// reaper.Rules: the first policy that matches, and none enforces in a dry run.
-func policyOf(c config.Config, name string) (p config.Policy, from string) {
-	for i, p := range c.Policies {
-		if !doublestar.MatchUnvalidated(p.Match, name) {
-			continue
-		}
-		if p.Mode == "enforce" && c.Reaper.Mode == "dry-run" {
-			p.Mode = c.Reaper.Mode
-			return p, "reaper.mode"
-		}
-		return p, fmt.Sprintf("policies[%d].mode (%s)", i, p.Match)
+// policyOf returns what goes for a lock, and the key that says so.
+func policyOf(c config.Config, name string) (p reaper.Policy, from string) {
+	r := reaper.Rules{Mode: reaper.Mode(c.Reaper.Mode), Grace: c.Reaper.Grace}
+	for _, p := range c.Policies {
+		r.Policies = append(r.Policies, reaper.Policy{Match: p.Match, Mode: reaper.Mode(p.Mode), Grace: p.Grace})
 	}
-	return config.Policy{Mode: c.Reaper.Mode, Grace: c.Reaper.Grace}, "reaper.mode"
+	p, says := r.Policy(name)
+	if says < 0 {
+		return p, "reaper.mode"
+	}
+	return p, fmt.Sprintf("policies[%d].mode (%s)", says, p.Match)
 }
 
 // maxFault bounds what is quoted of a value that cannot be read.

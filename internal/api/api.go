@@ -66,7 +66,9 @@ type Forced struct {
 	// Revision is that of the deletion.
 	Revision int64   `json:"revision"`
 	Fields   []Field `json:"fields"`
-	Verdict  any     `json:"verdict,omitempty"`
+	// MoreFields counts those that are not in Fields.
+	MoreFields int `json:"more_fields,omitempty"`
+	Verdict    any `json:"verdict,omitempty"`
 }
 
 // ForcedList answers GET /api/v1/forced-unlocks: those of this replica that

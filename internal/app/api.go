@@ -106,7 +106,7 @@ func (v view) Forced(most int) []api.Forced {
 	for i, r := range recent {
 		shown[i] = api.Forced{
 			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner,
-			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), Verdict: r.Verdict,
+			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: r.Verdict,
 		}
 	}
 	return shown

@@ -137,8 +137,7 @@ func (c Config) electionRelations() error {
 
 // logRelations: the record of each lock that is removed is written at info, before it is. Where that is cut off, it would be lost.
 func (c Config) logRelations() error {
-	enforces := c.Reaper.Mode == "enforce" || slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Mode == "enforce" })
-	if !enforces || c.Log.Level == "info" || c.Log.Level == "debug" {
+	if c.Reaper.Mode != "enforce" || c.Log.Level == "info" || c.Log.Level == "debug" {
 		return nil
 	}
 	return &keyError{

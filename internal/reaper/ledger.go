@@ -22,8 +22,10 @@ type Removal struct {
 	Hostname string    `json:"hostname"`
 	Owner    string    `json:"owner"`
 	Revision int64     `json:"revision"`
-	Fields   []Field   `json:"fields"`
-	Verdict  Verdict   `json:"verdict"`
+	// Fields are those that were read; More counts the others.
+	Fields  []Field `json:"fields"`
+	More    int     `json:"more_fields,omitempty"`
+	Verdict Verdict `json:"verdict"`
 }
 
 // Ledger keeps the recent forced unlocks of this replica.
@@ -42,13 +44,15 @@ func newLedger(retention time.Duration, now func() time.Time) *Ledger {
 }
 
 func (l *Ledger) add(a *attempt) {
+	fields := a.Fields()
 	entry := Removal{
 		Name:     lock.Clip([]byte(a.Name), maxLogName),
 		UUID:     lock.Clip([]byte(a.UUID()), maxLogValue),
 		Hostname: a.Hostname(),
 		Owner:    a.Owner(),
 		Revision: a.result.revision,
-		Fields:   a.Fields(),
+		Fields:   fields,
+		More:     max(0, int(a.Keys)-len(fields)),
 		Verdict:  a.verdict,
 	}
 	l.mu.Lock()

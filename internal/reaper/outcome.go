@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"log/slog"
+	"strconv"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
@@ -101,11 +102,20 @@ func (rec record) Fields() []Field { return rec.bounded(maxLogFields, maxLogValu
 
 func (rec record) bounded(most, bytes int) []Field {
 	fields := make([]Field, 0, min(len(rec.fields), most))
+	named := make(map[string]bool, cap(fields))
 	for _, known := range []bool{true, false} {
 		for _, f := range rec.fields {
-			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) == known && len(fields) < most {
-				fields = append(fields, Field{Name: lock.Clip([]byte(f.name), maxLogName), Value: lock.Clip(f.value, bytes)})
+			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) != known || len(fields) >= most {
+				continue
 			}
+			name := lock.Clip([]byte(f.name), maxLogName)
+			if named[name] {
+				// Different names that look the same when clipped: in a JSON object one
+				// would hide the other.
+				name += "#" + strconv.Itoa(len(fields))
+			}
+			named[name] = true
+			fields = append(fields, Field{Name: name, Value: lock.Clip(f.value, bytes)})
 		}
 	}
 	return fields

@@ -14,9 +14,10 @@ import (
 // record is a lock as it was read, whole, right before its verdict.
 type record struct {
 	lock.Lock
-	// fields are its keys with their values, in key order; without those that
-	// are unknown where there are too many to be read.
+	// fields are its keys with their values; without some that are unknown where
+	// there are too many. kept are the bytes of those that a survey kept.
 	fields []field
+	kept   int
 	// spans cover its keys, and none of another's; empty where that takes too
 	// many.
 	spans []span

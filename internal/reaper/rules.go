@@ -71,26 +71,28 @@ func (r Rules) LeastGrace() time.Duration {
 }
 
 // idle tells whether nothing is to be done about any lock.
-func (r Rules) idle() bool {
-	for _, p := range r.Policies {
-		if p.Mode != Off {
-			return false
+func (r Rules) idle() bool { return r.Mode == Off }
+
+// Policy returns what goes for a lock, and which of Policies says so: -1 for the
+// rules' own Mode, which is also the most that a policy may do, so that all
+// removals can be stopped in one place.
+func (r Rules) Policy(name string) (p Policy, says int) {
+	for i, p := range r.Policies {
+		if !doublestar.MatchUnvalidated(p.Match, name) {
+			continue
 		}
+		if p.Mode.beyond(r.Mode) {
+			p.Mode = r.Mode
+			return p, -1
+		}
+		return p, i
 	}
-	return r.Mode == Off
+	return Policy{Mode: r.Mode, Grace: r.Grace}, -1
 }
 
-// policy returns what goes for a lock. In a dry run no policy enforces.
-func (r Rules) policy(name string) Policy {
-	for _, p := range r.Policies {
-		if doublestar.MatchUnvalidated(p.Match, name) {
-			if r.Mode == DryRun && p.Mode == Enforce {
-				p.Mode = DryRun
-			}
-			return p
-		}
-	}
-	return Policy{Mode: r.Mode, Grace: r.Grace}
+// beyond tells whether m does more than another mode.
+func (m Mode) beyond(other Mode) bool {
+	return other == Off && m != Off || other == DryRun && m == Enforce
 }
 
 // DueIn returns how long it is until a lock with a deadline is due, without
@@ -102,7 +104,7 @@ func (r Rules) DueIn(l *lock.Lock, s lock.Sight, now lock.Timestamp) time.Durati
 // inputs collects what the verdict on a lock depends on, but for what is not in
 // the lock, the sight or the rules.
 func (r Rules) inputs(l *lock.Lock, s lock.Sight, now time.Time) Inputs {
-	p := r.policy(l.Name)
+	p, _ := r.Policy(l.Name)
 	return Inputs{
 		Now:          now.UTC(),
 		LockedAt:     l.LockedAt().Time(),

@@ -3,6 +3,7 @@ package reaper
 import (
 	"encoding/json"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -173,10 +174,24 @@ func TestS2_PoliciesFirstMatchWins(t *testing.T) {
 	}
 }
 
-func TestS2_InADryRunNoPolicyEnforces(t *testing.T) {
-	r := Rules{Mode: DryRun, Policies: []Policy{{Match: "a", Mode: Enforce}, {Match: "b", Mode: Off}}}
-	require.Equal(t, DryRun, r.policy("a").Mode)
-	require.Equal(t, Off, r.policy("b").Mode)
+func TestS2_NoPolicyDoesMoreThanTheMode(t *testing.T) {
+	for mode, want := range map[Mode][]Mode{
+		Enforce: {Enforce, DryRun, Off, Enforce},
+		DryRun:  {DryRun, DryRun, Off, DryRun},
+		Off:     {Off, Off, Off, Off},
+	} {
+		r := Rules{Mode: mode, Policies: []Policy{{Match: "0", Mode: Enforce}, {Match: "1", Mode: DryRun}, {Match: "2", Mode: Off}}}
+		for i, w := range want {
+			p, says := r.Policy(strconv.Itoa(i))
+			require.Equal(t, w, p.Mode, "%s %d", mode, i)
+			if i == 3 || w != r.Policies[i].Mode {
+				require.Equal(t, -1, says)
+			} else {
+				require.Equal(t, i, says)
+			}
+		}
+		require.Equal(t, mode == Off, r.idle())
+	}
 }
 
 // The table's instant and the verdict come of the same formula, policies and all.

@@ -84,7 +84,7 @@ func TestS7_WhatIsLoggedAndKeptIsBounded(t *testing.T) {
 		require.Less(t, line["bytes"], 1<<20)
 		require.True(t, utf8.ValidString(fmt.Sprint(line)))
 	}
-	require.EqualValues(t, 500, lines[0]["record"].(map[string]any)["more_fields"])
+	require.EqualValues(t, 505-maxLogFields, lines[0]["record"].(map[string]any)["more_fields"])
 	for _, r := range h.Ledger().Recent(10) {
 		require.LessOrEqual(t, len(r.Fields), maxLogFields)
 		require.Less(t, r.size(), 100<<10)
@@ -99,6 +99,34 @@ func TestS7_WhatIsLoggedAndKeptIsBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, "auto_unlock_at", h.Ledger().Recent(1)[0].Fields[0].Name, "what is known comes first")
+}
+
+// Names that look the same when clipped must not hide each other in a JSON object.
+func TestS7_FieldsWithNamesThatLookTheSame(t *testing.T) {
+	h := newHouse(t, sharedClient(t))
+	h.expired("a")
+	for _, end := range []string{"1", "2"} {
+		h.put("a", map[string]string{strings.Repeat("x", maxLogName) + end: "value " + end})
+	}
+	h.put("a", map[string]string{"\xff": "value 3", "\xfe": "value 4"})
+	h.remove("a")
+	line := fmt.Sprint(h.logs.with(t, msgRemoving, "a")[0]["record"])
+	for i := range 4 {
+		require.Contains(t, line, fmt.Sprint("value ", i+1))
+	}
+}
+
+// A big value, which makes the lock be read field by field, hides no other field.
+func TestS7_UnknownFieldsOfALargeLock(t *testing.T) {
+	h := newHouse(t, sharedClient(t))
+	h.expired("a")
+	h.put("a", map[string]string{"backtrace": strings.Repeat("b", 64<<10), "ticket": "OPS-1", "z/nested/uuid": "u"})
+	h.remove("a")
+	record := h.logs.with(t, msgRemoving, "a")[0]["record"].(map[string]any)
+	require.Equal(t, "OPS-1", record["ticket"])
+	require.NotContains(t, record, "more_fields")
+	require.Len(t, h.keys(), 1, "the nested name")
+	require.Zero(t, h.Ledger().Recent(1)[0].More)
 }
 
 // proxied returns a house whose requests go through a proxy.

@@ -2,7 +2,9 @@ package reaper
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -91,6 +93,20 @@ const (
 	surveyPages = 1_000
 )
 
+// keptBytes bounds the values of unknown fields that a survey keeps.
+const keptBytes = 1 << 20
+
+// keep keeps a field that is not among the known ones, as far as people may be
+// shown it, and forgets the answer that it lies in.
+func (rec *record) keep(f field) {
+	if lock.ParseField([]byte(f.name)) != lock.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
+		return
+	}
+	f.value = slices.Clone(f.value[:min(len(f.value), maxShownValue+utf8.UTFMax)])
+	rec.kept += len(f.value)
+	rec.fields = append(rec.fields, f)
+}
+
 // survey finds the places of all keys that a lock, of which rec holds the known
 // fields, had at a revision. Where it gives up, rec stays as it is.
 func (st Store) survey(ctx context.Context, rec record, revision int64, pages int) (record, error) {
@@ -107,7 +123,9 @@ func (st Store) survey(ctx context.Context, rec record, revision int64, pages in
 		}
 		kvs := answers[0].Kvs
 		for _, kv := range kvs {
-			s.add(kv)
+			if s.add(kv) {
+				rec.keep(st.field(rec.Name, kv))
+			}
 		}
 		if !answers[0].More || len(kvs) == 0 {
 			break

@@ -228,7 +228,7 @@ func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *att
 	switch a.verdict.Action {
 	case Remove:
 		if a.removal = newRemoval(w.Layout, &rec.Lock, rec.spans); len(rec.spans) == 0 || a.removal.cost() > maxTxnOps {
-			w.refused(a, ReasonTooLarge, nil)
+			w.refused(a, ReasonTooLarge, ErrTooLarge)
 			return nil, 0
 		}
 		w.announce("removing a lock that is due", a)

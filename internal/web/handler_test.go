@@ -71,17 +71,22 @@ func newServer(t *testing.T, s *source, prefix string) (*httptest.Server, *bytes
 	return server, log
 }
 
+type answer struct {
+	status int
+	header http.Header
+}
+
 // get does not follow redirects.
-func get(t *testing.T, method, url string) (*http.Response, string) {
+func get(t *testing.T, method, url string) (a answer, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	require.NoError(t, err)
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	return resp, string(body)
+	return answer{resp.StatusCode, resp.Header}, string(text)
 }
 
 func TestPaths(t *testing.T) {
@@ -115,14 +120,14 @@ func TestPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, _ := newServer(t, &source{}, "")
 			resp, body := get(t, c.method, server.URL+c.path)
-			require.Equal(t, c.status, resp.StatusCode, body)
+			require.Equal(t, c.status, resp.status, body)
 			require.Contains(t, body, c.body)
-			require.Equal(t, "application/json; charset=utf-8", resp.Header.Get("Content-Type"))
-			require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
-			require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
-			require.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'")
+			require.Equal(t, "application/json; charset=utf-8", resp.header.Get("Content-Type"))
+			require.Equal(t, "no-store", resp.header.Get("Cache-Control"))
+			require.Equal(t, "nosniff", resp.header.Get("X-Content-Type-Options"))
+			require.Contains(t, resp.header.Get("Content-Security-Policy"), "default-src 'none'")
 			if c.status == http.StatusMethodNotAllowed {
-				require.Equal(t, "GET, HEAD", resp.Header.Get("Allow"))
+				require.Equal(t, "GET, HEAD", resp.header.Get("Allow"))
 			}
 			if c.method != http.MethodHead {
 				require.True(t, json.Valid([]byte(body)), body)
@@ -141,7 +146,7 @@ func TestNamesInPaths(t *testing.T) {
 				s := &source{}
 				server, _ := newServer(t, s, prefix)
 				resp, body := get(t, "GET", server.URL+prefix+"/api/v1/locks/"+escaped)
-				require.Equal(t, http.StatusOK, resp.StatusCode, body)
+				require.Equal(t, http.StatusOK, resp.status, body)
 				require.Equal(t, name, s.name)
 			}
 		}
@@ -158,12 +163,12 @@ func TestLinksOfAlertsLeadToTheLock(t *testing.T) {
 		"/unlocker/locks//x.test": "/unlocker/api/v1/locks//x.test",
 	} {
 		resp, _ := get(t, "GET", server.URL+from)
-		require.Equal(t, http.StatusTemporaryRedirect, resp.StatusCode)
-		require.Equal(t, to, resp.Header.Get("Location"))
+		require.Equal(t, http.StatusTemporaryRedirect, resp.status)
+		require.Equal(t, to, resp.header.Get("Location"))
 	}
 	for _, path := range []string{"/", "/api/v1/status", "/unlockerx/api/v1/status"} {
 		resp, _ := get(t, "GET", server.URL+path)
-		require.Equal(t, http.StatusNotFound, resp.StatusCode, path)
+		require.Equal(t, http.StatusNotFound, resp.status, path)
 	}
 }
 
@@ -196,7 +201,7 @@ func TestFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, log := newServer(t, &source{err: c.err}, "")
 			resp, body := get(t, "GET", server.URL+"/api/v1/locks/a")
-			require.Equal(t, c.status, resp.StatusCode)
+			require.Equal(t, c.status, resp.status)
 			var e api.Error
 			require.NoError(t, json.Unmarshal([]byte(body), &e))
 			require.NotEmpty(t, e.Error)
@@ -225,8 +230,8 @@ func TestFewRequestsAtATime(t *testing.T) {
 		<-s.asked
 	}
 	resp, body := get(t, "GET", server.URL+"/api/v1/status")
-	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-	require.Equal(t, "1", resp.Header.Get("Retry-After"))
+	require.Equal(t, http.StatusServiceUnavailable, resp.status)
+	require.Equal(t, "1", resp.header.Get("Retry-After"))
 	require.Contains(t, body, "try again")
 	close(s.inside)
 	for range maxInFlight {
@@ -234,7 +239,7 @@ func TestFewRequestsAtATime(t *testing.T) {
 	}
 	s.inside = nil
 	resp, _ = get(t, "GET", server.URL+"/api/v1/status")
-	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, http.StatusOK, resp.status)
 }
 
 func TestNewWantsItsParts(t *testing.T) {
