@@ -29,7 +29,7 @@ Names with characters that a terminal would not show as what they are come in
 quotes; show and unlock take them so.`,
 		Example: `  unlocker list --state overdue,expired
   unlocker list --match 'billing/**' -o wide
-  unlocker list -o json | jq -r '.locks[] | select(.owner == "billing").name'`,
+  unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := filter.Validate(); err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
@@ -21,7 +23,7 @@ NAME goes without the prefix. Exit with 1 where there is no such lock.`,
 		Example: `  unlocker show billing/invoices
   unlocker show billing/invoices -o wide    # a long backtrace to its end
   unlocker show billing/invoices -o json | jq -r .uuid`,
-		Args: cobra.ExactArgs(1),
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
 				d, err := a.Show(cmd.Context(), name)
@@ -46,4 +48,12 @@ func withLock(cmd *cobra.Command, arg string, f func(a *admin.Admin, name string
 		}
 		return f(a, name)
 	})
+}
+
+// oneName wants one argument, the lock's name.
+func oneName(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("wants the name of one lock, not %d arguments", len(args))
+	}
+	return nil
 }

@@ -37,7 +37,7 @@ uuid is another, you said no, etcd refused or did not answer.`,
 		Example: `  unlocker show billing/invoices
   unlocker unlock billing/invoices --uuid 0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab
   unlocker unlock billing/invoices --uuid "$uuid" --yes -o json > removed.json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("uuid") {
 				return usageError{errors.New("--uuid is needed: see unlocker show")}

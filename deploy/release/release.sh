@@ -34,6 +34,7 @@ for platform in $platforms; do
   mkdir -p "$dir/systemd" "$dir/completions"
   build "$os" "$arch" "$dir/unlocker"
   cp LICENSE README.md CHANGELOG.md config.example.yaml "$dir/"
+  cp -r docs "$dir/"
   cp deploy/systemd/* "$dir/systemd/"
   for shell in bash zsh fish; do
     "$work/here" completion "$shell" >"$dir/completions/unlocker.$shell"

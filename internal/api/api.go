@@ -120,7 +120,8 @@ type Etcd struct {
 	// last full listing ended.
 	Progress time.Time `json:"progress,omitzero"`
 	Resynced time.Time `json:"resynced,omitzero"`
-	// Error is the newest failure of the watch or of a listing, while it lasts.
+	// Error is the newest failure of the watch or of a listing, else the probe's,
+	// while it lasts.
 	Error string `json:"error,omitempty"`
 }
 

@@ -148,8 +148,11 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 		Up: s.Scan.Connected && s.Probe.OK, Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
 		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(),
 	}
-	if s.Scan.LastError != nil {
+	switch {
+	case s.Scan.LastError != nil:
 		e.Error = s.Scan.LastError.Error()
+	case s.Probe.Err != nil:
+		e.Error = s.Probe.Err.Error()
 	}
 	return e
 }

@@ -83,7 +83,7 @@ func baseOf(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
-		return "", errors.New("the URL cannot be read")
+		return "", errors.New("the URL cannot be read: it must begin with http://HOST or https://HOST")
 	case u.User != nil:
 		return "", errors.New("the URL must hold no credentials: they belong into a file")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":

@@ -119,5 +119,5 @@ func (st Store) remove(ctx context.Context, rec record, uuid string) (result, er
 	case classify(err) == ReasonAmbiguous:
 		return result{}, fmt.Errorf("%w (%w)", ErrAmbiguous, err)
 	}
-	return result{}, fmt.Errorf("remove lock %q: %w", lock.Clip([]byte(rec.Name), maxLogName), err)
+	return result{}, fmt.Errorf("remove its keys: %w", err)
 }

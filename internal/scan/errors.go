@@ -53,6 +53,8 @@ func classify(err error) Reason {
 		return ReasonEnded
 	case errors.Is(err, errRegressed):
 		return ReasonRegressed
+	case errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "connection error: "):
+		return ReasonDown // gRPC waited for a connection, and says why there was none
 	case errors.Is(err, context.DeadlineExceeded):
 		return ReasonTimeout
 	}

@@ -41,6 +41,7 @@ func TestClassify(t *testing.T) {
 		{errRegressed, ReasonRegressed},
 		{context.DeadlineExceeded, ReasonTimeout},
 		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), ReasonTimeout},
+		{fmt.Errorf("no answer: %w: latest balancer error: connection error: desc = refused", context.DeadlineExceeded), ReasonDown},
 		{rpctypes.ErrTimeout, ReasonDown},
 		{rpctypes.ErrLeaderChanged, ReasonDown},
 		{status.Error(codes.Unavailable, "connection refused"), ReasonDown},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
@@ -143,13 +144,14 @@ func (h *handler) answer(get func(*http.Request) (any, error)) http.HandlerFunc 
 	}
 }
 
-func (h *handler) send(w http.ResponseWriter, status int, body any) {
-	text, err := json.MarshalIndent(body, "", "  ")
+func (h *handler) send(w http.ResponseWriter, status int, answer any) {
+	body, err := json.MarshalIndent(answer, "", "  ")
 	if err != nil {
 		h.Logger.Error("cannot encode an answer", "error", err)
-		status, text = http.StatusInternalServerError, []byte(`{"error": "cannot encode the answer"}`)
+		status, body = http.StatusInternalServerError, []byte(`{"error": "cannot encode the answer"}`)
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // who went away needs no answer
+	// People look at it with curl. Who went away needs no answer.
+	_, _ = w.Write(append(text.EscapeJSON(body), '\n'))
 }

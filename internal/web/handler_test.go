@@ -34,7 +34,7 @@ type source struct {
 
 func (s *source) Locks(_ context.Context, q Query) ([]api.Lock, string, error) {
 	s.query = q
-	return []api.Lock{{Name: "<b>\x1b", State: "held"}}, s.last, s.err
+	return []api.Lock{{Name: "<b>\x1b\u202e", State: "held"}}, s.last, s.err
 }
 
 func (s *source) Lock(_ context.Context, name string) (api.LockDetail, error) {
@@ -132,6 +132,7 @@ func TestPaths(t *testing.T) {
 			if c.method != http.MethodHead {
 				require.True(t, json.Valid([]byte(body)), body)
 				require.NotContains(t, body, "<b>")
+				require.NotContains(t, body, "\u202e")
 			}
 		})
 	}

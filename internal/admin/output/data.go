@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -23,26 +21,7 @@ func encodeJSON(v any, prefix string) ([]byte, error) {
 	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
-	return escapeRaw(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
-}
-
-// escapeRaw escapes what JSON may hold but a terminal must not get, and a quoted string
-// of YAML too (which has characters beyond the first plane escaped already). Outside of
-// strings there is nothing of the kind.
-func escapeRaw(raw []byte) []byte {
-	out := make([]byte, 0, len(raw))
-	for len(raw) > 0 {
-		r, n := utf8.DecodeRune(raw)
-		if r == '\n' || r == '\t' || text.Shows(r) {
-			out = append(out, raw[:n]...)
-		} else if hi, lo := utf16.EncodeRune(r); hi != utf8.RuneError {
-			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
-		} else {
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-		raw = raw[n:]
-	}
-	return out
+	return text.EscapeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
 }
 
 // encodeYAML returns a value as YAML with the names, the order and the omissions that
@@ -65,7 +44,7 @@ func encodeYAML(v any) ([]byte, error) {
 		return nil, err
 	}
 	err = enc.Close()
-	return escapeRaw(b.Bytes()), err
+	return text.EscapeJSON(b.Bytes()), err
 }
 
 // toNode reads the next value of JSON.

@@ -1,0 +1,36 @@
+package reaper
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A reader of the log finds what the API says, in either format.
+func TestVerdictsAreLoggedAsTheAPIGivesThem(t *testing.T) {
+	now := time.Date(2026, 11, 20, 17, 29, 12, 776301749, time.UTC)
+	full := Verdict{
+		Inputs: Inputs{
+			Now: now, LockedAt: now, AutoUnlockAt: now, AliveAt: now, Renewed: true, OrphanDue: now, Removable: true,
+			Token: 3, Revision: 4, Measured: true, Offset: -5, Age: 6, Anchor: -7, Credit: 8, Policy: "deploy/**",
+			Mode: DryRun, Grace: 9, Tolerance: 10, Settle: 11, StandbyDelay: 12, Leader: true,
+		},
+		Action: Report, Trigger: Expiry, Due: now, Left: -13,
+	}
+	for _, v := range []Verdict{full, {}} {
+		want, err := json.Marshal(v)
+		require.NoError(t, err)
+		var line bytes.Buffer
+		slog.New(slog.NewJSONHandler(&line, nil)).Info("", "verdict", v)
+		var got struct{ Verdict json.RawMessage }
+		require.NoError(t, json.Unmarshal(line.Bytes(), &got))
+		require.JSONEq(t, string(want), string(got.Verdict))
+	}
+	var line bytes.Buffer
+	slog.New(slog.NewTextHandler(&line, nil)).Info("", "verdict", full)
+	require.Contains(t, line.String(), " verdict.policy=deploy/** verdict.mode=dry-run verdict.grace=9ns ")
+}
