@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 
+	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
 func main() {
@@ -54,11 +57,25 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
-	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %v\n", err)
+	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", words(err))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// maxWords bounds an error on the terminal.
+const maxWords = 4 << 10
+
+// words are what a terminal gets of an error, which may repeat what a server said.
+func words(err error) string {
+	lines := strings.Split(lock.Clip([]byte(err.Error()), maxWords), "\n")
+	for i, line := range lines {
+		if !text.Clean(line) {
+			lines[i] = text.Escape(line)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 func newRoot() *cobra.Command {

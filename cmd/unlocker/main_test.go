@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,16 @@ func TestWrongCommandLines(t *testing.T) {
 			require.Contains(t, stderr, names)
 		})
 	}
+}
+
+// What a server says in an error is not to move the cursor, or to fill the screen.
+func TestWordsOfErrors(t *testing.T) {
+	hostile := words(errors.New("etcdserver: \x1b]0;pwned\x07\x1b[2J\nnext " + strings.Repeat("x", 100_000)))
+	require.NotContains(t, hostile, "\x1b")
+	require.NotContains(t, hostile, "\x07")
+	require.Contains(t, hostile, "\nnext x")
+	require.Less(t, len(hostile), maxWords+100)
+	require.Equal(t, "plain words: \"ä\"", words(errors.New("plain words: \"ä\"")))
 }
 
 func TestEnvironmentIsNamed(t *testing.T) {

@@ -70,7 +70,7 @@ func (a *Admin) removed(e reaper.Entry, revision int64) api.Forced {
 	l := api.NewLock(&e.Lock, now)
 	f := api.Forced{
 		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: string(reaper.API), Revision: revision,
+		Trigger: string(reaper.API), Revision: revision, MoreFields: e.More,
 	}
 	for _, field := range e.Fields {
 		f.Fields = append(f.Fields, api.Field(field))

@@ -101,7 +101,7 @@ func fields(all []reaper.Field) []api.Field {
 
 // Forced implements web.Source.
 func (v view) Forced(most int) []api.Forced {
-	recent := v.app.reaper.Ledger().Recent(most)
+	recent := v.app.reaper.Ledger().Page(most)
 	shown := make([]api.Forced, len(recent))
 	for i, r := range recent {
 		shown[i] = api.Forced{
@@ -143,6 +143,9 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
+// maxError bounds what is repeated of an error, which may be etcd's own words.
+const maxError = 500
+
 func etcdStatus(s metrics.Snapshot) api.Etcd {
 	e := api.Etcd{
 		Up: s.Scan.Connected && s.Probe.OK, Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
@@ -150,9 +153,9 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 	}
 	switch {
 	case s.Scan.LastError != nil:
-		e.Error = s.Scan.LastError.Error()
+		e.Error = lock.Clip([]byte(s.Scan.LastError.Error()), maxError)
 	case s.Probe.Err != nil:
-		e.Error = s.Probe.Err.Error()
+		e.Error = lock.Clip([]byte(s.Probe.Err.Error()), maxError)
 	}
 	return e
 }

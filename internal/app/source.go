@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan/table"
@@ -98,7 +99,7 @@ func (a *App) missing() string {
 	}
 	words := "the first listing of " + a.config.Prefix + " is not done"
 	if status.LastError != nil {
-		words += ": " + status.LastError.Error()
+		words += ": " + lock.Clip([]byte(status.LastError.Error()), maxError)
 	}
 	return words
 }

@@ -18,7 +18,7 @@ import (
 // under a context still alive for a reason to try again, whatever the request: a
 // transaction would be sent once more while nobody knows what became of the first.
 // So the status is turned into an error that is none; etcd's interceptor returns that
-// at once. Other retries are harmless: requests that write (Put, Delete, Txn) are
+// at once. The same goes for Canceled where it was not we who canceled. Other retries are harmless: requests that write (Put, Delete, Txn) are
 // repeated only for an auth error, which etcd gives before it executes anything; reads,
 // status, alarms and lease grants also on Unavailable.
 func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
@@ -29,8 +29,13 @@ func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
 			defer cancel()
 		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
-		if status.Code(err) == codes.DeadlineExceeded {
+		switch status.Code(err) {
+		case codes.DeadlineExceeded:
 			return noAnswer(method, err)
+		case codes.Canceled:
+			if ctx.Err() == nil { // not we: a proxy reset the stream, whatever became of the request
+				return fmt.Errorf("no answer from etcd to %s: %w: %s", path.Base(method), context.Canceled, status.Convert(err).Message())
+			}
 		}
 		return err
 	}

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"net"
 	"testing"
 	"time"
 
@@ -9,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -134,6 +138,26 @@ func TestTransactionWithoutAnswerIsSentOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got.Kvs, 1)
 	require.EqualValues(t, 1, got.Kvs[0].Version)
+	require.EqualValues(t, 1, started(t, registry, "Txn"))
+}
+
+// What a proxy makes of a stream that it resets is no answer either.
+func TestCanceledByTheOtherSideIsSentOnce(t *testing.T) {
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		return status.Error(codes.Canceled, "stream reset")
+	}))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() { server.Stop(); require.NoError(t, <-served) }()
+	registry := prometheus.NewRegistry()
+	o := options(listener.Addr().String())
+	o.Registerer = registry
+	c := mustNew(t, o)
+	_, err = c.Txn(t.Context()).Then(clientv3.OpPut("k", "v")).Commit()
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotEqual(t, codes.Canceled, status.Code(err), "etcd's client would send it again")
 	require.EqualValues(t, 1, started(t, registry, "Txn"))
 }
 

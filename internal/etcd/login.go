@@ -98,11 +98,13 @@ func (l *login) call(invoke func() error) error {
 	if l.user == "" {
 		return invoke()
 	}
-	if l.state.Load() == loggedOut {
+	state := l.state.Load()
+	if state == loggedOut {
 		return rpctypes.ErrGRPCUserEmpty
 	}
 	err := invoke()
-	if status.Code(err) == codes.PermissionDenied && l.state.CompareAndSwap(needless, loggedOut) {
+	if status.Code(err) == codes.PermissionDenied && state == needless {
+		l.state.CompareAndSwap(needless, loggedOut)
 		return rpctypes.ErrGRPCUserEmpty // authentication was turned on: see login
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,29 @@ func guarded(t *testing.T, ttl time.Duration) (*localetcd.Cluster, *clientv3.Cli
 	root, err := cluster.Client(func(c *clientv3.Config) { c.Username, c.Password = "root", "rootpw" })
 	require.NoError(t, err)
 	return cluster, root
+}
+
+// Of two calls that etcd denies when authentication was just turned on, both must
+// end in a login: etcd took the certificate's user for ours.
+func TestTwoCallsWhileAuthenticationIsTurnedOn(t *testing.T) {
+	l := &login{user: "ada"}
+	l.state.Store(needless)
+	var both sync.WaitGroup
+	both.Add(2)
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() {
+			errs <- l.call(func() error {
+				both.Done()
+				both.Wait()
+				return rpctypes.ErrGRPCPermissionDenied
+			})
+		}()
+	}
+	for range 2 {
+		require.ErrorIs(t, <-errs, rpctypes.ErrGRPCUserEmpty)
+	}
+	require.ErrorIs(t, l.call(func() error { return nil }), rpctypes.ErrGRPCUserEmpty, "and the next is not sent")
 }
 
 func asAda(endpoint string) Options {

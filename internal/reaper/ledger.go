@@ -79,11 +79,25 @@ func (r *Removal) size() int {
 }
 
 // Recent returns at most n entries, the newest first.
-func (l *Ledger) Recent(n int) []Removal {
+func (l *Ledger) Recent(n int) []Removal { return l.recent(n, ledgerBytes) }
+
+// shownLedgerBytes bounds the text that people are shown at once: as JSON it may be six
+// times as long, and there are several copies on the way.
+const shownLedgerBytes = 4 << 20
+
+// Page is Recent for people: it returns less where the entries are big.
+func (l *Ledger) Page(n int) []Removal { return l.recent(n, shownLedgerBytes) }
+
+func (l *Ledger) recent(n, bytes int) []Removal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire()
-	recent := slices.Clone(l.entries[max(0, len(l.entries)-n):])
+	from := len(l.entries)
+	for from > 0 && len(l.entries)-from < n && bytes > 0 {
+		from--
+		bytes -= l.entries[from].size()
+	}
+	recent := slices.Clone(l.entries[from:])
 	slices.Reverse(recent)
 	return recent
 }

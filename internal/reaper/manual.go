@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ var (
 const (
 	maxShownFields = 256
 	maxShownValue  = 64 << 10
+	maxShownBytes  = 1 << 20 // of all
 )
 
 // Read returns a lock with its fields. The error is ErrNoLock where there is no
@@ -43,12 +45,16 @@ func (st Store) Read(ctx context.Context, name string) (Entry, error) {
 	return rec.entry(), nil
 }
 
+// shownAtOnce is the number of keys up to which a lock of which nothing is known is
+// read at once: more than a healthy one has, and not much memory where all are big.
+const shownAtOnce = 16
+
 // whole reads one lock of which nothing is known.
 func (st Store) whole(ctx context.Context, name string) (record, error) {
 	if err := lock.ValidateName(name); err != nil {
 		return record{}, err
 	}
-	unknown := Candidate{Lock: lock.Lock{Name: name, Keys: readLimit - 1}}
+	unknown := Candidate{Lock: lock.Lock{Name: name, Keys: shownAtOnce - 1}}
 	records, err := st.read(ctx, []Candidate{unknown})
 	switch {
 	case err != nil:
@@ -61,6 +67,13 @@ func (st Store) whole(ctx context.Context, name string) (record, error) {
 
 func (rec record) entry() Entry {
 	e := Entry{Lock: rec.Lock, Fields: rec.bounded(maxShownFields, maxShownValue)}
+	total := 0
+	for i, f := range e.Fields {
+		if total += len(f.Name) + len(f.Value); total > maxShownBytes {
+			e.Fields = e.Fields[:i]
+			break
+		}
+	}
 	e.More = int(rec.Keys) - len(e.Fields)
 	return e
 }
@@ -74,6 +87,7 @@ const unlockTries = 10
 // is in force. It returns the lock as it was removed, and the revision of the
 // deletion. Besides what Read returns, the error may be any of those above.
 func (st Store) Unlock(ctx context.Context, name, uuid string) (e Entry, revision int64, err error) {
+	token := int64(0)
 	for range unlockTries {
 		rec, err := st.whole(ctx, name)
 		if err != nil {
@@ -81,6 +95,9 @@ func (st Store) Unlock(ctx context.Context, name, uuid string) (e Entry, revisio
 		}
 		if err := rec.heldBy(uuid); err != nil {
 			return rec.entry(), 0, err
+		}
+		if token = cmp.Or(token, rec.Token); token != rec.Token {
+			return rec.entry(), 0, ErrOtherUUID // released and taken again, under the same uuid
 		}
 		res, err := st.remove(ctx, rec, uuid)
 		if err != nil || res.deleted > 0 {

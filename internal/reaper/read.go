@@ -48,7 +48,7 @@ func (st Store) read(ctx context.Context, candidates []Candidate) ([]record, err
 	var small []int
 	var gets []clientv3.Op
 	for i := range candidates {
-		if !candidates[i].Large() {
+		if !candidates[i].Large() && candidates[i].Keys < readLimit {
 			from, end := st.Layout.Range(candidates[i].Name)
 			// One more than it has shows whether there is more; no value of what
 			// is nested comes along but that one.
@@ -143,7 +143,7 @@ func (st Store) readOne(ctx context.Context, c *Candidate) (record, error) {
 		// There are no others, so that these keys will do where so much is
 		// nested that to look between is dear. One that is not a known field
 		// and comes meanwhile is then left behind.
-		pages, rec.spans = 1, keys
+		pages, rec.spans = crowdPages, keys
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)
 }

@@ -341,4 +341,11 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	}
 	require.Equal(t, sum, l.bytes)
 	require.LessOrEqual(t, sum, ledgerBytes)
+	page, sum := l.Page(n), 0
+	for i := range page {
+		sum += page[i].size()
+	}
+	require.LessOrEqual(t, sum, shownLedgerBytes+page[0].size(), "what people are shown at once is less")
+	require.Greater(t, sum, shownLedgerBytes/2)
+	require.Equal(t, recent[0].Name, page[0].Name)
 }

@@ -91,6 +91,11 @@ func (s *surveyor) finish() (lock.Lock, []span) {
 const (
 	surveyPage  = 64
 	surveyPages = 1_000
+	// crowdPages is for a lock that can do without.
+	crowdPages = 3
+	// The first page is small, and so is the one behind a page of many bytes.
+	leastPage = 16
+	pageBytes = 1 << 20
 )
 
 // keptBytes bounds the values of unknown fields that a survey keeps.
@@ -102,8 +107,9 @@ func (rec *record) keep(f field) {
 	if lock.ParseField([]byte(f.name)) != lock.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
 		return
 	}
+	f.name = strings.Clone(f.name[:min(len(f.name), maxLogName+utf8.UTFMax)])
 	f.value = slices.Clone(f.value[:min(len(f.value), maxShownValue+utf8.UTFMax)])
-	rec.kept += len(f.value)
+	rec.kept += len(f.name) + len(f.value)
 	rec.fields = append(rec.fields, f)
 }
 
@@ -112,17 +118,19 @@ func (rec *record) keep(f field) {
 func (st Store) survey(ctx context.Context, rec record, revision int64, pages int) (record, error) {
 	s := newSurveyor(st.Layout, rec.Name)
 	from, end := st.Layout.Range(rec.Name)
+	page := int64(leastPage)
 	for ; ; pages-- {
 		if pages == 0 || len(s.owned) > maxSpans {
 			return rec, nil
 		}
 		answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
-			clientv3.WithLimit(surveyPage), clientv3.WithRev(revision))})
+			clientv3.WithLimit(page), clientv3.WithRev(revision))})
 		if err != nil {
 			return record{}, err
 		}
-		kvs := answers[0].Kvs
+		kvs, size := answers[0].Kvs, 0
 		for _, kv := range kvs {
+			size += len(kv.Key) + len(kv.Value)
 			if s.add(kv) {
 				rec.keep(st.field(rec.Name, kv))
 			}
@@ -131,6 +139,9 @@ func (st Store) survey(ctx context.Context, rec record, revision int64, pages in
 			break
 		}
 		_, from = s.group(string(kvs[len(kvs)-1].Key))
+		if page = min(2*page, surveyPage); size > pageBytes {
+			page = leastPage
+		}
 	}
 	all, spans := s.finish()
 	rec.spans = spans

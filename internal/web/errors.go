@@ -36,7 +36,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusGatewayTimeout
 	}
 	if status == http.StatusBadGateway || status == http.StatusGatewayTimeout {
-		h.Logger.Warn("request failed", "path", clip(r.URL.EscapedPath()), "status", status, "error", err)
+		h.Logger.Warn("request failed", "path", clip(r.URL.EscapedPath()), "status", status, "error", errorBody(err).Error)
 	}
 	h.send(w, status, errorBody(err))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	pathpkg "path"
 	"strings"
 	"time"
 
@@ -60,8 +61,26 @@ const (
 // handler answers requests.
 type handler struct {
 	Options
-	mux   *http.ServeMux
-	slots chan struct{}
+	mux    *http.ServeMux
+	single getter
+	slots  chan struct{}
+}
+
+// getter returns a value to be sent as JSON.
+type getter func(*http.Request) (any, error)
+
+// inTurn lets n requests at a time through; the others wait.
+func inTurn(n int, get getter) getter {
+	turns := make(chan struct{}, n)
+	return func(r *http.Request) (any, error) {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+			return get(r)
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
 }
 
 // New returns the handler of everything under PathPrefix.
@@ -70,8 +89,10 @@ func New(o Options) (http.Handler, error) {
 		return nil, errors.New("web: Source, Logger and States are required")
 	}
 	h := &handler{Options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxInFlight)}
-	h.mux.HandleFunc("/api/v1/locks", h.answer(h.locks))
-	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.forced))
+	// A page keeps the table from everything else; the others may hold megabytes.
+	h.single = inTurn(2, h.lock)
+	h.mux.HandleFunc("/api/v1/locks", h.answer(inTurn(1, h.locks)))
+	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(inTurn(2, h.forced)))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.status))
 	h.mux.HandleFunc("/", h.answer(func(*http.Request) (any, error) { return nil, notFound() }))
 	return h, nil
@@ -91,12 +112,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok, path != "" && path[0] != '/':
 		h.fail(w, r, notFound())
 	case strings.HasPrefix(path, apiLock):
-		h.answer(func(r *http.Request) (any, error) { return h.lock(r, path[len(apiLock):]) })(w, r)
+		h.answer(h.single)(w, r)
 	case strings.HasPrefix(path, pageLock):
 		// The links that alerts carry: to people this is the lock.
 		redirect(w, h.PathPrefix+apiLock+path[len(pageLock):])
 	case path == "" || path == "/":
 		redirect(w, h.PathPrefix+"/api/v1/status")
+	case pathpkg.Clean(path) != path:
+		h.fail(w, r, notFound()) // a ServeMux would redirect, and not to us
 	default:
 		http.StripPrefix(h.PathPrefix, h.mux).ServeHTTP(w, r)
 	}
@@ -117,8 +140,8 @@ func secure(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// answer makes a handler of what returns a value to be sent as JSON.
-func (h *handler) answer(get func(*http.Request) (any, error)) http.HandlerFunc {
+// answer makes a handler of a getter.
+func (h *handler) answer(get getter) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")

@@ -10,8 +10,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -167,7 +171,7 @@ func TestLinksOfAlertsLeadToTheLock(t *testing.T) {
 		require.Equal(t, http.StatusTemporaryRedirect, resp.status)
 		require.Equal(t, to, resp.header.Get("Location"))
 	}
-	for _, path := range []string{"/", "/api/v1/status", "/unlockerx/api/v1/status"} {
+	for _, path := range []string{"/", "/api/v1/status", "/unlockerx/api/v1/status", "/unlocker//api/v1/status", "/unlocker/api/v1/../v1/status"} {
 		resp, _ := get(t, "GET", server.URL+path)
 		require.Equal(t, http.StatusNotFound, resp.status, path)
 	}
@@ -241,6 +245,38 @@ func TestFewRequestsAtATime(t *testing.T) {
 	s.inside = nil
 	resp, _ = get(t, "GET", server.URL+"/api/v1/status")
 	require.Equal(t, http.StatusOK, resp.status)
+}
+
+// A page keeps the table from everything else: there is one at a time.
+func TestPagesComeInTurn(t *testing.T) {
+	var inside, most atomic.Int32
+	get := inTurn(1, func(*http.Request) (any, error) {
+		most.Store(max(most.Load(), inside.Add(1)))
+		runtime.Gosched()
+		inside.Add(-1)
+		return nil, nil
+	})
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil)) })
+	}
+	all.Wait()
+	require.EqualValues(t, 1, most.Load())
+
+	stuck, entered := make(chan struct{}), make(chan struct{})
+	get = inTurn(1, func(*http.Request) (any, error) {
+		entered <- struct{}{}
+		<-stuck
+		return nil, nil
+	})
+	all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil)) })
+	<-entered
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := get(httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	close(stuck)
+	all.Wait()
 }
 
 func TestNewWantsItsParts(t *testing.T) {

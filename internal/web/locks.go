@@ -91,12 +91,12 @@ func limit(values url.Values) (int, error) {
 	return n, nil
 }
 
-// lock answers for one name, given as it stands in the path: with its slashes
-// plain or escaped.
-func (h *handler) lock(r *http.Request, escaped string) (any, error) {
+// lock answers for the name behind the path, its slashes plain or escaped.
+func (h *handler) lock(r *http.Request) (any, error) {
 	if _, err := known(r); err != nil {
 		return nil, err
 	}
+	escaped := strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+apiLock)
 	name, err := url.PathUnescape(escaped)
 	if err == nil {
 		err = lock.ValidateName(name)

@@ -78,13 +78,15 @@ func (c *core) item(e *entry, now reading) Item {
 func (c *core) page(q Query) (items []Item, more bool) {
 	now := c.now()
 	var found []*entry
+	last := "" // no name behind it is on the page
 	for _, e := range c.locks {
-		if !q.matches(e, now) {
+		if last != "" && e.Name > last || !q.matches(e, now) {
 			continue
 		}
 		found = append(found, e)
 		if len(found) > 2*q.Limit+64 {
 			found = first(found, q.Limit+1)
+			last = found[q.Limit].Name
 		}
 	}
 	found = first(found, q.Limit+1)
