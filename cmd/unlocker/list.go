@@ -11,6 +11,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
@@ -47,12 +48,12 @@ quotes; show and unlock take them so.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringSliceVar(&filter.States, "state", nil, strings.Join(admin.States(), ", ")+"; comma separated")
+	flags.StringSliceVar(&filter.States, "state", nil, strings.Join(api.States(), ", ")+"; comma separated")
 	flags.StringVar(&filter.Hostname, "hostname", "", "of locks held on this host only")
 	flags.StringVar(&filter.Match, "match", "", "of locks whose name fits this pattern only: * stops at a slash, ** does not")
 	flags.IntVar(&filter.Limit, "limit", 0, "print the first so many; 0 for all")
 	addAdminFlags(cmd, &format)
-	complete(cmd, "state", admin.States())
+	complete(cmd, "state", api.States())
 	return cmd
 }
 

@@ -28,20 +28,11 @@ type Filter struct {
 	Limit int
 }
 
-// States returns the names of all states.
-func States() []string {
-	var names []string
-	for s := range lock.NumStates {
-		names = append(names, s.String())
-	}
-	return names
-}
-
 // Validate refuses what can match nothing.
 func (f Filter) Validate() error {
 	for _, s := range f.States {
-		if !slices.Contains(States(), s) {
-			return fmt.Errorf("--state: unknown state %q: want %s", s, strings.Join(States(), ", "))
+		if !slices.Contains(api.States(), s) {
+			return fmt.Errorf("--state: unknown state %q: want %s", s, strings.Join(api.States(), ", "))
 		}
 	}
 	if !doublestar.ValidatePattern(f.Match) {

@@ -6,6 +6,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
+// States returns the names of all states a lock can have.
+func States() []string {
+	var names []string
+	for s := range lock.NumStates {
+		names = append(names, s.String())
+	}
+	return names
+}
+
 // maxName bounds what is shown of a name; etcd takes keys of more than a
 // megabyte.
 const maxName = 4 << 10

@@ -26,17 +26,8 @@ type view struct {
 func (a *App) newWebHandler(layout lock.Layout) (http.Handler, error) {
 	store := reaper.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout}
 	return web.New(web.Options{
-		Source: view{a, store}, PathPrefix: a.config.Web.PathPrefix, States: states(), Logger: a.logger,
+		Source: view{a, store}, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger,
 	})
-}
-
-// states are the names of all states.
-func states() []string {
-	var names []string
-	for s := range lock.NumStates {
-		names = append(names, s.String())
-	}
-	return names
 }
 
 // Locks implements web.Source.

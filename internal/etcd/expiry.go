@@ -62,7 +62,10 @@ func certificates(path string) (found []*x509.Certificate) {
 
 // leafOf returns the first certificate of a file, or nil.
 func leafOf(path string) *x509.Certificate {
-	if all := certificates(path); path != "" && len(all) > 0 {
+	if path == "" {
+		return nil
+	}
+	if all := certificates(path); len(all) > 0 {
 		return all[0]
 	}
 	return nil

@@ -100,7 +100,9 @@ func (p *Probe) answered(start, end time.Time, alarms []string) {
 		return
 	}
 	if gap := end.Sub(p.since); gap > p.Patience || alarmed {
-		p.outages.add(end, gap)
+		// The probe that ended the last outage lies in both gaps where its answer
+		// was slow: that time counts once.
+		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
 	}
 	p.good, p.since, p.status.Good = start, start, start
 }
@@ -165,6 +167,14 @@ func (o *outages) add(end time.Time, length time.Duration) {
 		(*o)[1].before = (*o)[0].before
 		*o = (*o)[1:]
 	}
+}
+
+// end returns when the newest one ended; zero for never.
+func (o outages) end() time.Time {
+	if len(o) == 0 {
+		return time.Time{}
+	}
+	return o[len(o)-1].end
 }
 
 // since sums up what lies behind a time; of an outage in which it lies, what was

@@ -47,9 +47,7 @@ type Options struct {
 	// PathPrefix is where the handler lies: empty, or a path that begins with a
 	// slash and ends in none.
 	PathPrefix string
-	// States are the names of the states there are.
-	States []string
-	Logger *slog.Logger
+	Logger     *slog.Logger
 }
 
 // maxInFlight bounds the requests under way, requestTimeout each of them.
@@ -85,8 +83,8 @@ func inTurn(n int, get getter) getter {
 
 // New returns the handler of everything under PathPrefix.
 func New(o Options) (http.Handler, error) {
-	if o.Source == nil || o.Logger == nil || len(o.States) == 0 {
-		return nil, errors.New("web: Source, Logger and States are required")
+	if o.Source == nil || o.Logger == nil {
+		return nil, errors.New("web: Source and Logger are required")
 	}
 	h := &handler{Options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxInFlight)}
 	// A page keeps the table from everything else; the others may hold megabytes.

@@ -66,8 +66,7 @@ func (s *source) Status(ctx context.Context) (api.Status, error) {
 func newServer(t *testing.T, s *source, prefix string) (*httptest.Server, *bytes.Buffer) {
 	t.Helper()
 	log := &bytes.Buffer{}
-	h, err := New(Options{Source: s, PathPrefix: prefix, States: []string{"held", "overdue", "expired"},
-		Logger: slog.New(slog.NewTextHandler(log, nil))})
+	h, err := New(Options{Source: s, PathPrefix: prefix, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -114,7 +113,7 @@ func TestPaths(t *testing.T) {
 		"name is not UTF-8":    {"GET", "/api/v1/locks/%FF", 400, "is not UTF-8"},
 		"unknown parameter":    {"GET", "/api/v1/locks?stat=held", 400, `\"stat\" is no parameter`},
 		"parameter of no lock": {"GET", "/api/v1/locks/a?state=held", 400, `\"state\" is no parameter`},
-		"unknown state":        {"GET", "/api/v1/locks?state=dead", 400, `\"dead\" is none of held, overdue, expired`},
+		"unknown state":        {"GET", "/api/v1/locks?state=dead", 400, `\"dead\" is none of held, overdue, expired, undated, malformed, orphaned`},
 		"limit 0":              {"GET", "/api/v1/locks?limit=0", 400, "limit: must be 1 to 1000"},
 		"limit too large":      {"GET", "/api/v1/forced-unlocks?limit=1001", 400, "limit: must be 1 to 1000"},
 		"limit is no number":   {"GET", "/api/v1/locks?limit=many", 400, `\"many\"`},
@@ -280,6 +279,6 @@ func TestPagesComeInTurn(t *testing.T) {
 }
 
 func TestNewWantsItsParts(t *testing.T) {
-	_, err := New(Options{Source: &source{}, States: []string{"held"}})
+	_, err := New(Options{Source: &source{}})
 	require.ErrorContains(t, err, "Logger")
 }

@@ -20,7 +20,7 @@ const (
 )
 
 func (h *handler) locks(r *http.Request) (any, error) {
-	q, err := h.query(r)
+	q, err := query(r)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (h *handler) locks(r *http.Request) (any, error) {
 
 // query reads state, q, hostname, limit and after, and refuses what it does not
 // know: a misspelt filter would show too much.
-func (h *handler) query(r *http.Request) (Query, error) {
+func query(r *http.Request) (Query, error) {
 	values, err := known(r, "state", "q", "hostname", "limit", "after")
 	if err != nil {
 		return Query{}, err
@@ -57,8 +57,8 @@ func (h *handler) query(r *http.Request) (Query, error) {
 			if state = strings.TrimSpace(state); state == "" {
 				continue
 			}
-			if !slices.Contains(h.States, state) {
-				return Query{}, badRequest(fmt.Sprintf("state: %q is none of %s", clip(state), strings.Join(h.States, ", ")))
+			if !slices.Contains(api.States(), state) {
+				return Query{}, badRequest(fmt.Sprintf("state: %q is none of %s", clip(state), strings.Join(api.States(), ", ")))
 			}
 			q.States = append(q.States, state)
 		}
