@@ -148,6 +148,6 @@ p["spec"]["serviceAccountName"] = p["spec"]["serviceAccount"] = "default"  # the
 json.dump(p, open(sys.argv[1], "w"))
 P
 if api POST "/api/v1/namespaces/$set/pods?dryRun=All" "$work/pod.json" >"$work/answer"; then die "it is accepted"; fi
-grep -o 'violates PodSecurity[^"]*' "$work/answer" | head -1 || die "refused for another reason: $(cat "$work/answer")"
+python3 -c 'import json, sys; m = json.load(sys.stdin)["message"]; sys.exit(m) if "violates PodSecurity" not in m else print(m)' <"$work/answer" || die "refused for another reason: $(cat "$work/answer")"
 
 step "done"
