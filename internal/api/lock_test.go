@@ -1,0 +1,41 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+func TestNewLock(t *testing.T) {
+	kv := func(f lock.Field, value string) lock.KV {
+		return lock.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7}
+	}
+	l := lock.Collect("billing/invoices", []lock.KV{
+		kv(lock.FieldUUID, "u"), kv(lock.FieldHostname, "h"), kv(lock.FieldAutoUnlockAt, "1800000000.5"),
+	})
+	deadline := time.Unix(1_800_000_000, 5e8).UTC()
+	for state, now := range map[string]time.Time{"held": deadline.Add(-time.Second), "expired": deadline} {
+		require.Equal(t, Lock{Name: "billing/invoices", State: state, UUID: "u", Hostname: "h", AutoUnlockAt: deadline,
+			Token: 7, Revision: 7, Keys: 3}, NewLock(&l, now))
+	}
+	text, err := json.Marshal(NewLock(&l, deadline))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"name": "billing/invoices", "state": "expired", "uuid": "u", "hostname": "h",
+		"auto_unlock_at": "2027-01-15T08:00:00.5Z", "token": 7, "revision": 7, "keys": 3}`, string(text), "what there is not is left out")
+}
+
+func TestNewLockBoundsTheName(t *testing.T) {
+	l := lock.Lock{Name: "/\xff" + strings.Repeat("x", 1<<20)}
+	name := NewLock(&l, time.Now()).Name
+	require.LessOrEqual(t, len(name), maxName+len("…"))
+	require.True(t, strings.HasPrefix(name, "/\uFFFDxxx"))
+}
+
+func TestStates(t *testing.T) {
+	require.Equal(t, []string{"held", "overdue", "expired", "undated", "malformed", "orphaned"}, States())
+}
