@@ -14,11 +14,13 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/setup"
 )
 
 // Admin lists, shows and removes locks. It may be used concurrently.
 type Admin struct {
 	config config.Config
+	rules  reaper.Rules
 	client *etcd.Client
 	layout lock.Layout
 	store  reaper.Store
@@ -32,34 +34,16 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := etcd.New(etcd.Options{
-		Endpoints:      c.Etcd.Endpoints,
-		DialTimeout:    c.Etcd.DialTimeout,
-		RequestTimeout: c.Etcd.RequestTimeout,
-		Username:       c.Etcd.Username,
-		Password:       c.Etcd.Password.Reveal(),
-		PasswordFile:   c.Etcd.PasswordFile,
-		TLS: etcd.TLS{
-			CAFile: c.Etcd.TLS.CAFile, CertFile: c.Etcd.TLS.CertFile,
-			KeyFile: c.Etcd.TLS.KeyFile, ServerName: c.Etcd.TLS.ServerName,
-		},
-		Needs:  []etcd.Need{etcd.ReadWrite(c.Prefix)},
-		Logger: logger,
-	})
+	client, err := etcd.New(setup.Etcd(c, logger))
 	if err != nil {
 		return nil, err
 	}
 	store := reaper.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	return &Admin{config: c, client: client, layout: layout, store: store, now: time.Now}, nil
+	return &Admin{config: c, rules: setup.Rules(c), client: client, layout: layout, store: store, now: time.Now}, nil
 }
 
 // Close ends the connection. Nothing else may be called afterwards.
-func (a *Admin) Close() error {
-	if err := a.client.Close(); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
-}
+func (a *Admin) Close() error { return a.client.Close() }
 
 // Prefix returns the prefix of the locks.
 func (a *Admin) Prefix() string { return a.config.Prefix }

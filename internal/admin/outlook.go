@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin/text"
-	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 )
@@ -34,7 +33,7 @@ func (a *Admin) outlook(l *lock.Lock, d Detail) []string {
 const neverRemoved = "It is never removed automatically."
 
 func (a *Admin) orphan(name string) string {
-	p, from := policyOf(a.config, name)
+	p, from := a.policy(name)
 	if p.Mode != reaper.Enforce {
 		return unremoved(p, from)
 	}
@@ -47,7 +46,7 @@ const late = 6 * time.Minute
 
 // removal is for a lock that has a deadline.
 func (a *Admin) removal(l *lock.Lock, d Detail) string {
-	p, from := policyOf(a.config, l.Name)
+	p, from := a.policy(l.Name)
 	if p.Mode != reaper.Enforce {
 		return unremoved(p, from)
 	}
@@ -71,13 +70,9 @@ func unremoved(p reaper.Policy, from string) string {
 	return fmt.Sprintf("The daemon does not remove it: %s is off.", from)
 }
 
-// policyOf returns what goes for a lock, and the key that says so.
-func policyOf(c config.Config, name string) (p reaper.Policy, from string) {
-	r := reaper.Rules{Mode: reaper.Mode(c.Reaper.Mode), Grace: c.Reaper.Grace}
-	for _, p := range c.Policies {
-		r.Policies = append(r.Policies, reaper.Policy{Match: p.Match, Mode: reaper.Mode(p.Mode), Grace: p.Grace})
-	}
-	p, says := r.Policy(name)
+// policy returns what goes for a lock, and the key that says so.
+func (a *Admin) policy(name string) (p reaper.Policy, from string) {
+	p, says := a.rules.Policy(name)
 	if says < 0 {
 		return p, "reaper.mode"
 	}

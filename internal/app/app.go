@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/setup"
 )
 
 // App is the daemon.
@@ -67,7 +67,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err := a.newClient(); err != nil {
 		return nil, err
 	}
-	rules := newRules(c)
+	rules := setup.Rules(c)
 	if err := a.newScan(layout, rules, histograms); err != nil {
 		return nil, err
 	}
@@ -115,27 +115,15 @@ func (a *App) newRegistry(h *metrics.Histograms) error {
 }
 
 func (a *App) newClient() error {
-	c := a.config.Etcd
-	client, err := etcd.New(etcd.Options{
-		Endpoints:      c.Endpoints,
-		DialTimeout:    c.DialTimeout,
-		RequestTimeout: c.RequestTimeout,
-		Username:       c.Username,
-		Password:       c.Password.Reveal(),
-		PasswordFile:   c.PasswordFile,
-		TLS: etcd.TLS{
-			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ServerName: c.TLS.ServerName,
-		},
-		// Candidates in the election lie below its key and a slash.
-		Needs:      []etcd.Need{etcd.ReadWrite(a.config.Prefix), etcd.ReadWrite(strings.TrimSuffix(a.config.ElectionKey(), "/") + "/")},
-		Logger:     a.logger,
-		Registerer: a.registry,
-	})
+	o := setup.Etcd(a.config, a.logger)
+	o.Needs = append(o.Needs, etcd.ReadWrite(a.config.ElectionPrefix()))
+	o.Registerer = a.registry
+	client, err := etcd.New(o)
 	if err != nil {
 		return err
 	}
 	a.client = client
-	a.onStop("etcd client", func(context.Context) error { return ignoreCanceled(client.Close()) })
+	a.onStop("etcd client", func(context.Context) error { return client.Close() })
 	return nil
 }
 
@@ -282,13 +270,6 @@ func (a *App) Run(ctx context.Context) error {
 	err = errors.Join(err, a.Stop(stopping))
 	if err == nil {
 		a.logger.Info("stopped")
-	}
-	return err
-}
-
-func ignoreCanceled(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
 	}
 	return err
 }

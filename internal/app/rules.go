@@ -9,20 +9,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 )
 
-func newRules(c config.Config) reaper.Rules {
-	r := reaper.Rules{
-		Mode:         reaper.Mode(c.Reaper.Mode),
-		Grace:        c.Reaper.Grace,
-		Tolerance:    c.Reaper.ClockTolerance,
-		Settle:       c.Reaper.Settle,
-		StandbyDelay: c.Reaper.StandbyDelay,
-	}
-	for _, p := range c.Policies {
-		r.Policies = append(r.Policies, reaper.Policy{Match: p.Match, Mode: reaper.Mode(p.Mode), Grace: p.Grace})
-	}
-	return r
-}
-
 func newHoldRules(c config.Config) reaper.HoldRules {
 	return reaper.HoldRules{
 		Settle:    c.Reaper.Settle,

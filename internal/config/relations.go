@@ -116,13 +116,15 @@ func (c Config) ElectionKey() string {
 	return "/unlocker/leader" + c.Prefix
 }
 
-// electionRelations keeps candidates from being taken for locks, and locks for candidates. Candidates lie below the key and a slash.
+// ElectionPrefix returns the prefix of the candidates' keys: they lie below the key and a slash.
+func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKey(), "/") + "/" }
+
+// electionRelations keeps candidates from being taken for locks, and locks for candidates.
 func (c Config) electionRelations() error {
 	if !c.Election.Enabled {
 		return nil
 	}
-	key := c.ElectionKey()
-	below := strings.TrimSuffix(key, "/") + "/"
+	key, below := c.ElectionKey(), c.ElectionPrefix()
 	broken := func(why string) error {
 		return &keyError{key: "election.key", with: "prefix", err: fmt.Errorf(why, key, c.Prefix)}
 	}

@@ -14,6 +14,8 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -127,7 +129,10 @@ func New(o Options) (*Client, error) {
 // metrics off the registry.
 func (c *Client) Close() error {
 	c.unregister()
-	return c.Client.Close()
+	if err := c.Client.Close(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil // that is how clientv3 says that it was closed
 }
 
 // dialOptions chains our interceptors behind etcd's own: grpc.WithUnaryInterceptor would
