@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const (
@@ -187,7 +188,7 @@ func launch(b *testing.B, binary string, cluster *localetcd.Cluster) (*process, 
 	})
 	lines := bufio.NewScanner(stderr)
 	var line struct{ Msg, Ops string }
-	for line.Msg != "unlocker started" {
+	for line.Msg != message.Started {
 		require.True(b, lines.Scan(), "the daemon ended")
 		require.NoError(b, json.Unmarshal(lines.Bytes(), &line))
 	}

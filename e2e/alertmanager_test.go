@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // What is exported reaches people, and the dashboard: with the real programs.
@@ -66,7 +68,7 @@ func (s *stack) testAlerts(t *testing.T) {
 // follow goes where an alert's link leads to, on a real replica.
 func (s *stack) follow(t *testing.T, link string) (body string) {
 	t.Helper()
-	replica := "http://" + s.replicas[0].line("unlocker started")["web"].(string)
+	replica := "http://" + s.replicas[0].line(message.Started)["web"].(string)
 	status, raw, err := s.get(strings.Replace(link, "http://unlocker.example.com", replica, 1))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "%s\n%s", link, raw)

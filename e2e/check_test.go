@@ -24,6 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // check runs the plugin as Nagios does.
@@ -51,7 +53,7 @@ func awaitCheck(t *testing.T, code int, output string, args ...string) {
 
 // web is the address of the web listener.
 func (d *daemon) web(scheme string) string {
-	return scheme + "://" + d.line("unlocker started")["web"].(string)
+	return scheme + "://" + d.line(message.Started)["web"].(string)
 }
 
 // The plugin against two real replicas behind TLS and a password.

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // daemon is the real binary, serving.
@@ -25,8 +27,8 @@ func startDaemon(t *testing.T, etcd string, flags ...string) *daemon {
 	d := &daemon{process: start(t, unlocker, append([]string{"serve", "--etcd-endpoints", etcd, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-freshness", "2s", "--reaper-grace", "500ms", "--reaper-clock-tolerance", "500ms", "--reaper-probe-interval", "250ms",
 		"--reaper-settle", "500ms", "--reaper-storm-min-locks", "0"}, flags...)...)}
-	require.Eventually(t, func() bool { return d.line("unlocker started") != nil }, soon, poll)
-	d.base = "http://" + d.line("unlocker started")["ops"].(string)
+	require.Eventually(t, func() bool { return d.line(message.Started) != nil }, soon, poll)
+	d.base = "http://" + d.line(message.Started)["ops"].(string)
 	return d
 }
 

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // The shipped configuration is valid, with the shipped example of a host and with
@@ -49,7 +51,7 @@ object Host "not ours" { check_command = "dummy" }
 func TestIcinga(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr)
-	web := "http://" + d.line("unlocker started")["web"].(string)
+	web := "http://" + d.line(message.Started)["web"].(string)
 	etcd.putLocks("icinga", 1, time.Now().Add(-3*time.Minute), time.Now().Add(time.Hour))
 	const name = "icinga/00000"
 	i := newIcinga(t, fmt.Sprintf(`

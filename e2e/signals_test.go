@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // Told to end, the daemon is gone within five seconds, with 0.
@@ -53,7 +55,7 @@ func TestSignals(t *testing.T) {
 				code, took := d.end(sig)
 				require.Zero(t, code)
 				require.Less(t, took, 5*time.Second)
-				require.NotNil(t, d.line("stopped"))
+				require.NotNil(t, d.line(message.Stopped))
 				t.Logf("gone after %s", took.Round(time.Millisecond))
 				if name != "removing thousands" {
 					return

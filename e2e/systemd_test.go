@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const systemd = "../deploy/systemd"
@@ -108,7 +110,7 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 	removed := 0
 	for line := range strings.Lines(m.run("journalctl", "-u", "unlocker", "-o", "cat")) {
 		var l map[string]any
-		if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == "lock removed" {
+		if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == message.Removed {
 			removed++
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // The whole service, on each version of etcd.
@@ -51,8 +53,8 @@ func removed(t *testing.T, d *daemon, etcd *server) {
 	require.True(t, time.Now().After(due.Truncate(time.Second)))
 	d.awaitMetric(before+1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	d.awaitMetric(0, "unlocker_locks", "state", "expired")
-	require.NotNil(t, d.line("removing a lock that is due"))
-	require.EqualValues(t, fieldsOfALock, d.line("lock removed")["keys_deleted"])
+	require.NotNil(t, d.line(message.Removing))
+	require.EqualValues(t, fieldsOfALock, d.line(message.Removed)["keys_deleted"])
 }
 
 func batched(t *testing.T, d *daemon, etcd *server) {

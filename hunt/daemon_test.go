@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 )
 
@@ -181,20 +182,20 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch r.Message {
-	case "removing a lock that is due":
+	case message.Removing:
 		v, _ := attrs["verdict"].Any().(reaper.Verdict)
 		a := announcement{attrs["lock"].String(), v}
 		j.announce = append(j.announce, a)
 		if on := (verdictOn{a.name, v.Token}); j.first[on].IsZero() {
 			j.first[on] = time.Now()
 		}
-	case "hold begins: no lock is removed automatically":
+	case message.HoldBegins:
 		j.hold(1)
-	case "hold ends":
+	case message.HoldEnds:
 		j.hold(-1)
-	case "lock removed":
+	case message.Removed:
 		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), attrs["revision"].Int64(), true})
-	case "lock perhaps removed: no answer from etcd":
+	case message.Ambiguous:
 		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), 0, false})
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func newServe() *cobra.Command {
@@ -27,7 +28,7 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			logger.Info("configuration read", "file", source)
+			logger.Info(message.ConfigurationRead, "file", source)
 			a, err := app.New(c, logger)
 			if err != nil {
 				return err

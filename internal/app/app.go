@@ -14,6 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
@@ -208,7 +209,7 @@ func (a *App) Start() {
 	}
 	// Started last, it is stopped first: while we lead, and the table is true.
 	a.start("reaper", a.reaper.Run)
-	a.logger.Info("unlocker started", "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
+	a.logger.Info(message.Started, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())
 }
 
@@ -262,14 +263,14 @@ func (a *App) Run(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
-		a.logger.Info("stopping")
+		a.logger.Info(message.Stopping)
 	case err = <-a.failed:
 	}
 	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err = errors.Join(err, a.Stop(stopping))
 	if err == nil {
-		a.logger.Info("stopped")
+		a.logger.Info(message.Stopped)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // A lock expires: held, overdue with its holder, gone; counted, observed, logged.
@@ -52,11 +53,11 @@ func TestALockExpires(t *testing.T) {
 
 	lines := d.log.about("billing/invoices")
 	require.GreaterOrEqual(t, len(lines), 2)
-	require.Equal(t, "removing a lock that is due", lines[0]["msg"])
+	require.Equal(t, message.Removing, lines[0]["msg"])
 	record := lines[0]["record"].(map[string]any)
 	require.Equal(t, "main.go:1", record["backtrace"])
 	require.Equal(t, fmt.Sprintf("%x", "billing/invoices"), record["uuid"])
-	require.Equal(t, "lock removed", lines[1]["msg"])
+	require.Equal(t, message.Removed, lines[1]["msg"])
 	require.EqualValues(t, 7, lines[1]["keys_deleted"])
 }
 
@@ -124,7 +125,7 @@ func TestModesThatRemoveNothing(t *testing.T) {
 			d.awaitMetric(would, "unlocker_would_unlock_total")
 			awaitTime(t, time.Now().Add(2*time.Second))
 			require.Equal(t, would, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
-			require.Len(t, d.log.names("would remove a lock that is due (dry run)"), int(would))
+			require.Len(t, d.log.names(message.WouldRemove), int(would))
 			require.EqualValues(t, 3, d.metric("unlocker_reaper_backlog"))
 			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 			require.EqualValues(t, 21, keys(t, client, prefix))
@@ -189,14 +190,14 @@ func TestS1_TwoDaemons(t *testing.T) {
 	for _, d := range []*daemon{one, two} {
 		d.awaitMetric(0, "unlocker_locks")
 		d.awaitMetric(n, "unlocker_lock_releases_total")
-		removed, lost := d.log.names("lock removed"), d.log.names("lock not removed: it changed or went first")
+		removed, lost := d.log.names(message.Removed), d.log.names(message.Conflict)
 		for name := range removed {
 			both[name] += removed[name]
 		}
 		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlocks_total"))
 		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlock_delay_seconds"))
 		require.EqualValues(t, len(removed), d.metric("unlocker_lock_releases_total", "by", "self"))
-		require.Len(t, d.log.names("removing a lock that is due"), len(removed)+len(lost))
+		require.Len(t, d.log.names(message.Removing), len(removed)+len(lost))
 		require.GreaterOrEqual(t, d.metric("unlocker_forced_unlock_conflicts_total"), float64(len(lost)))
 		require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 		t.Logf("removed %d, lost %d, conflicts %v", len(removed), len(lost), d.metric("unlocker_forced_unlock_conflicts_total"))

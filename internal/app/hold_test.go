@@ -12,6 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // While etcd was away nobody could renew: that time does not count.
@@ -79,7 +80,7 @@ func (l *logBuffer) holds(hold string) (began, ended int) {
 	for _, line := range l.lines {
 		switch {
 		case line["hold"] != hold:
-		case line["msg"] == "hold ends":
+		case line["msg"] == message.HoldEnds:
 			ended++
 		default:
 			began++

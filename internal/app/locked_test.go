@@ -13,6 +13,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // What the log and /readyz say of a permission that is missing.
@@ -20,8 +21,8 @@ const (
 	needsLocks    = `etcdserver: permission denied: user "unlocker" needs readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)`
 	needsElection = `etcdserver: permission denied: user "unlocker" needs readwrite on [/unlocker/leader/mutexes/, /unlocker/leader/mutexes0) (prefix /unlocker/leader/mutexes/)`
 	badPassword   = `authentication failed, invalid user ID or password: etcd.username "unlocker" with the password of etcd.password`
-	lostSight     = "lost sight of the locks, listing anew"
-	noPart        = "no part in the election, trying again"
+	lostSight     = message.WatchFailed
+	noPart        = message.ElectionFailed
 )
 
 func containsAll(s string, words []string) bool {
@@ -115,7 +116,7 @@ func requireBlind(l *locked, d *daemon) {
 func requireToothless(l *locked, d *daemon) {
 	d.awaitReaping()
 	put(l.t, l.root, fields("due", time.Now(), time.Now())...)
-	d.saysOnce("lock cannot be removed", "reason=permission_denied", needsLocks)
+	d.saysOnce(message.CannotRemove, "reason=permission_denied", needsLocks)
 	d.awaitMetric(1, "unlocker_forced_unlock_failures_total", "reason", "permission_denied")
 	d.awaitMetric(1, "unlocker_reaper_backlog")
 	require.EqualValues(l.t, 7, keys(l.t, l.root, prefix))
@@ -190,7 +191,7 @@ func TestLockedOutWhileTheWatchLives(t *testing.T) {
 	d.awaitReaping()
 	l.revoke(prefix)
 	put(t, l.root, fields("due", time.Now(), time.Now())...)
-	require.Eventually(t, func() bool { return d.says("cannot read locks that are due", needsLocks) > 0 }, soon, poll)
+	require.Eventually(t, func() bool { return d.says(message.CannotRead, needsLocks) > 0 }, soon, poll)
 	require.Positive(t, d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied"))
 	l.below(prefix)
 	awaitKeys(t, l.root, 0, prefix)

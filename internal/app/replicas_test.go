@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // pair is two replicas, each with a way to etcd of its own.
@@ -69,7 +70,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 		for _, name := range []string{"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total"} {
 			require.Zero(t, p.standby.metric(name), name)
 		}
-		require.Empty(t, p.standby.log.names("removing a lock that is due"))
+		require.Empty(t, p.standby.log.names(message.Removing))
 	})
 	// Its connections break and none comes back: for etcd that is a SIGKILL, after
 	// which the lease goes on for the rest of its TTL.
@@ -99,7 +100,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 		t.Logf("leader stopped: the next one removed the lock %s after it was due", delay)
 		require.Less(t, delay, late, "no delay is added")
 		require.GreaterOrEqual(t, delay, time.Duration(0))
-		require.Empty(t, p.leader.log.names("lock removed"))
+		require.Empty(t, p.leader.log.names(message.Removed))
 		p.standby.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	})
 }

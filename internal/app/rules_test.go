@@ -8,6 +8,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestPolicies(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPolicies(t *testing.T) {
 	d.awaitMetric(1, "unlocker_would_unlock_total")
 	d.awaitMetric(2, "unlocker_locks", "state", "expired")
 	require.EqualValues(t, 2, d.metric("unlocker_forced_unlocks_total"))
-	require.Len(t, d.log.names("would remove a lock that is due (dry run)"), 1)
+	require.Len(t, d.log.names(message.WouldRemove), 1)
 	require.EqualValues(t, 8, keys(t, client, prefix))
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // stopped stops the daemon, which must be in time, and then etcd; nothing may
@@ -57,7 +58,7 @@ func TestStopWhileRemoving(t *testing.T) {
 	left := keys(t, client, prefix)
 	require.NotZero(t, left, "it was to be stopped on the way")
 	require.Zero(t, left%7, "no lock is removed in part")
-	removed, announced := d.log.names("lock removed"), d.log.names("removing a lock that is due")
+	removed, announced := d.log.names(message.Removed), d.log.names(message.Removing)
 	require.Len(t, announced, len(removed), "each outcome is told")
 	require.EqualValues(t, 5000*7-len(removed)*7, left)
 	stopped(t, d, before, func() { require.NoError(t, cluster.Close()) })

@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // complaintInterval is the least time between two warnings for one reason.
@@ -33,7 +35,7 @@ func (e *Elector) complain(ctx context.Context, err error) {
 	if e.complained.due(reason, time.Now()) {
 		level = slog.LevelWarn
 	}
-	e.Logger.Log(ctx, level, "no part in the election, trying again", "reason", reason, "error", err)
+	e.Logger.Log(ctx, level, message.ElectionFailed, "reason", reason, "error", err)
 }
 
 // reasonOf tells an error's class.

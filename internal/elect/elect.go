@@ -12,6 +12,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // minTTL is the shortest lease etcd grants with its default election timeout.
@@ -146,14 +148,14 @@ func (e *Elector) reign(t *term) {
 	e.since = time.Now()
 	e.mu.Unlock()
 	e.reigning.Store(t)
-	e.Logger.Info("leading", "key", t.key)
+	e.Logger.Info(message.Leading, "key", t.key)
 }
 
 // abdicate ends the leadership of t, if it had one.
 func (e *Elector) abdicate(t *term, why error) {
 	e.saw("")
 	if e.reigning.CompareAndSwap(t, nil) {
-		e.Logger.Info("leading no more", "key", t.key, "reason", why)
+		e.Logger.Info(message.NotLeading, "key", t.key, "reason", why)
 	}
 }
 

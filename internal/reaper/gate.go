@@ -6,6 +6,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // gate is shut while a hold is in force, or while a probe is overdue.
@@ -52,14 +54,14 @@ func (g *gate) look(p *Pressure) (open bool) {
 	for hold, was := range g.active {
 		if _, still := found[hold]; !still {
 			delete(g.active, hold)
-			g.logger.Info("hold ends", "hold", string(hold), "lasted", now.Sub(was.Since))
+			g.logger.Info(message.HoldEnds, "hold", string(hold), "lasted", now.Sub(was.Since))
 		}
 	}
 	for hold, reason := range found {
 		was, already := g.active[hold]
 		if !already {
 			was.Since = now
-			g.logger.Warn("hold begins: no lock is removed automatically", "hold", string(hold), "reason", reason)
+			g.logger.Warn(message.HoldBegins, "hold", string(hold), "reason", reason)
 		}
 		g.active[hold] = HoldStatus{Since: was.Since, Reason: reason}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
@@ -379,15 +380,15 @@ func (l *logs) with(t *testing.T, message, name string) []map[string]any {
 }
 
 const (
-	msgRemoving  = "removing a lock that is due"
-	msgWithdrawn = "lock not removed: a hold began, or it is due later"
-	msgBegins    = "hold begins: no lock is removed automatically"
-	msgEnds      = "hold ends"
-	msgRemoved   = "lock removed"
-	msgConflict  = "lock not removed: it changed or went first"
-	msgAmbiguous = "lock perhaps removed: no answer from etcd"
-	msgCannot    = "lock cannot be removed"
-	msgUnread    = "cannot read locks that are due"
+	msgRemoving  = message.Removing
+	msgWithdrawn = message.Withdrawn
+	msgBegins    = message.HoldBegins
+	msgEnds      = message.HoldEnds
+	msgRemoved   = message.Removed
+	msgConflict  = message.Conflict
+	msgAmbiguous = message.Ambiguous
+	msgCannot    = message.CannotRemove
+	msgUnread    = message.CannotRead
 )
 
 type delays struct {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // answered accounts for a transaction's answer for one lock.
@@ -13,19 +14,19 @@ func (w *worker) answered(a *attempt, res result) {
 	if res.deleted == 0 {
 		w.tally.end(a)
 		w.tally.conflict()
-		w.outcome(slog.LevelInfo, a, "lock not removed: it changed or went first")
+		w.outcome(slog.LevelInfo, a, message.Conflict)
 		w.postpone(&a.candidate, backoff(a.candidate.Attempts+1))
 		return
 	}
 	w.ledger.add(a)
-	w.outcome(slog.LevelInfo, a, "lock removed")
+	w.outcome(slog.LevelInfo, a, message.Removed)
 	w.finish(w.tally.done(a))
 }
 
 // withdraw is for what was announced and must not be sent any more.
 func (w *worker) withdraw(a *attempt) {
 	w.tally.end(a)
-	w.outcome(slog.LevelInfo, a, "lock not removed: a hold began, or it is due later")
+	w.outcome(slog.LevelInfo, a, message.Withdrawn)
 	w.postpone(&a.candidate, 0)
 }
 
@@ -33,9 +34,9 @@ func (w *worker) withdraw(a *attempt) {
 func (w *worker) failed(a *attempt, reason Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
-	words := "lock not removed: etcd refused"
+	words := message.Refused
 	if reason == ReasonAmbiguous {
-		words = "lock perhaps removed: no answer from etcd"
+		words = message.Ambiguous
 	}
 	w.outcome(slog.LevelWarn, a, words, slog.String("reason", string(reason)), slog.Any("error", err))
 	w.postpone(&a.candidate, 0)
@@ -46,7 +47,7 @@ func (w *worker) failed(a *attempt, reason Reason, err error) {
 func (w *worker) refused(a *attempt, reason Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
-	w.outcome(slog.LevelError, a, "lock cannot be removed", slog.String("reason", string(reason)), slog.Any("error", err))
+	w.outcome(slog.LevelError, a, message.CannotRemove, slog.String("reason", string(reason)), slog.Any("error", err))
 	w.postpone(&a.candidate, refusedBackoff)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestDecide(t *testing.T) {
@@ -163,7 +164,7 @@ func TestDryRunLogsAndCountsOnceAndDeletesNothing(t *testing.T) {
 	require.EqualValues(t, 2, h.Stats().Would)
 	require.Zero(t, h.removed())
 	require.Empty(t, h.Ledger().Recent(10))
-	lines := h.logs.with(t, "would remove a lock that is due (dry run)", "a")
+	lines := h.logs.with(t, message.WouldRemove, "a")
 	require.Len(t, lines, 1)
 	require.Equal(t, "u-a", lines[0]["record"].(map[string]any)["uuid"])
 	for _, p := range h.source.postponed() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // worker takes candidates and removes them, one transaction at a time. While
@@ -198,7 +199,7 @@ func (w *worker) unreadable(candidates []Candidate, err error) ([]prepared, erro
 	if reason == ReasonAmbiguous {
 		reason = ReasonUnreadable // nothing was sent that could have done anything
 	}
-	w.Logger.LogAttrs(w.requests, slog.LevelWarn, "cannot read locks that are due",
+	w.Logger.LogAttrs(w.requests, slog.LevelWarn, message.CannotRead,
 		slog.Int("locks", len(candidates)), slog.String("lock", lock.Clip([]byte(candidates[0].Name), maxLogName)),
 		slog.String("reason", string(reason)), slog.Any("error", err))
 	for i := range candidates {
@@ -231,11 +232,11 @@ func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *att
 			w.refused(a, ReasonTooLarge, ErrTooLarge)
 			return nil, 0
 		}
-		w.announce("removing a lock that is due", a)
+		w.announce(message.Removing, a)
 		w.tally.begin(a)
 		return a, 0
 	case Report:
-		w.announce("would remove a lock that is due (dry run)", a)
+		w.announce(message.WouldRemove, a)
 		w.tally.would()
 		w.postpone(&c, Park)
 	case Wait:

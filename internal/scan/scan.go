@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/scan/table"
 )
 
@@ -94,7 +95,7 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	if again {
 		level = slog.LevelWarn
 	}
-	s.Logger.Log(ctx, level, "lost sight of the locks, listing anew", "reason", string(reason), "error", failure)
+	s.Logger.Log(ctx, level, message.WatchFailed, "reason", string(reason), "error", failure)
 	switch reason {
 	case ReasonCompacted:
 		return 0, nil // a listing is all it takes, and nothing is wrong with etcd
@@ -158,7 +159,7 @@ func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 		return err
 	}
 	s.status.listed(rev)
-	s.Logger.LogAttrs(ctx, listLevel(beside), "listed the locks",
+	s.Logger.LogAttrs(ctx, listLevel(beside), message.Listed,
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
 		slog.Duration("took", time.Since(start)), slog.Bool("resync", beside))
 	return nil
