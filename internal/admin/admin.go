@@ -13,17 +13,17 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
-	"github.com/etcd-unlocker/unlocker/internal/setup"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Admin lists, shows and removes locks. It may be used concurrently.
 type Admin struct {
 	config config.Config
-	rules  reaper.Rules
+	rules  verdict.Rules
 	client *etcd.Client
 	layout lock.Layout
-	store  reaper.Store
+	store  lockstore.Store
 	now    func() time.Time
 }
 
@@ -34,12 +34,12 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := etcd.New(setup.Etcd(c, logger))
+	client, err := etcd.New(etcd.FromConfig(c.Etcd, logger))
 	if err != nil {
 		return nil, err
 	}
-	store := reaper.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	return &Admin{config: c, rules: setup.Rules(c), client: client, layout: layout, store: store, now: time.Now}, nil
+	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
+	return &Admin{config: c, rules: verdict.RulesFromConfig(c), client: client, layout: layout, store: store, now: time.Now}, nil
 }
 
 // Close ends the connection. Nothing else may be called afterwards.
@@ -56,14 +56,14 @@ func (a *Admin) failed(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, reaper.ErrAmbiguous):
+	case errors.Is(err, lockstore.ErrAmbiguous):
 		return fmt.Errorf("%w: etcd at %s", err, a.endpoints())
 	case ctx.Err() != nil:
 		return ErrInterrupted
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("etcd at %s does not answer within %s%s", a.endpoints(), a.config.Etcd.RequestTimeout, cause(err))
 	case errors.As(err, new(rpctypes.EtcdError)):
-		return fmt.Errorf("etcd at %s: %w", a.endpoints(), err)
+		return fmt.Errorf("etcd at %s: %w", a.endpoints(), a.client.Explain(err, a.config.Prefix))
 	}
 	return err
 }

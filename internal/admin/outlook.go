@@ -8,7 +8,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // outlook says what is wrong with a lock and what comes next, as far as that can be
@@ -34,7 +34,7 @@ const neverRemoved = "It is never removed automatically."
 
 func (a *Admin) orphan(name string) string {
 	p, from := a.policy(name)
-	if p.Mode != reaper.Enforce {
+	if p.Mode != verdict.Enforce {
 		return unremoved(p, from)
 	}
 	return fmt.Sprintf("The daemon removes them once nobody has written them for %s.", a.config.Reaper.OrphanGrace)
@@ -47,7 +47,7 @@ const late = 6 * time.Minute
 // removal is for a lock that has a deadline.
 func (a *Admin) removal(l *lock.Lock, d Detail) string {
 	p, from := a.policy(l.Name)
-	if p.Mode != reaper.Enforce {
+	if p.Mode != verdict.Enforce {
 		return unremoved(p, from)
 	}
 	due := l.AutoUnlockAt().Time().Add(p.Grace)
@@ -63,15 +63,15 @@ func (a *Admin) removal(l *lock.Lock, d Detail) string {
 		"(unlocker_reaper_hold), or they fail (unlocker_forced_unlock_failures_total).", text.Instant(due), text.Relative(due, d.At))
 }
 
-func unremoved(p reaper.Policy, from string) string {
-	if p.Mode == reaper.DryRun {
+func unremoved(p verdict.Policy, from string) string {
+	if p.Mode == verdict.DryRun {
 		return fmt.Sprintf("The daemon does not remove it, it only says when it would: %s is dry-run.", from)
 	}
 	return fmt.Sprintf("The daemon does not remove it: %s is off.", from)
 }
 
 // policy returns what goes for a lock, and the key that says so.
-func (a *Admin) policy(name string) (p reaper.Policy, from string) {
+func (a *Admin) policy(name string) (p verdict.Policy, from string) {
 	p, says := a.rules.Policy(name)
 	if says < 0 {
 		return p, "reaper.mode"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
 // Detail is one lock with all that etcd holds of it, and what that means.
@@ -27,12 +27,12 @@ type Detail struct {
 }
 
 // ErrNoLock is the error where there is no lock of the name.
-var ErrNoLock = reaper.ErrNoLock
+var ErrNoLock = lockstore.ErrNoLock
 
 // Show reads one lock, whose name ParseName returned.
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
-	entry, err := a.store.Read(ctx, name)
-	if errors.Is(err, reaper.ErrNoLock) {
+	entry, err := a.store.ReadOne(ctx, name)
+	if errors.Is(err, lockstore.ErrNoLock) {
 		return Detail{}, a.failed(ctx, a.missing(ctx, name))
 	}
 	if err != nil {
@@ -42,13 +42,14 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	return d, a.failed(ctx, err)
 }
 
-func (a *Admin) detail(ctx context.Context, e reaper.Entry) (Detail, error) {
+func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) {
 	d := Detail{At: a.now().UTC()}
 	d.Lock = api.NewLock(&e.Lock, d.At)
-	for _, f := range e.Fields {
+	fields, more := e.Shown()
+	for _, f := range fields {
 		d.Fields = append(d.Fields, api.Field(f))
 	}
-	d.MoreFields = e.More
+	d.MoreFields = more
 	var err error
 	if e.Token != 0 {
 		d.Leftovers, err = a.leftovers(ctx, e)
@@ -58,7 +59,7 @@ func (a *Admin) detail(ctx context.Context, e reaper.Entry) (Detail, error) {
 }
 
 // leftovers finds the fields that were written before the lock was taken.
-func (a *Admin) leftovers(ctx context.Context, e reaper.Entry) ([]string, error) {
+func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, error) {
 	var fields []string
 	var gets []clientv3.Op
 	for f := lock.FieldUnknown + 1; f < lock.FieldUUID; f++ {

@@ -6,7 +6,8 @@ import (
 	"fmt"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // OtherHolder is the error of an unlock with a uuid that is not, or no longer, that of
@@ -20,7 +21,7 @@ func (e *OtherHolder) Error() string {
 	return fmt.Sprintf("lock %s is held under another uuid: nothing is removed", quoted(e.Lock.Name))
 }
 
-func (e *OtherHolder) Unwrap() error { return reaper.ErrOtherUUID }
+func (e *OtherHolder) Unwrap() error { return lockstore.ErrOtherUUID }
 
 // Unlock removes a lock if its uuid is the one given. Before that it shows the lock to
 // confirm, whose error ends it. The lock may change meanwhile: a renewal does not
@@ -39,9 +40,9 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Deta
 	}
 	entry, revision, err := a.store.Unlock(ctx, name, uuid)
 	switch {
-	case errors.Is(err, reaper.ErrNoLock):
+	case errors.Is(err, lockstore.ErrNoLock):
 		return api.Forced{}, fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
-	case errors.Is(err, reaper.ErrOtherUUID):
+	case errors.Is(err, lockstore.ErrOtherUUID):
 		now, err := a.detail(ctx, entry)
 		if err != nil {
 			return api.Forced{}, a.failed(ctx, err)
@@ -58,21 +59,22 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Deta
 func heldUnder(d Detail, uuid string) error {
 	switch {
 	case d.Token == 0:
-		return fmt.Errorf("lock %s: %w", quoted(d.Name), reaper.ErrNoUUID)
+		return fmt.Errorf("lock %s: %w", quoted(d.Name), lockstore.ErrNoUUID)
 	case d.UUID != "" && d.UUID != uuid:
 		return &OtherHolder{d}
 	}
 	return nil
 }
 
-func (a *Admin) removed(e reaper.Entry, revision int64) api.Forced {
+func (a *Admin) removed(e lockstore.Record, revision int64) api.Forced {
 	now := a.now().UTC()
 	l := api.NewLock(&e.Lock, now)
+	fields, more := e.Shown()
 	f := api.Forced{
 		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: string(reaper.API), Revision: revision, MoreFields: e.More,
+		Trigger: string(verdict.API), Revision: revision, MoreFields: more,
 	}
-	for _, field := range e.Fields {
+	for _, field := range fields {
 		f.Fields = append(f.Fields, api.Field(field))
 	}
 	return f

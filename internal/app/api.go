@@ -10,9 +10,10 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 )
 
@@ -20,13 +21,12 @@ import (
 // web.Source.
 type view struct {
 	app   *App
-	store reaper.Store
+	store lockstore.Store
 }
 
 func (a *App) newWebHandler(layout lock.Layout) (http.Handler, error) {
-	store := reaper.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout}
 	return web.New(web.Options{
-		Source: view{a, store}, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger,
+		Source: view{a, a.newStore(layout)}, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger,
 	})
 }
 
@@ -58,8 +58,8 @@ func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last str
 // Lock implements web.Source. What etcd holds now is shown, also where the watch
 // has not shown it yet; the verdict rests on it and on what our clocks know.
 func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
-	entry, err := v.store.Read(ctx, name)
-	if errors.Is(err, reaper.ErrNoLock) {
+	entry, err := v.store.ReadOne(ctx, name)
+	if errors.Is(err, lockstore.ErrNoLock) {
 		return api.LockDetail{}, web.ErrNoLock
 	}
 	if err != nil {
@@ -70,19 +70,20 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 		return api.LockDetail{}, err
 	}
 	now := time.Now()
-	c := reaper.Candidate{Lock: entry.Lock, At: now}
+	due := table.Due{Lock: entry.Lock, At: now}
 	if seen && item.Token == entry.Token {
-		c.Sight, c.Since = item.Sight, item.Due
+		due.Observation, due.OrphanDue = item.Observation, item.Due
 	}
-	verdict := v.app.reaper.Judge(c)
-	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(entry.Fields), MoreFields: entry.More, Verdict: verdict}
+	verdict := v.app.reaper.Verdict(due)
+	shown, more := entry.Shown()
+	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more, Verdict: verdict}
 	if verdict.Trigger != "" {
 		detail.Due = verdict.Due.UTC()
 	}
 	return detail, nil
 }
 
-func fields(all []reaper.Field) []api.Field {
+func fields(all []lockstore.Field) []api.Field {
 	shown := make([]api.Field, len(all))
 	for i, f := range all {
 		shown[i] = api.Field(f)
@@ -123,7 +124,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 	for state, n := range s.Table.Locks {
 		status.Locks[lock.State(state).String()] = n
 	}
-	for _, h := range reaper.Holds() {
+	for _, h := range verdict.AllHolds() {
 		if hold, held := s.Holds[h]; held {
 			status.Holds = append(status.Holds, api.Hold{Hold: string(h), Since: hold.Since.UTC(), Reason: hold.Reason})
 		}

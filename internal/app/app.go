@@ -14,12 +14,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
-	"github.com/etcd-unlocker/unlocker/internal/setup"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // App is the daemon.
@@ -30,8 +32,7 @@ type App struct {
 	table    *table.Table
 	scanner  *scan.Scanner
 	reaper   *reaper.Reaper
-	source   *source
-	probe    *scan.Probe
+	probe    *probe.Probe
 	elector  *elect.Elector // nil where the election is off
 	registry *prometheus.Registry
 	ops      *server
@@ -68,7 +69,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	if err := a.newClient(); err != nil {
 		return nil, err
 	}
-	rules := setup.Rules(c)
+	rules := verdict.RulesFromConfig(c)
 	if err := a.newScan(layout, rules, histograms); err != nil {
 		return nil, err
 	}
@@ -116,8 +117,7 @@ func (a *App) newRegistry(h *metrics.Histograms) error {
 }
 
 func (a *App) newClient() error {
-	o := setup.Etcd(a.config, a.logger)
-	o.Needs = append(o.Needs, etcd.ReadWrite(a.config.ElectionPrefix()))
+	o := etcd.FromConfig(a.config.Etcd, a.logger)
 	o.Registerer = a.registry
 	client, err := etcd.New(o)
 	if err != nil {
@@ -128,9 +128,9 @@ func (a *App) newClient() error {
 	return nil
 }
 
-func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
+func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
-		Due:          rules.DueIn,
+		DueIn:        rules.DueIn,
 		Lead:         reaper.Lead,
 		Window:       a.config.Reaper.Storm.Window,
 		Tolerance:    rules.Tolerance,
@@ -140,11 +140,11 @@ func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histogr
 	if err != nil {
 		return err
 	}
-	a.probe, err = scan.NewProbe(scan.ProbeOptions{
-		Client:   a.client.Client,
+	a.probe, err = probe.New(probe.Options{
+		Etcd:     a.client,
 		Interval: a.config.Reaper.ProbeInterval,
 		Timeout:  a.config.Etcd.RequestTimeout,
-		Patience: rules.LeastGrace(),
+		Patience: rules.MinGrace(),
 	})
 	if err != nil {
 		return err
@@ -156,29 +156,35 @@ func (a *App) newScan(layout lock.Layout, rules reaper.Rules, h *metrics.Histogr
 		Freshness:      a.config.Reaper.Freshness,
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Explain:        a.explainLocks,
 		Logger:         a.logger,
 	})
 	return err
 }
 
-func (a *App) newReaper(layout lock.Layout, rules reaper.Rules, h *metrics.Histograms) (err error) {
-	a.source = newSource(a.table)
+// explainLocks adds to an error of etcd which permission on the locks is missing.
+func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }
+
+// newStore returns the store of the locks.
+func (a *App) newStore(layout lock.Layout) lockstore.Store {
+	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
+}
+
+func (a *App) newReaper(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.reaper, err = reaper.New(reaper.Options{
-		KV:             a.client.KV,
-		Layout:         layout,
-		Source:         a.source,
-		Rules:          rules,
-		Holds:          newHoldRules(a.config),
-		Signals:        a.signals,
-		Leader:         a.leads,
-		Credit:         a.probe.Credit,
-		Rate:           a.config.Reaper.RateLimit,
-		BatchSize:      a.config.Reaper.BatchSize,
-		Concurrency:    a.config.Reaper.Concurrency,
-		RequestTimeout: a.config.Etcd.RequestTimeout,
-		Retention:      a.config.Metrics.ForcedUnlockRetention,
-		Delay:          h.ForcedUnlockDelay,
-		Logger:         a.logger,
+		Store:       a.newStore(layout),
+		Source:      a.table,
+		Rules:       rules,
+		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
+		Signals:     a.signals,
+		Leader:      a.leads,
+		Allowance:   a.probe.Allowance,
+		Rate:        a.config.Reaper.RateLimit,
+		BatchSize:   a.config.Reaper.BatchSize,
+		Concurrency: a.config.Reaper.Concurrency,
+		Retention:   a.config.Metrics.ForcedUnlockRetention,
+		Delay:       h.ForcedUnlockDelay,
+		Logger:      a.logger,
 	})
 	return err
 }
@@ -198,7 +204,6 @@ func (a *App) WebAddr() net.Addr {
 func (a *App) Start() {
 	a.start("ops server", a.ops.run)
 	a.start("lock table", a.table.Run)
-	a.start("lock source", a.source.run)
 	a.start("scanner", a.scanner.Run)
 	a.start("probe", a.probe.Run)
 	if a.elector != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// newOpsHandler serves what machines ask for: metrics and probes. missing tells
-// what is missing for readiness, or "".
+// newOpsHandler serves what machines ask for: metrics and probes. missing
+// returns what is missing for readiness, or "".
 func newOpsHandler(registry *prometheus.Registry, missing func() string, logger *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
@@ -19,13 +19,13 @@ func newOpsHandler(registry *prometheus.Registry, missing func() string, logger 
 		MaxRequestsInFlight: 8,
 		ErrorLog:            slog.NewLogLogger(logger.Handler(), slog.LevelError),
 	}))
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { probe(w, "") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { probe(w, missing()) })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, "") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, missing()) })
 	return mux
 }
 
-// probe answers 200 ok, or 503 with what is missing.
-func probe(w http.ResponseWriter, missing string) {
+// answer answers 200 ok, or 503 with what is missing.
+func answer(w http.ResponseWriter, missing string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if missing != "" {

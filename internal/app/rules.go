@@ -4,23 +4,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
-
-func newHoldRules(c config.Config) reaper.HoldRules {
-	return reaper.HoldRules{
-		Settle:    c.Reaper.Settle,
-		Freshness: c.Reaper.Freshness,
-		Storm: reaper.StormRules{
-			MinLocks: c.Reaper.Storm.MinLocks,
-			Fraction: c.Reaper.Storm.Fraction,
-			Hold:     c.Reaper.Storm.Hold,
-		},
-		DryRun: c.Reaper.Mode == string(reaper.DryRun),
-	}
-}
 
 func (a *App) newElector() (err error) {
 	c := a.config
@@ -43,10 +29,10 @@ func (a *App) newElector() (err error) {
 	return err
 }
 
-// leads tells whether this replica acts first. Without an election all do.
+// leads reports whether this replica acts first. Without an election all do.
 func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
 
-// leading returns who acts first as far as it was seen, "" without an election.
+// leading returns the identity of the leader as last seen, "" without an election.
 func (a *App) leading() string {
 	if a.elector == nil {
 		return ""
@@ -54,14 +40,14 @@ func (a *App) leading() string {
 	return a.elector.Status().Holder
 }
 
-// signals tells the reaper what holds depend on.
-func (a *App) signals() reaper.Signals {
+// signals returns what the holds depend on.
+func (a *App) signals() verdict.Signals {
 	seen, probed := a.scanner.Status(), a.probe.Status()
-	return reaper.Signals{
+	return verdict.Signals{
 		ListedAt:  seen.Listed,
 		History:   seen.History,
 		Connected: seen.Connected,
-		Sign:      seen.Progress,
+		LastSign:  seen.Progress,
 		Probed:    probed.OK,
 		ProbeErr:  probed.Err,
 		Alarms:    probed.Alarms,

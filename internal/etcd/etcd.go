@@ -1,16 +1,15 @@
-// Package etcd makes the client with which unlocker speaks to etcd: TLS, login,
+// Package etcd makes the client that unlocker uses for etcd: TLS, login,
 // keepalive, deadlines, metrics and log. It knows nothing of locks.
 //
 // Guaranteed: New neither waits for etcd nor fails because it is absent, and the client
 // recovers by itself when etcd comes (back). No unary call is without an end. A request
 // that may write is sent again by the client only where etcd has certainly not executed
-// it; an outcome nobody knows reaches the caller as an error. A refusal for want of a
-// permission or of a user says which, and is the error it was to errors.Is and status.
+// it; an unknown outcome reaches the caller as an error.
 //
 // Not guaranteed: an end to streams (Watch, GetStream, keepalives), which live as long
 // as their context; and not an established watch after the auth token has expired: a new
 // watch on an old stream may be refused (etcd#12385). Use a Watcher of your own, made by
-// clientv3.NewWatcher, for each long watch, and list again when it is cancelled.
+// clientv3.NewWatcher, for each long watch, and list again when it is canceled.
 package etcd
 
 import (
@@ -55,8 +54,6 @@ type Options struct {
 	// login, so a rotated secret needs no restart.
 	Password, PasswordFile string
 	TLS                    TLS
-	// Needs are named by the error where etcd denies one of them.
-	Needs []Need
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
 	// Registerer gets the grpc_client_* metrics; nil turns them off. Two clients cannot
@@ -67,6 +64,7 @@ type Options struct {
 // Client is a clientv3.Client made by New. It is safe for concurrent use.
 type Client struct {
 	*clientv3.Client
+	options    Options
 	expiries   expiries
 	unregister func()
 }
@@ -85,7 +83,7 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, mender := newMetrics(), newMender(o)
+	metrics := newMetrics()
 	unregister := func() {}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(metrics); err != nil {
@@ -114,15 +112,14 @@ func New(o Options) (*Client, error) {
 		Password:           login.initial,
 		MaxUnaryRetries:    maxAttempts,
 		Logger:             newZap(o.Logger),
-		DialOptions:        dialOptions(o, login, mender, metrics),
+		DialOptions:        dialOptions(o, login, metrics),
 	})
 	if err != nil {
 		unregister()
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	login.begin()
-	mender.install(cli)
-	return &Client{Client: cli, expiries: newExpiries(o.TLS), unregister: unregister}, nil
+	return &Client{Client: cli, options: o, expiries: newExpiries(o.TLS), unregister: unregister}, nil
 }
 
 // Close ends all calls, watches and leases' keepalives of the client and takes its
@@ -137,13 +134,13 @@ func (c *Client) Close() error {
 
 // dialOptions chains our interceptors behind etcd's own: grpc.WithUnaryInterceptor would
 // replace etcd's, and with it the renewal of expired tokens. So each attempt passes ours.
-func dialOptions(o Options, l *login, mend *mender, m *grpcprom.ClientMetrics) []grpc.DialOption {
+func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOption {
 	reconnect := backoff.DefaultConfig
 	reconnect.MaxDelay = maxReconnectDelay
 	opts := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
 		grpc.WithChainUnaryInterceptor(bound(o.RequestTimeout), l.intercept, m.UnaryClientInterceptor()),
-		grpc.WithChainStreamInterceptor(mend.stream, m.StreamClientInterceptor()),
+		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
 	}
 	if o.TLS.ServerName != "" {
 		// gRPC verifies against the name clientv3's resolver gives each address, the

@@ -16,7 +16,7 @@ func TestLeftoversAreNotRead(t *testing.T) {
 	next := txn{put: map[string]string{"uuid": "next"}}
 
 	l, kvs := history(t, append(leftover, next)...)
-	for _, l := range []Lock{l, Collect("a", kvs)} {
+	for _, l := range []Lock{l, collect("a", kvs)} {
 		require.Equal(t, Undated, l.State(noon+1000*second))
 		require.Equal(t, "next", l.UUID())
 		require.EqualValues(t, 3, l.Token)
@@ -28,7 +28,7 @@ func TestLeftoversAreNotRead(t *testing.T) {
 
 	renewed := txn{put: map[string]string{"auto_unlock_at": "1700000030"}}
 	l, kvs = history(t, append(leftover, next, renewed)...)
-	for _, l := range []Lock{l, Collect("a", kvs)} {
+	for _, l := range []Lock{l, collect("a", kvs)} {
 		require.Equal(t, noon+30*second, l.AutoUnlockAt())
 		require.Zero(t, l.AlertAt())
 		require.Equal(t, Held, l.State(noon+29*second), "alert_at is a leftover")
@@ -123,7 +123,7 @@ func TestAliveAtCountsWithItsDeadlineOnly(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l, kvs := history(t, tc.txns...)
 			require.Equal(t, tc.want, l.AliveAt())
-			collected := Collect("a", kvs)
+			collected := collect("a", kvs)
 			require.Equal(t, tc.want, collected.AliveAt())
 		})
 	}
@@ -135,7 +135,7 @@ func TestRevisionAndKeys(t *testing.T) {
 		txn{del: []string{"note"}})
 	require.EqualValues(t, 3, l.Revision)
 	require.EqualValues(t, 6, l.Keys)
-	collected := Collect("a", kvs)
+	collected := collect("a", kvs)
 	require.EqualValues(t, 2, collected.Revision, "a listing shows no deletion")
 	require.EqualValues(t, 6, collected.Keys)
 }
@@ -143,7 +143,7 @@ func TestRevisionAndKeys(t *testing.T) {
 // What follows a listing goes on from it.
 func TestPutAfterCollect(t *testing.T) {
 	_, kvs := history(t, acquired(), txn{put: map[string]string{"uuid": "over"}})
-	l := Collect("a", kvs)
+	l := collect("a", kvs)
 	require.EqualValues(t, 2, l.Revision)
 	require.Equal(t, "over", l.UUID())
 	l.Put(KV{Field: FieldAutoUnlockAt, Value: []byte("1700000050"), Create: 1, Mod: 3})
@@ -161,7 +161,7 @@ func TestCollectLeavesItsInputAlone(t *testing.T) {
 		{Field: FieldBacktrace, Value: []byte("main()"), Create: 3, Mod: 3},
 	}
 	want := append([]KV(nil), kvs...)
-	Collect("a", kvs)
+	collect("a", kvs)
 	require.Equal(t, want, kvs)
 }
 
@@ -182,4 +182,13 @@ func TestBuilderIsReusable(t *testing.T) {
 	require.EqualValues(t, 3, second.Revision)
 	require.Equal(t, Undated, second.State(noon))
 	require.False(t, second.Large())
+}
+
+// collect returns the lock that the keys of a listing make.
+func collect(name string, kvs []KV) Lock {
+	var b Builder
+	for _, kv := range kvs {
+		b.Add(kv)
+	}
+	return b.Lock(name)
 }

@@ -28,12 +28,12 @@ func BenchmarkCollect(b *testing.B) {
 	kvs := benchmarkKeys()
 	b.ReportAllocs()
 	for b.Loop() {
-		Collect("billing/invoices", kvs)
+		collect("billing/invoices", kvs)
 	}
 }
 
 func BenchmarkPutRenewal(b *testing.B) {
-	l, rev := Collect("billing/invoices", benchmarkKeys()), int64(5)
+	l, rev := collect("billing/invoices", benchmarkKeys()), int64(5)
 	renewal := []KV{
 		{Field: FieldAlertAt, Value: []byte("1700000020"), Create: 5},
 		{Field: FieldAliveAt, Value: []byte("1700000001.123456"), Create: 6},

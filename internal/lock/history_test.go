@@ -246,7 +246,7 @@ func TestEveryWayToLearnOfALockGivesTheSame(t *testing.T) {
 			require.Equal(t, m.large, shuffled.Large())
 
 			kvs := rapid.Permutation(slices.Collect(maps.Values(m.keys))).Draw(t, "listed")
-			collected := Collect("a", kvs)
+			collected := collect("a", kvs)
 			require.Equal(t, want, observe(collected), "collected, %s", at)
 			require.LessOrEqual(t, collected.Revision, ordered.Revision)
 			require.True(t, m.large || !collected.Large())

@@ -136,6 +136,9 @@ func (l *Lock) AutoUnlockText() string {
 	return l.autoUnlockAt.String()
 }
 
+// Renewed reports whether auto_unlock_at was written after the acquisition.
+func (l *Lock) Renewed() bool { return l.is.has(renewed) && l.fresh.has(FieldAutoUnlockAt) }
+
 // OverdueSince returns the time from which on the lock is past its alert_at or,
 // where that comes first, its auto_unlock_at; 0 for never.
 func (l *Lock) OverdueSince() Timestamp {

@@ -101,7 +101,7 @@ func TestLarge(t *testing.T) {
 			var l Lock
 			l.Put(kv)
 			require.Equal(t, want, l.Large())
-			collected := Collect("a", []KV{kv})
+			collected := collect("a", []KV{kv})
 			require.Equal(t, want, collected.Large())
 		}
 	}
@@ -117,7 +117,7 @@ func TestValuesAreCopied(t *testing.T) {
 	for _, kv := range kvs {
 		l.Put(kv)
 	}
-	collected := Collect("a", kvs)
+	collected := collect("a", kvs)
 	for _, kv := range kvs {
 		clear(kv.Value)
 	}
@@ -154,7 +154,7 @@ func TestAutoUnlockTextIsTheVeryValue(t *testing.T) {
 	} {
 		l, kvs := history(t, acquired("auto_unlock_at", v))
 		require.Equal(t, v, l.AutoUnlockText())
-		collected := Collect("a", kvs)
+		collected := collect("a", kvs)
 		require.Equal(t, v, collected.AutoUnlockText())
 	}
 	l, _ := history(t,

@@ -48,7 +48,7 @@ func TestStateOverTime(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, kvs := history(t, tc.txn)
-			collected := Collect("a", kvs)
+			collected := collect("a", kvs)
 			for now, want := range tc.want {
 				require.Equal(t, want, l.State(now), "at %v", now)
 				require.Equal(t, want, collected.State(now), "at %v", now)
@@ -124,7 +124,7 @@ func TestInvalidKeysAreMalformed(t *testing.T) {
 		kv := KV{Field: ParseField(field), Create: 1, Mod: 1}
 		l := Lock{Name: string(name)}
 		l.Put(kv)
-		collected := Collect(string(name), []KV{kv})
+		collected := collect(string(name), []KV{kv})
 		for _, l := range []Lock{l, collected} {
 			require.Equal(t, Malformed, l.State(noon), "%q", key)
 			require.False(t, l.Removable(), "%q", key)

@@ -8,9 +8,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Snapshot is what a scrape tells. It is read only.
@@ -21,8 +23,8 @@ type Snapshot struct {
 	// Forced are the recent forced unlocks, the newest first.
 	Forced []reaper.Removal
 	// Holds are those in force.
-	Holds map[reaper.Hold]reaper.HoldStatus
-	Probe scan.ProbeStatus
+	Holds map[verdict.Hold]reaper.HoldStatus
+	Probe probe.Status
 	// Leader: this replica acts first.
 	Leader bool
 	// Certificates are the ends of the client's certificates, by their label; zero

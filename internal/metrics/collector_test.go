@@ -8,9 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // full has something to tell in every family.
@@ -33,13 +35,13 @@ func full() Snapshot {
 			Restarts: map[scan.Reason]uint64{scan.ReasonStalled: 2},
 		},
 		Reaper: reaper.Stats{
-			Removed:  map[reaper.Trigger]uint64{reaper.Expiry: 8, reaper.API: 1},
+			Removed:  map[verdict.Trigger]uint64{verdict.Expiry: 8, verdict.API: 1},
 			Failures: map[reaper.Reason]uint64{reaper.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
 		Forced: []reaper.Removal{removal("x", "h2", 0)},
-		Holds:  map[reaper.Hold]reaper.HoldStatus{reaper.HoldAlarm: {Since: noon}, reaper.HoldStorm: {Since: noon}},
-		Probe:  scan.ProbeStatus{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
+		Holds:  map[verdict.Hold]reaper.HoldStatus{reaper.HoldAlarm: {Since: noon}, reaper.HoldStorm: {Since: noon}},
+		Probe:  probe.Status{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
 		Certificates: map[string]time.Time{
 			"etcd_ca": time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC), "etcd_client": noon.Add(time.Second / 2),
@@ -81,7 +83,7 @@ func TestExposition(t *testing.T) {
 		{"two hosts tell nothing of our clock", Snapshot{Table: table.Stats{Clocks: table.Clocks{Hosts: 2, Median: time.Hour}}}, 500,
 			[]string{"unlocker_clock_", "unlocker_host_clock_"}, `unlocker_clock_offset_seconds 0`},
 		{"a watch without a probe", Snapshot{Scan: scan.Status{Connected: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
-		{"a probe without a watch", Snapshot{Probe: scan.ProbeStatus{OK: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
+		{"a probe without a watch", Snapshot{Probe: probe.Status{OK: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
 		{"one overdue lock", full(), 500, perLock(), `
 			unlocker_lock_alert_timestamp_seconds{lock="a/b"} 1699999995.5
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a/b"} 1700000001
@@ -146,7 +148,7 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a"} 1700000009
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b"} 1700000006
 			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a"} 1700000008`},
-		{"a label value that is news", Snapshot{Reaper: reaper.Stats{Removed: map[reaper.Trigger]uint64{"new": 1}}}, 1,
+		{"a label value that is news", Snapshot{Reaper: reaper.Stats{Removed: map[verdict.Trigger]uint64{"new": 1}}}, 1,
 			[]string{"unlocker_forced_unlocks_total"}, `
 			unlocker_forced_unlocks_total{trigger="api"} 0
 			unlocker_forced_unlocks_total{trigger="expiry"} 0

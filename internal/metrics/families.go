@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 const (
@@ -58,7 +59,7 @@ func families() []family {
 	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that came too late: the lock was renewed or released first, or another replica won.",
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
 	add("unlocker_forced_unlock_failures_total", counter, "Attempts at a removal that failed, by reason.",
-		func(v *view, e emit) { counts(e, reaper.Reasons(), v.Reaper.Failures) }, "reason")
+		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
 	add("unlocker_would_unlock_total", counter, "Locks that would have been removed, were it not for a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
 	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and still there.",
@@ -100,7 +101,7 @@ func families() []family {
 }
 
 func holds(v *view, e emit) {
-	for _, h := range reaper.Holds() {
+	for _, h := range verdict.AllHolds() {
 		_, held := v.Holds[h]
 		e(boolean(held), string(h))
 	}
@@ -179,8 +180,8 @@ func releases(v *view, e emit) {
 	e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
 }
 
-func triggers() []reaper.Trigger {
-	return []reaper.Trigger{reaper.Expiry, reaper.Orphan, reaper.API}
+func triggers() []verdict.Trigger {
+	return []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.API}
 }
 
 // counts gives the known ones from zero on, and whatever else was counted.

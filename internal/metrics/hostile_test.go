@@ -12,7 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 func requireParses(tb testing.TB, text []byte) {

@@ -8,41 +8,39 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// gate is shut while a hold is in force, or while a probe is overdue.
+// gate is closed while a hold is in force, or while a probe is overdue.
 type gate struct {
-	signals func() Signals
+	signals func() verdict.Signals
 	logger  *slog.Logger
 
 	mu       sync.Mutex
-	state    holdState
-	pressure Pressure
-	active   map[Hold]HoldStatus
+	machine  *verdict.Holds
+	pressure verdict.Pressure
+	active   map[verdict.Hold]HoldStatus
 }
 
 // HoldStatus is a hold in force.
 type HoldStatus struct {
-	Since  time.Time `json:"since"`
-	Reason string    `json:"reason"`
+	Since  time.Time
+	Reason string
 }
 
-func newGate(rules HoldRules, signals func() Signals, logger *slog.Logger) *gate {
-	return &gate{signals: signals, logger: logger, state: holdState{HoldRules: rules}, active: make(map[Hold]HoldStatus)}
+func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *slog.Logger) *gate {
+	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]HoldStatus)}
 }
 
-// press notes how much is due and looks at once, so that nobody's older pressure
-// hides a storm. It is called with what Take gave, before anything of that is
-// removed.
-func (g *gate) press(p Pressure) (open bool) {
-	return g.look(&p)
-}
+// openUnder is open with newer pressure. It is called with what Take returned,
+// before any of that is removed, so that no older pressure hides a storm.
+func (g *gate) openUnder(p verdict.Pressure) bool { return g.update(&p) }
 
-// open looks at all signals and tells whether locks may be removed now. A dry
-// run is a hold, but lets verdicts be made.
-func (g *gate) open() bool { return g.look(nil) }
+// open reads all signals and reports whether locks may be removed now. A dry run
+// is a hold, but lets verdicts be made.
+func (g *gate) open() bool { return g.update(nil) }
 
-func (g *gate) look(p *Pressure) (open bool) {
+func (g *gate) update(p *verdict.Pressure) (open bool) {
 	s := g.signals()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,7 +48,7 @@ func (g *gate) look(p *Pressure) (open bool) {
 		g.pressure = *p
 	}
 	now := time.Now()
-	found := g.state.update(now, s, g.pressure)
+	found := g.machine.Update(now, s, g.pressure)
 	for hold, was := range g.active {
 		if _, still := found[hold]; !still {
 			delete(g.active, hold)
@@ -65,16 +63,16 @@ func (g *gate) look(p *Pressure) (open bool) {
 		}
 		g.active[hold] = HoldStatus{Since: was.Since, Reason: reason}
 	}
-	_, dry := found[HoldDryRun]
+	_, dry := found[verdict.HoldDryRun]
 	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
 }
 
-// lookEvery is how often the signals are looked at where nothing else happens.
-const lookEvery = 50 * time.Millisecond
+// updateInterval is how often the signals are read where nothing else happens.
+const updateInterval = 50 * time.Millisecond
 
-// pass waits until the gate is open.
-func (g *gate) pass(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
+// wait waits until the gate is open.
+func (g *gate) wait(ctx context.Context) error {
+	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()
 	for !g.open() {
 		select {
@@ -86,9 +84,9 @@ func (g *gate) pass(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// watch keeps holds up to date while no lock is due.
-func (g *gate) watch(ctx context.Context, pressure func(context.Context) (Pressure, error)) error {
-	tick := time.NewTicker(lookEvery)
+// watch keeps the holds up to date while no lock is due.
+func (g *gate) watch(ctx context.Context, pressure func(context.Context) (verdict.Pressure, error)) error {
+	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -97,14 +95,14 @@ func (g *gate) watch(ctx context.Context, pressure func(context.Context) (Pressu
 			return nil
 		}
 		if p, err := pressure(ctx); err == nil {
-			g.press(p)
+			g.openUnder(p)
 		} else {
 			g.open()
 		}
 	}
 }
 
-func (g *gate) holds() map[Hold]HoldStatus {
+func (g *gate) holds() map[verdict.Hold]HoldStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.active)

@@ -5,12 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// ledgerBytes bounds the text in the ledger, which is some 100,000 locks of the
-// usual size; behind it the oldest entries go before their time. Counters and
-// the log have them all.
+// ledgerBytes bounds the text in the ledger: some 100,000 locks of the usual size.
+// Above it the oldest entries are dropped before their time. Counters and the log
+// have all of them.
 const ledgerBytes = 32 << 20
 
 // Removal is an entry of the ledger: a lock that was removed by force, what it
@@ -23,9 +24,9 @@ type Removal struct {
 	Owner    string    `json:"owner"`
 	Revision int64     `json:"revision"`
 	// Fields are those that were read; More counts the others.
-	Fields  []Field `json:"fields"`
-	More    int     `json:"more_fields,omitempty"`
-	Verdict Verdict `json:"verdict"`
+	Fields  []lockstore.Field `json:"fields"`
+	More    int               `json:"more_fields,omitempty"`
+	Verdict verdict.Verdict   `json:"verdict"`
 }
 
 // Ledger keeps the recent forced unlocks of this replica.
@@ -44,15 +45,15 @@ func newLedger(retention time.Duration, now func() time.Time) *Ledger {
 }
 
 func (l *Ledger) add(a *attempt) {
-	fields := a.Fields()
+	fields, more := a.record.Logged()
 	entry := Removal{
-		Name:     lock.Clip([]byte(a.Name), maxLogName),
-		UUID:     lock.Clip([]byte(a.UUID()), maxLogValue),
-		Hostname: a.Hostname(),
-		Owner:    a.Owner(),
-		Revision: a.result.revision,
+		Name:     a.record.LoggedName(),
+		UUID:     a.record.LoggedUUID(),
+		Hostname: a.record.Hostname(),
+		Owner:    a.record.Owner(),
+		Revision: a.result.Revision,
 		Fields:   fields,
-		More:     max(0, int(a.Keys)-len(fields)),
+		More:     more,
 		Verdict:  a.verdict,
 	}
 	l.mu.Lock()
@@ -78,14 +79,14 @@ func (r *Removal) size() int {
 	return n
 }
 
-// Recent returns at most n entries, the newest first.
+// Recent returns up to n entries, the newest first.
 func (l *Ledger) Recent(n int) []Removal { return l.recent(n, ledgerBytes) }
 
-// shownLedgerBytes bounds the text that people are shown at once: as JSON it may be six
-// times as long, and there are several copies on the way.
+// shownLedgerBytes bounds the text that people are shown at once: as JSON it may
+// be six times as long, and there are several copies in between.
 const shownLedgerBytes = 4 << 20
 
-// Page is Recent for people: it returns less where the entries are big.
+// Page is Recent for people: it returns fewer where the entries are big.
 func (l *Ledger) Page(n int) []Removal { return l.recent(n, shownLedgerBytes) }
 
 func (l *Ledger) recent(n, bytes int) []Removal {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// coarse is how late a timer of the runtime may fire on an idle system: it
+// coarse is how late a timer of the runtime may fire on an idle system, which
 // waits in whole milliseconds.
 const coarse = 2 * time.Millisecond
 

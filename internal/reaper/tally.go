@@ -3,32 +3,37 @@ package reaper
 import (
 	"maps"
 	"sync"
+
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Stats counts what was done since the start.
 type Stats struct {
 	// Removed counts locks of which a transaction deleted something.
-	Removed map[Trigger]uint64
-	// Failures counts attempts that did not come to an answer, by reason.
-	Failures map[Reason]uint64
-	// Conflicts counts verdicts that came too late: the lock was renewed or
-	// released first, or another replica won.
+	Removed map[verdict.Trigger]uint64
+	// Failures counts attempts without an answer, by reason.
+	Failures map[lockstore.Reason]uint64
+	// Conflicts counts verdicts on locks that were modified or released
+	// concurrently, also by another replica.
 	Conflicts uint64
 	// Would counts the verdicts of a dry run.
 	Would uint64
-	// ReleasedBySelf and ReleasedByOther count the candidates seen to vanish.
+	// ReleasedBySelf and ReleasedByOther count the taken locks whose deletion was
+	// observed.
 	ReleasedBySelf, ReleasedByOther uint64
 }
 
-// tally counts, and brings together the two signs of a removal, which come in
-// any order: the answer to the transaction and the event of the watch.
+// tally counts, and matches the two signs of a removal, which come in any order:
+// the answer to the transaction and the event of the watch.
 type tally struct {
 	mu    sync.Mutex
 	stats Stats
-	open  map[candidateID]*pending
+	open  map[lockID]*pending
 }
 
-type candidateID struct {
+type lockID struct {
 	name  string
 	token int64
 }
@@ -37,14 +42,14 @@ type pending struct {
 	attempt *attempt
 	// answered: the transaction deleted the lock.
 	answered bool
-	gone     *Gone
+	gone     *table.Gone
 }
 
 func newTally() *tally {
-	t := &tally{open: make(map[candidateID]*pending)}
-	t.stats.Removed = map[Trigger]uint64{Expiry: 0, Orphan: 0, API: 0}
-	t.stats.Failures = make(map[Reason]uint64)
-	for _, r := range Reasons() {
+	t := &tally{open: make(map[lockID]*pending)}
+	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.API: 0}
+	t.stats.Failures = make(map[lockstore.Reason]uint64)
+	for _, r := range lockstore.Reasons() {
 		t.stats.Failures[r] = 0
 	}
 	return t
@@ -65,35 +70,35 @@ func (t *tally) update(f func(*Stats)) {
 	f(&t.stats)
 }
 
-func (t *tally) failed(r Reason) { t.update(func(s *Stats) { s.Failures[r]++ }) }
-func (t *tally) conflict()       { t.update(func(s *Stats) { s.Conflicts++ }) }
-func (t *tally) would()          { t.update(func(s *Stats) { s.Would++ }) }
+func (t *tally) failed(r lockstore.Reason) { t.update(func(s *Stats) { s.Failures[r]++ }) }
+func (t *tally) conflict()                 { t.update(func(s *Stats) { s.Conflicts++ }) }
+func (t *tally) would()                    { t.update(func(s *Stats) { s.Would++ }) }
 
 // begin is called before a transaction is sent: its event may come first.
 func (t *tally) begin(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open[candidateID{a.Name, a.Token}] = &pending{attempt: a}
+	t.open[lockID{a.due.Name, a.due.Token}] = &pending{attempt: a}
 }
 
 // end is called where the transaction deleted nothing, as far as is known.
 func (t *tally) end(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	id := candidateID{a.Name, a.Token}
+	id := lockID{a.due.Name, a.due.Token}
 	if p := t.open[id]; p != nil && p.gone != nil {
 		t.released(id.token, &t.stats.ReleasedByOther)
 	}
 	delete(t.open, id)
 }
 
-// done is called where the transaction deleted the lock. It returns the attempt
-// if its event is in already.
+// done is called where the transaction deleted the lock. It returns the attempt if
+// its event has come already.
 func (t *tally) done(a *attempt) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stats.Removed[a.verdict.Trigger]++
-	p := t.open[candidateID{a.Name, a.Token}]
+	p := t.open[lockID{a.due.Name, a.due.Token}]
 	if p == nil {
 		return nil
 	}
@@ -101,12 +106,12 @@ func (t *tally) done(a *attempt) *attempt {
 	return t.match(p)
 }
 
-// gone is called when a candidate was seen to vanish. It returns the attempt
-// that removed it, if the answer is in already.
-func (t *tally) gone(g Gone) *attempt {
+// gone is called when the deletion of a taken lock was observed. It returns the
+// attempt that removed it, if the answer has come already.
+func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.open[candidateID{g.Name, g.Token}]
+	p := t.open[lockID{g.Name, g.Token}]
 	if p == nil {
 		t.released(g.Token, &t.stats.ReleasedByOther)
 		return nil
@@ -115,24 +120,24 @@ func (t *tally) gone(g Gone) *attempt {
 	return t.match(p)
 }
 
-// match ends a removal whose two signs are in. The revision tells whether the
-// deletion that was seen is the one that was made.
+// match ends a removal once both signs have come. The revision shows whether the
+// deletion observed is the one of the transaction.
 func (t *tally) match(p *pending) *attempt {
 	if !p.answered || p.gone == nil {
 		return nil
 	}
 	a := p.attempt
-	delete(t.open, candidateID{a.Name, a.Token})
-	if p.gone.Revision != 0 && p.gone.Revision != a.result.revision {
-		t.released(a.Token, &t.stats.ReleasedByOther)
+	delete(t.open, lockID{a.due.Name, a.due.Token})
+	if p.gone.Revision != 0 && p.gone.Revision != a.result.Revision {
+		t.released(a.due.Token, &t.stats.ReleasedByOther)
 		return nil
 	}
-	t.released(a.Token, &t.stats.ReleasedBySelf)
+	t.released(a.due.Token, &t.stats.ReleasedBySelf)
 	a.goneAt = p.gone.At
 	return a
 }
 
-// released counts the end of a lock; an orphan was none.
+// released counts the end of a lock; an orphan was not held.
 func (t *tally) released(token int64, by *uint64) {
 	if token != 0 {
 		*by++

@@ -3,7 +3,6 @@ package reaper
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -11,77 +10,86 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// worker takes candidates and removes them, one transaction at a time. While
-// one is sent, the next candidates are read.
+// worker takes due locks and removes them, one transaction at a time. While one
+// is in flight, the next locks are read.
 type worker struct {
 	*Reaper
-	// requests outlives the worker's own context a little, so that a
-	// transaction under way may end and be reported.
+	// requests outlives the worker's own context a little, so that a transaction
+	// in flight may end and be reported.
 	requests context.Context
 }
 
-// prepared is a candidate with what etcd holds of it.
-type prepared struct {
-	candidate Candidate
-	record    record
-}
-
-// attempt is one try to remove one lock.
+// attempt is one try to remove one lock: as it was taken, as it was then read, and
+// what became of it.
 type attempt struct {
-	record
-	candidate Candidate
-	verdict   Verdict
-	removal   removal
-	result    result
-	goneAt    time.Time
+	due     table.Due
+	record  lockstore.Record
+	verdict verdict.Verdict
+	result  lockstore.Result
+	goneAt  time.Time
 }
 
 func (w *worker) run(ctx context.Context) error {
-	next := make(chan []prepared)
+	next := make(chan []*attempt)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.prepare(ctx, next) })
 	g.Go(func() error { return w.remove(ctx, next) })
 	return g.Wait()
 }
 
-// prepare takes candidates and reads them, one batch ahead.
-func (w *worker) prepare(ctx context.Context, next chan<- []prepared) error {
+// prepare takes due locks and reads them, one batch ahead.
+func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 	for failures := 0; ; {
-		if w.gate.pass(ctx) != nil {
+		if w.gate.wait(ctx) != nil {
 			return nil
 		}
-		candidates, pressure, err := w.Source.Take(ctx, w.BatchSize)
+		taken, err := w.Source.Take(ctx, w.BatchSize)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		batch, err := w.readAll(w.sift(candidates, w.gate.press(pressure)))
+		batch, err := w.read(w.keepDue(taken.Due, w.gate.openUnder(taken.Pressure)))
 		select {
 		case next <- batch:
 		case <-ctx.Done():
 			return nil
 		}
-		failures = pauseAfter(ctx, failures, err)
+		failures = w.pauseAfter(ctx, failures, err)
 	}
 }
 
-// sift puts back what is not due yet after all, before it is read: outages add
-// to a deadline, and a standby waits for its leader. While the gate is shut that
-// is everything.
-func (w *worker) sift(candidates []Candidate, open bool) []Candidate {
-	return slices.DeleteFunc(candidates, func(c Candidate) bool {
-		switch v := w.verdict(&c, &c.Lock); {
+// remove removes what was prepared.
+func (w *worker) remove(ctx context.Context, next <-chan []*attempt) error {
+	for failures := 0; ; {
+		select {
+		case batch := <-next:
+			failures = w.pauseAfter(ctx, failures, w.handle(ctx, batch))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// keepDue puts back, before they are read, the locks that are not due after all:
+// outages add to a deadline, and a standby waits for its leader. While the gate is
+// closed it puts back all.
+func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
+	return slices.DeleteFunc(due, func(d table.Due) bool {
+		switch v := w.Verdict(d); {
 		case !open:
-			w.postpone(&c, 0)
-		case v.Action == Leave:
-			w.postpone(&c, Park)
-		case v.Action == Wait && v.Left > Lead:
-			w.postpone(&c, v.Left-Lead)
+			w.postpone(d, 0)
+		case v.Action == verdict.Leave:
+			w.postpone(d, table.UntilModified)
+		case v.Action == verdict.Wait && v.Remaining > Lead:
+			w.postpone(d, v.Remaining-Lead)
 		default:
 			return false
 		}
@@ -89,176 +97,175 @@ func (w *worker) sift(candidates []Candidate, open bool) []Candidate {
 	})
 }
 
-// remove removes what was prepared.
-func (w *worker) remove(ctx context.Context, next <-chan []prepared) error {
-	for failures := 0; ; {
-		select {
-		case batch := <-next:
-			failures = pauseAfter(ctx, failures, w.handle(ctx, batch))
-		case <-ctx.Done():
-			return nil
-		}
+// read reads locks whole. The error is one of etcd, not of a single lock.
+func (w *worker) read(due []table.Due) ([]*attempt, error) {
+	if len(due) == 0 {
+		return nil, nil
 	}
-}
-
-// pauseAfter pauses after an error, which is one of etcd and not of the locks:
-// those went back at once. It returns how many errors there were in a row.
-func pauseAfter(ctx context.Context, failures int, err error) int {
-	if err == nil {
-		return 0
+	locks := make([]lock.Lock, len(due))
+	for i := range due {
+		locks[i] = due[i].Lock
 	}
-	sleep(ctx, backoff(failures+1))
-	return failures + 1
-}
-
-// Backoff between tries, doubled from the least to the most, with jitter. It
-// goes on for as long as a lock is due.
-const (
-	leastBackoff = 100 * time.Millisecond
-	mostBackoff  = 5 * time.Second
-)
-
-// refusedBackoff is for what lies in a lock, in our role or in etcd's limits:
-// people have to mend it, and each try logs the whole record.
-const refusedBackoff = time.Minute
-
-func backoff(tries int) time.Duration {
-	d := min(leastBackoff<<min(max(tries-1, 0), 10), mostBackoff)
-	return d/2 + rand.N(d)
-}
-
-// readAll reads candidates. An error is one of etcd, not of a single lock.
-func (w *worker) readAll(candidates []Candidate) ([]prepared, error) {
-	records, err := w.store.read(w.requests, candidates)
+	records, err := w.Store.Read(w.requests, locks)
 	if err != nil {
-		return w.unreadable(candidates, err)
+		return w.unreadable(due, err)
 	}
-	batch := make([]prepared, len(candidates))
-	for i := range candidates {
-		batch[i] = prepared{candidates[i], records[i]}
+	batch := make([]*attempt, len(due))
+	for i := range due {
+		batch[i] = &attempt{due: due[i], record: records[i]}
 	}
 	return batch, nil
 }
 
-// Lead is how long before they are due locks may be handed to the reaper, so
-// that they are read when the instant comes.
+// unreadable is for locks that could not be read together. As in send, they are
+// halved until the culprit stands alone.
+func (w *worker) unreadable(due []table.Due, err error) ([]*attempt, error) {
+	reason := lockstore.Classify(err)
+	if half := len(due) / 2; half > 0 && reason.OfOneLock() {
+		first, err1 := w.read(due[:half])
+		second, err2 := w.read(due[half:])
+		return append(first, second...), errors.Join(err1, err2)
+	}
+	if reason == lockstore.ReasonAmbiguous {
+		reason = lockstore.ReasonUnreadable // nothing was sent that could have changed anything
+	}
+	w.logUnreadable(due, reason, err)
+	for _, d := range due {
+		w.tally.failed(reason)
+		delay := time.Duration(0)
+		if reason.OfOneLock() {
+			delay = backoff(d.Attempts + 1)
+		}
+		w.postpone(d, delay)
+	}
+	if reason.OfOneLock() {
+		return nil, nil
+	}
+	return nil, err
+}
+
+// Lead is how long before they are due locks may be taken, so that they are read
+// when the instant comes.
 const Lead = 10 * time.Millisecond
 
-// handle decides on locks and removes them, each when it is due: all those that
-// are together, and then those that are soon.
-func (w *worker) handle(ctx context.Context, batch []prepared) error {
+// handle decides on locks and removes them, each when it is due: first all those
+// that are, together, and then those that will be within Lead.
+func (w *worker) handle(ctx context.Context, batch []*attempt) error {
 	var errs []error
 	if len(batch) > 0 && w.rate.WaitN(ctx, len(batch)) != nil {
 		return nil // only ctx ends it: a batch is never larger than the burst
 	}
 	for start := time.Now(); len(batch) > 0; {
 		if !w.gate.open() {
-			for i := range batch {
-				w.postpone(&batch[i].candidate, 0)
+			for _, a := range batch {
+				w.postpone(a.due, 0)
 			}
 			return errors.Join(errs...)
 		}
 		due, soon, wait := w.judge(batch, Lead-time.Since(start))
 		errs = append(errs, w.send(due))
 		if batch = soon; len(batch) > 0 {
-			sleep(ctx, wait)
+			w.Sleep(ctx, wait)
 		}
 		if ctx.Err() != nil {
-			break // the locks that are left are the next replica's
+			break // the locks that remain are the next replica's
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// judge makes the verdicts of a batch, and returns what is to be removed, what
-// is due within the patience, and how long it is until the first of that.
-func (w *worker) judge(batch []prepared, patience time.Duration) (due []*attempt, soon []prepared, wait time.Duration) {
+// judge makes the verdicts of a batch, and returns what is to be removed, what is
+// due within the patience, and how long it is until the first of that.
+func (w *worker) judge(batch []*attempt, patience time.Duration) (due, soon []*attempt, wait time.Duration) {
 	wait = Lead
-	for _, p := range batch {
-		a, left := w.decide(p.candidate, p.record, patience)
-		switch {
-		case a != nil:
+	for _, a := range batch {
+		switch w.decide(a, patience) {
+		case verdict.Remove:
 			due = append(due, a)
-		case left > 0:
-			soon = append(soon, p)
-			wait = min(wait, left)
+		case verdict.Wait:
+			soon = append(soon, a)
+			wait = min(wait, a.verdict.Remaining)
 		}
 	}
 	return due, soon, wait
 }
 
-// unreadable is for candidates that could not be read together. As in send,
-// they are halved until a culprit stands alone.
-func (w *worker) unreadable(candidates []Candidate, err error) ([]prepared, error) {
-	reason := classify(err)
-	if half := len(candidates) / 2; half > 0 && reason.halvable() {
-		first, err1 := w.readAll(candidates[:half])
-		second, err2 := w.readAll(candidates[half:])
-		return append(first, second...), errors.Join(err1, err2)
-	}
-	if reason == ReasonAmbiguous {
-		reason = ReasonUnreadable // nothing was sent that could have done anything
-	}
-	w.Logger.LogAttrs(w.requests, slog.LevelWarn, message.CannotRead,
-		slog.Int("locks", len(candidates)), slog.String("lock", lock.Clip([]byte(candidates[0].Name), maxLogName)),
-		slog.String("reason", string(reason)), slog.Any("error", err))
-	for i := range candidates {
-		w.tally.failed(reason)
-		if reason.halvable() {
-			w.postpone(&candidates[i], backoff(candidates[i].Attempts+1))
-		} else {
-			w.postpone(&candidates[i], 0)
-		}
-	}
-	if reason.halvable() {
-		return nil, nil
-	}
-	return nil, err
-}
-
-// decide makes the verdict on one lock and returns what is to be sent, if
-// anything is, or how long is left, where that is within the patience.
-func (w *worker) decide(c Candidate, rec record, patience time.Duration) (_ *attempt, left time.Duration) {
-	if changed(&c, &rec) {
-		// Released or renewed since: the watch is about to tell the source.
+// decide makes the verdict on one lock. It returns Remove for what is to be sent,
+// Wait for what is due within the patience, and Leave for what it put back.
+func (w *worker) decide(a *attempt, patience time.Duration) verdict.Action {
+	if modified(a) {
+		// Released or renewed since: the watch will show it to the table.
 		w.tally.conflict()
-		w.postpone(&c, backoff(c.Attempts+1))
-		return nil, 0
+		w.postpone(a.due, backoff(a.due.Attempts+1))
+		return verdict.Leave
 	}
-	a := &attempt{record: rec, candidate: c, verdict: w.verdict(&c, &rec.Lock)}
+	a.verdict = w.verdictOn(a)
 	switch a.verdict.Action {
-	case Remove:
-		if a.removal = newRemoval(w.Layout, &rec.Lock, rec.spans); len(rec.spans) == 0 || a.removal.cost() > maxTxnOps {
-			w.refused(a, ReasonTooLarge, ErrTooLarge)
-			return nil, 0
+	case verdict.Remove:
+		if !lockstore.Fits(a.record) {
+			w.refused(a, lockstore.ReasonTooLarge, lockstore.ErrTooLarge)
+			return verdict.Leave
 		}
 		w.announce(message.Removing, a)
 		w.tally.begin(a)
-		return a, 0
-	case Report:
+		return verdict.Remove
+	case verdict.Report:
 		w.announce(message.WouldRemove, a)
 		w.tally.would()
-		w.postpone(&c, Park)
-	case Wait:
-		if left = a.verdict.Left; left <= patience {
-			return nil, left
+		w.postpone(a.due, table.UntilModified)
+	case verdict.Wait:
+		if a.verdict.Remaining <= patience {
+			return verdict.Wait
 		}
-		w.postpone(&c, max(left-Lead, Lead))
+		w.postpone(a.due, max(a.verdict.Remaining-Lead, Lead))
 	default:
-		w.postpone(&c, Park)
+		w.postpone(a.due, table.UntilModified)
 	}
-	return nil, 0
+	return verdict.Leave
 }
 
-// changed tells whether the lock is no longer the one that the source gave, or
-// has keys newer than those the source has seen.
-func changed(c *Candidate, rec *record) bool {
-	return rec.Keys == 0 || rec.Token != c.Token || rec.Revision > c.Revision ||
-		rec.UUID() != c.UUID() || rec.AutoUnlockText() != c.AutoUnlockText()
+// verdictOn is the verdict on the lock as it was read.
+func (w *worker) verdictOn(a *attempt) verdict.Verdict {
+	d := a.due
+	d.Lock = a.record.Lock
+	return w.Verdict(d)
 }
 
-func (w *worker) postpone(c *Candidate, delay time.Duration) {
-	// The only error is that the source has stopped, and then nothing is left
-	// to be put back.
-	_ = w.Source.Postpone(w.requests, c.Name, c.Token, delay)
+// modified reports whether the lock read is no longer the one that was taken, or
+// has keys newer than those the table has seen.
+func modified(a *attempt) bool {
+	return a.record.Keys == 0 || a.record.Token != a.due.Token || a.record.Revision > a.due.Revision ||
+		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
+}
+
+func (w *worker) postpone(d table.Due, delay time.Duration) {
+	// The only error is that the table has stopped, and then there is nothing to
+	// put back.
+	_ = w.Source.Postpone(w.requests, d.Name, d.Token, delay)
+}
+
+// pauseAfter pauses after an error, which is one of etcd and not of the locks:
+// those were put back at once. It returns how many errors there were in a row.
+func (w *worker) pauseAfter(ctx context.Context, failures int, err error) int {
+	if err == nil {
+		return 0
+	}
+	w.Sleep(ctx, backoff(failures+1))
+	return failures + 1
+}
+
+// Backoff between tries, doubled from the minimum to the maximum, with jitter. It
+// continues for as long as a lock is due.
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+)
+
+// refusedBackoff is for causes that lie in a lock, in our role or in etcd's
+// limits: people have to correct them, and each try logs the whole record.
+const refusedBackoff = time.Minute
+
+func backoff(tries int) time.Duration {
+	d := min(minBackoff<<min(max(tries-1, 0), 10), maxBackoff)
+	return d/2 + rand.N(d)
 }

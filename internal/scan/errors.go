@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Reason is why a watch ended, or a listing did not come about: the label of
+// Reason is why a watch ended or a listing failed: the label of
 // unlocker_watch_restarts_total.
 type Reason string
 
@@ -20,7 +20,7 @@ const (
 	ReasonNoLeader   Reason = "no_leader"         // the member watched has no quorum
 	ReasonAuth       Reason = "auth"              // token expired, or authentication changed
 	ReasonPermission Reason = "permission_denied" // the role does not cover the prefix
-	ReasonStalled    Reason = "stalled"           // no sign of life for the freshness
+	ReasonStalled    Reason = "stalled"           // no event and no progress notice for the freshness
 	ReasonEnded      Reason = "ended"             // closed without an error
 	ReasonRegressed  Reason = "regressed"         // another cluster, or an older history
 	ReasonTimeout    Reason = "timeout"           // a request ran into its deadline
@@ -42,9 +42,9 @@ var (
 	errRegressed = errors.New("etcd shows another cluster or an older revision")
 )
 
-// classify tells an error's class. Errors of a watch lose their type on the
+// classify returns an error's class. Errors of a watch lose their type on the
 // way (errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch, see
-// etcd#12385), so that the text decides where the type does not.
+// etcd#17623), so that the text decides where the type does not.
 func classify(err error) Reason {
 	switch {
 	case errors.Is(err, errStalled):

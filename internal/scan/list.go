@@ -16,13 +16,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// lister lists all keys below a prefix at one revision, and hands them on as
-// locks.
+// lister lists all keys below a prefix at one revision, as locks.
 type lister struct {
 	kv     clientv3.KV
 	layout lock.Layout
-	// patience is how long the server may take for the next part.
-	patience time.Duration
+	// timeout is how long the server may take for the next part.
+	timeout time.Duration
 	// emit gets the locks, and owns them.
 	emit func([]lock.Lock) error
 
@@ -33,20 +32,20 @@ type lister struct {
 }
 
 // List reads all locks below the prefix at one revision, which it returns, and
-// hands them to emit in parts, ordered by key. The timeout bounds the wait for
+// calls emit with parts of them, ordered by key. The timeout bounds the wait for
 // each part.
 func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration, emit func([]lock.Lock) error) (revision int64, err error) {
 	h, err := header(ctx, kv, layout, timeout)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the present revision: %w", err)
+		return 0, fmt.Errorf("read the current revision: %w", err)
 	}
-	l := lister{kv: kv, layout: layout, patience: timeout, emit: emit}
+	l := lister{kv: kv, layout: layout, timeout: timeout, emit: emit}
 	_, err = l.run(ctx, h.Revision)
 	return h.Revision, err
 }
 
-// header asks for the present revision, through a quorum. It reads the key that
-// is the prefix itself, for which a role that covers the prefix suffices.
+// header reads the current revision, through a quorum. It gets the key that equals
+// the prefix, for which a role that covers the prefix suffices.
 func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration) (*etcdserverpb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -87,7 +86,7 @@ func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
 func (l *lister) stream(ctx context.Context, rev int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watchdog := time.AfterFunc(l.patience, func() { cancel(context.DeadlineExceeded) })
+	watchdog := time.AfterFunc(l.timeout, func() { cancel(context.DeadlineExceeded) })
 	defer watchdog.Stop()
 	chunks, err := l.kv.GetStream(ctx, l.layout.Prefix(), clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev))
 	if err != nil {
@@ -103,7 +102,7 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 		if err := chunk.Err(); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
-		watchdog.Reset(l.patience)
+		watchdog.Reset(l.timeout)
 		if err := l.add(chunk.Kvs); err != nil {
 			return err
 		}
@@ -143,13 +142,13 @@ func (l *lister) pages(ctx context.Context, rev int64) error {
 	}
 }
 
-// tooMuch tells whether a smaller page may come through.
+// tooMuch reports whether a smaller page may succeed.
 func tooMuch(err error) bool {
 	return code(err) == codes.ResourceExhausted
 }
 
 func (l *lister) page(ctx context.Context, from string, rev, limit int64) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	return l.kv.Get(ctx, from, clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev), clientv3.WithLimit(limit))
 }

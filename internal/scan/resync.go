@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// resync lists beside the watch now and then: some versions of etcd lost
-// events around compactions (etcd#17529, #18089, #19179). What it finds
-// different is put right and counted as drift. A listing that fails ends the
-// watch, and all begins anew.
+// resync lists beside the watch once in an interval: some versions of etcd lost
+// events around compactions (etcd#17529, #18089, #19179). Differences are corrected
+// and counted as drift. A listing that fails ends the watch.
 func (w *watching) resync(ctx context.Context, fail context.CancelCauseFunc) {
 	tick := time.NewTicker(w.Resync)
 	defer tick.Stop()
@@ -41,18 +40,18 @@ func (w *watching) resyncOnce(ctx context.Context) error {
 	return w.list(ctx, rev, true)
 }
 
-// begin begins a listing at the very revision up to which the table has the
-// events: were it behind, what is only late would look like drift; were it
-// ahead, a lock removed meanwhile would come back to life.
+// begin begins a listing at exactly the revision up to which the table has the
+// events: with an older one, late events would look like drift; with a newer one, a
+// lock removed meanwhile would appear again.
 func (w *watching) begin(ctx context.Context) (rev int64, err error) {
-	w.handing.Lock()
-	defer w.handing.Unlock()
+	w.applying.Lock()
+	defer w.applying.Unlock()
 	rev = w.seen.Load()
 	return rev, w.Table.Begin(ctx, rev, true)
 }
 
-// await waits until the watch has come up to a revision. Where it never does,
-// the silence ends ctx.
+// await waits until the watch has reached a revision. Where it never does, the
+// freshness ends ctx.
 func (w *watching) await(ctx context.Context, rev int64) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/message"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 // Options are what a Scanner needs.
@@ -21,21 +21,28 @@ type Options struct {
 	Client *clientv3.Client
 	Layout lock.Layout
 	Table  *table.Table
-	// Freshness is how long a watch may show no sign of life.
+	// NewWatcher returns a watcher for one watch; nil means clientv3.NewWatcher. A
+	// watch needs a watcher of its own: a new watch on an old stream fails once the
+	// stream's token has expired (etcd#12385).
+	NewWatcher func() clientv3.Watcher
+	// Freshness is how long a watch may show neither an event nor a progress
+	// notice.
 	Freshness time.Duration
 	// Resync is the time between full listings beside the watch; 0 for none.
 	Resync time.Duration
 	// RequestTimeout bounds each request, and each part of a listing.
 	RequestTimeout time.Duration
-	Logger         *slog.Logger
+	// Explain adds to an error of etcd which permission is missing.
+	Explain func(error) error
+	Logger  *slog.Logger
 }
 
-// Scanner keeps a table in line with etcd.
+// Scanner keeps a table up to date with etcd.
 type Scanner struct {
 	Options
 	status view
-	// revision is the newest one seen, cluster the id of the cluster it is of;
-	// both are owned by Run.
+	// revision is the newest one seen, cluster the id of its cluster; both are owned
+	// by Run.
 	revision int64
 	cluster  uint64
 }
@@ -43,10 +50,13 @@ type Scanner struct {
 // New returns a Scanner that does nothing until Run.
 func New(o Options) (*Scanner, error) {
 	switch {
-	case o.Client == nil, o.Table == nil, o.Logger == nil, o.Layout.Prefix() == "":
-		return nil, errors.New("scan: Client, Table, Logger and Layout are required")
+	case o.Client == nil, o.Table == nil, o.Logger == nil, o.Explain == nil, o.Layout.Prefix() == "":
+		return nil, errors.New("scan: Client, Table, Logger, Explain and Layout are required")
 	case o.Freshness <= 0, o.RequestTimeout <= 0, o.Resync < 0:
 		return nil, errors.New("scan: Freshness and RequestTimeout must be positive, Resync not negative")
+	}
+	if o.NewWatcher == nil {
+		o.NewWatcher = func() clientv3.Watcher { return clientv3.NewWatcher(o.Client) }
 	}
 	return &Scanner{Options: o, status: newView()}, nil
 }
@@ -87,9 +97,10 @@ func (s *Scanner) Run(ctx context.Context) error {
 	}
 }
 
-// recover takes each class of failure its way and returns how long to wait.
+// recover handles each class of failure in its own way and returns how long to
+// wait before the next session.
 func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Duration) (time.Duration, error) {
-	reason := classify(failure)
+	reason, failure := classify(failure), s.Explain(failure)
 	again := s.status.failed(reason, failure)
 	level := slog.LevelDebug
 	if again {
@@ -98,10 +109,10 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	s.Logger.Log(ctx, level, message.WatchFailed, "reason", string(reason), "error", failure)
 	switch reason {
 	case ReasonCompacted:
-		return 0, nil // a listing is all it takes, and nothing is wrong with etcd
+		return 0, nil // nothing is wrong with etcd: relist at once
 	case ReasonRegressed:
-		// What is known belongs to another history: nothing of it may be
-		// compared with this one.
+		// What is known belongs to another history and must not be compared with
+		// this one.
 		s.revision, s.cluster = 0, 0
 		s.status.forgot()
 		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
@@ -129,8 +140,8 @@ func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	return time.Since(start) > s.Freshness, err
 }
 
-// head asks for the present revision and makes sure that it belongs to the
-// history that is known.
+// head returns the current revision and checks that it belongs to the history
+// that is known.
 func (s *Scanner) head(ctx context.Context) (int64, error) {
 	h, err := s.header(ctx)
 	if err != nil {
@@ -147,7 +158,7 @@ func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, err
 	return header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
 }
 
-// list brings the table, where the listing was begun, to what etcd held at
+// list fills the table, where the listing was begun, with what etcd held at
 // revision rev.
 func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 	start := time.Now()
@@ -165,12 +176,12 @@ func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 	return nil
 }
 
-// fill gives the table all locks of revision rev, which takes one part in while
-// the next is read.
+// fill gives the table all locks of revision rev. It reads the next part while the
+// table takes the last one.
 func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	batches := make(chan []lock.Lock, 2)
-	l := lister{kv: s.Client.KV, layout: s.Layout, patience: s.RequestTimeout, emit: func(batch []lock.Lock) error {
+	l := lister{kv: s.Client.KV, layout: s.Layout, timeout: s.RequestTimeout, emit: func(batch []lock.Lock) error {
 		locks += len(batch)
 		select {
 		case batches <- batch:
@@ -196,7 +207,7 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 	return locks, keys, err
 }
 
-// listLevel keeps the routine out of the log.
+// listLevel keeps resyncs out of the log.
 func listLevel(beside bool) slog.Level {
 	if beside {
 		return slog.LevelDebug

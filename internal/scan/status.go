@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Status tells what the scanner sees of etcd.
+// Status is what the scanner sees of etcd.
 type Status struct {
 	// Listed is when the first listing of this history of etcd was done, zero
 	// before; History counts how often another history began.
 	Listed  time.Time
 	History int
-	// Connected: a watch is up and has shown a sign of life.
+	// Connected reports whether a watch is up that has shown an event or a progress
+	// notice.
 	Connected bool
 	// Revision is the newest of etcd's that was seen.
 	Revision int64
@@ -28,7 +29,7 @@ type view struct {
 	mu sync.Mutex
 	Status
 	reason Reason
-	told   time.Time
+	warned time.Time
 }
 
 func newView() view {
@@ -65,7 +66,7 @@ func (s *view) progressed(rev int64) {
 	s.LastError, s.reason = nil, ""
 }
 
-// forgot is for a new history: nothing of the old one is known any more.
+// forgot is for a new history of etcd.
 func (s *view) forgot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,19 +80,19 @@ func (s *view) disconnected() {
 	s.Connected = false
 }
 
-// retellAfter is how often a failure that lasts is logged as a warning.
-const retellAfter = time.Minute
+// warnInterval is how often a failure that lasts is logged as a warning.
+const warnInterval = time.Minute
 
-// failed counts a failure and tells whether it is worth a warning: the first
-// of its reason, or one that lasts.
-func (s *view) failed(reason Reason, err error) (tell bool) {
+// failed counts a failure and reports whether it deserves a warning: the first of
+// its reason, or one that lasts.
+func (s *view) failed(reason Reason, err error) (warn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Restarts[reason]++
 	s.LastError = err
-	tell = reason != s.reason || time.Since(s.told) >= retellAfter
-	if tell {
-		s.reason, s.told = reason, time.Now()
+	warn = reason != s.reason || time.Since(s.warned) >= warnInterval
+	if warn {
+		s.reason, s.warned = reason, time.Now()
 	}
-	return tell
+	return warn
 }

@@ -11,33 +11,31 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 // watching is one watch, with the goroutines beside it.
 type watching struct {
 	*Scanner
 	watcher clientv3.Watcher
-	// handing is held while events go to the table and seen follows.
-	handing sync.Mutex
-	// seen is the revision up to which every event was handed to the table.
+	// applying is held while events are applied and seen follows.
+	applying sync.Mutex
+	// seen is the revision up to which the table has every event.
 	seen atomic.Int64
-	// live: a progress notice has shown that the watch has caught up, so that
-	// events arrive when they happen.
+	// live is set once a progress notice has shown that the watch has caught up, so
+	// that events arrive when they happen.
 	live atomic.Bool
 }
 
-// watch follows the prefix from revision rev, which the table has, until that
-// fails. It starts at rev and not behind it: on an idle cluster a watch that
-// starts ahead of the store gets no progress notice, and would look dead. The
-// events of rev itself, which the listing held, are dropped by the table.
+// watch watches the prefix from revision rev, which the table has, until that
+// fails. It starts at rev and not after it: on an idle cluster a watch that starts
+// ahead of the store gets no progress notice, and would look dead. The table drops
+// the events of rev itself, which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
-	// A watcher of its own: a new watch on an old stream fails once the stream's
-	// token has expired (etcd#12385).
-	w := &watching{Scanner: s, watcher: clientv3.NewWatcher(s.Client)}
+	w := &watching{Scanner: s, watcher: s.NewWatcher()}
 	w.seen.Store(rev)
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	// It also bounds Watch itself, which waits for the server to answer.
+	// It also bounds the call of Watch, which waits for the server to answer.
 	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
 	var beside sync.WaitGroup
 	defer func() {
@@ -54,8 +52,8 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 
-// follow hands events to the table until the watch fails or ctx is done, and
-// calls alive at each sign of life.
+// follow applies events to the table until the watch fails or ctx is done, and
+// calls alive at each event or progress notice.
 func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, alive func()) error {
 	var batch []table.Event
 	for {
@@ -65,7 +63,7 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, ali
 				return err
 			}
 			batch = w.events(batch[:0], r.Events)
-			if err := w.hand(ctx, batch, &r); err != nil {
+			if err := w.apply(ctx, batch, &r); err != nil {
 				return err
 			}
 			alive()
@@ -75,9 +73,9 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, ali
 	}
 }
 
-func (w *watching) hand(ctx context.Context, batch []table.Event, r *clientv3.WatchResponse) error {
-	w.handing.Lock()
-	defer w.handing.Unlock()
+func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.WatchResponse) error {
+	w.applying.Lock()
+	defer w.applying.Unlock()
 	if len(batch) > 0 {
 		if err := w.Table.Apply(ctx, batch, w.live.Load()); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
@@ -102,7 +100,7 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 	return nil
 }
 
-// progressed notes how far the watch has come. The header of a response with
+// progressed records how far the watch has come. The header of a response with
 // events may be far ahead of them; that of a progress notice is not.
 func (w *watching) progressed(r *clientv3.WatchResponse) {
 	seen := r.Header.GetRevision()
@@ -134,12 +132,12 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 	return into
 }
 
-// eager is how often progress is asked for until the first notice: without one
-// nothing tells that the watch has caught up.
-const eager = 100 * time.Millisecond
+// catchUpInterval is how often progress is asked for until the first notice, which
+// shows that the watch has caught up.
+const catchUpInterval = 100 * time.Millisecond
 
-// askProgress asks for progress notices, several in the time of the freshness.
-// It runs beside follow because the call blocks while the stream reconnects.
+// askProgress asks for progress notices, several within the freshness. It runs
+// beside follow because the call blocks while the stream reconnects.
 // The context must be the watch's own: etcd's client keys its streams by it.
 func (w *watching) askProgress(ctx context.Context) {
 	for {
@@ -148,7 +146,7 @@ func (w *watching) askProgress(ctx context.Context) {
 		}
 		pause := w.Freshness / 4
 		if !w.live.Load() {
-			pause = min(eager, pause)
+			pause = min(catchUpInterval, pause)
 		}
 		select {
 		case <-time.After(pause):

@@ -1,0 +1,49 @@
+package etcd
+
+import (
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Explain adds to an error of etcd what to change where the reason is a missing
+// permission or a user that etcd does not accept. The caller names the prefix on
+// which the failed request needs the permission readwrite; etcd's own error does not.
+// Other errors, and nil, are returned as they are.
+func (c *Client) Explain(err error, prefix string) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
+		return fmt.Errorf("%w: %s needs readwrite on [%s, %s) (prefix %s)", err, c.user(), prefix, clientv3.GetPrefixRangeEnd(prefix), prefix)
+	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed)):
+		return fmt.Errorf("%w: etcd.username %q with the password of %s", err, c.options.Username, c.passwordKey())
+	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)):
+		return fmt.Errorf("%w: etcd has authentication on: set etcd.username, or etcd.tls.cert_file to a certificate whose common name is a user", err)
+	}
+	return err
+}
+
+// user names the user that etcd takes us for. One that a certificate names may not
+// exist: etcd answers only "permission denied" then.
+func (c *Client) user() string {
+	if c.options.Username != "" {
+		return fmt.Sprintf("user %q", c.options.Username)
+	}
+	if leaf := leafOf(c.options.TLS.CertFile); leaf != nil {
+		return fmt.Sprintf("user %q (the client certificate's common name, if there is such a user)", leaf.Subject.CommonName)
+	}
+	return "the user"
+}
+
+// passwordKey is the key of the configuration that has the password.
+func (c *Client) passwordKey() string {
+	if c.options.PasswordFile != "" {
+		return "etcd.password_file " + c.options.PasswordFile
+	}
+	return "etcd.password"
+}

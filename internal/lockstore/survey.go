@@ -1,0 +1,150 @@
+package lockstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// surveyor finds the gaps in a lock's range between keys that are not its own: the
+// groups of names nested in it, and keys of others, which carry a lease. A span is
+// a whole gap, so that a key written into it later is noticed.
+type surveyor struct {
+	layout lock.Layout
+	name   string
+	base   string
+
+	build lock.Builder
+	// owned are the gaps that hold keys of the lock, empty the first of those
+	// that hold none.
+	owned, empty []span
+	// from is where the present gap begins; own: it holds a key of the lock.
+	from string
+	own  bool
+}
+
+func newSurveyor(layout lock.Layout, name string) *surveyor {
+	base, _ := layout.Range(name)
+	return &surveyor{layout: layout, name: name, base: base, from: base}
+}
+
+// add adds the next key in order and reports whether it is the lock's own.
+func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
+	name, fieldName, valid := s.layout.Split(kv.Key)
+	f := lock.ParseField(fieldName)
+	if !valid || string(name) != s.name || f == lock.FieldUnknown && kv.Lease != 0 {
+		if key := string(kv.Key); key >= s.from {
+			from, end := s.group(key)
+			s.closeGap(from)
+			s.from = end
+		}
+		return false
+	}
+	s.build.Add(lock.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+	s.own = true
+	return true
+}
+
+// group returns the range of all that lies under the nested name of a key, or of
+// the key alone where it lies directly under the lock.
+func (s *surveyor) group(key string) (from, end string) {
+	if i := strings.IndexByte(key[len(s.base):], '/'); i >= 0 {
+		nested := key[:len(s.base)+i]
+		return nested + "/", nested + string(rune('/'+1))
+	}
+	return key, key + "\x00"
+}
+
+func (s *surveyor) closeGap(end string) {
+	gap := span{from: s.from, end: end}
+	switch {
+	case s.own:
+		s.owned = append(s.owned, gap)
+	case gap.from < end && len(s.empty) < maxSpans:
+		s.empty = append(s.empty, gap)
+	}
+	s.own = false
+}
+
+// finish returns the lock and the spans to compare and to delete: all gaps, or,
+// where those are too many, those that hold keys of the lock.
+func (s *surveyor) finish() (lock.Lock, []span) {
+	_, end := s.layout.Range(s.name)
+	s.closeGap(end)
+	spans := s.owned
+	if len(spans) > 0 && len(spans)+len(s.empty) <= maxSpans {
+		spans = append(spans, s.empty...)
+	}
+	return s.build.Lock(s.name), spans
+}
+
+// A survey reads page by page and skips nested names. It gives up where that takes
+// too many pages; the lock is then left and counted as a failure. The pages are
+// small because they have values: etcd 3.7 answers keys-only ranges from its index,
+// which does not know leases.
+const (
+	surveyPage  = 64
+	surveyPages = 1_000
+	// optionalPages is for a lock that can be deleted without a survey.
+	optionalPages = 3
+	// The first page is small, and so is the one after a page of many bytes.
+	minPage   = 16
+	pageBytes = 1 << 20
+)
+
+// keptBytes bounds the values of unknown fields that a survey keeps.
+const keptBytes = 1 << 20
+
+// keep copies an unknown field, within the bounds of what people are shown, so that
+// the answer that it was part of can be freed.
+func (rec *Record) keep(f field) {
+	if lock.ParseField([]byte(f.name)) != lock.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
+		return
+	}
+	f.name = strings.Clone(f.name[:min(len(f.name), MaxName+utf8.UTFMax)])
+	f.value = slices.Clone(f.value[:min(len(f.value), maxShownValue+utf8.UTFMax)])
+	rec.kept += len(f.name) + len(f.value)
+	rec.fields = append(rec.fields, f)
+}
+
+// survey finds the spans of all keys that a lock had at a revision; rec holds its
+// known fields. Where it gives up, rec is returned as it was.
+func (st Store) survey(ctx context.Context, rec Record, revision int64, pages int) (Record, error) {
+	s := newSurveyor(st.Layout, rec.Name)
+	from, end := st.Layout.Range(rec.Name)
+	page := int64(minPage)
+	for ; ; pages-- {
+		if pages == 0 || len(s.owned) > maxSpans {
+			return rec, nil
+		}
+		answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
+			clientv3.WithLimit(page), clientv3.WithRev(revision))})
+		if err != nil {
+			return Record{}, err
+		}
+		kvs, size := answers[0].Kvs, 0
+		for _, kv := range kvs {
+			size += len(kv.Key) + len(kv.Value)
+			if s.add(kv) {
+				rec.keep(st.field(rec.Name, kv))
+			}
+		}
+		if !answers[0].More || len(kvs) == 0 {
+			break
+		}
+		_, from = s.group(string(kvs[len(kvs)-1].Key))
+		if page = min(2*page, surveyPage); size > pageBytes {
+			page = minPage
+		}
+	}
+	all, spans := s.finish()
+	rec.spans = spans
+	rec.Revision, rec.Keys = max(rec.Revision, all.Revision), all.Keys
+	return rec, nil
+}

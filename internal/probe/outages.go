@@ -1,0 +1,52 @@
+package probe
+
+import "time"
+
+// outages are times in which etcd could not take a renewal, in their order.
+type outages []outage
+
+type outage struct {
+	end    time.Time
+	length time.Duration
+	// before is the sum of the lengths of those before.
+	before time.Duration
+}
+
+// maxOutages bounds the memory: above it the two oldest become one, which only
+// delays removals.
+const maxOutages = 1_000
+
+func (o *outages) add(end time.Time, length time.Duration) {
+	next := outage{end: end, length: length}
+	if n := len(*o); n > 0 {
+		next.before = (*o)[n-1].before + (*o)[n-1].length
+	}
+	*o = append(*o, next)
+	if len(*o) > maxOutages {
+		(*o)[1].length += (*o)[0].length
+		(*o)[1].before = (*o)[0].before
+		*o = (*o)[1:]
+	}
+}
+
+// end returns when the newest one ended; zero for never.
+func (o outages) end() time.Time {
+	if len(o) == 0 {
+		return time.Time{}
+	}
+	return o[len(o)-1].end
+}
+
+// since sums up the outages after a time; of one that the time lies in, the rest.
+func (o outages) since(seen time.Time) time.Duration {
+	n := len(o)
+	if n == 0 || !o[n-1].end.After(seen) {
+		return 0
+	}
+	first := 0
+	for first < n && !o[first].end.After(seen) {
+		first++
+	}
+	all := o[n-1].before + o[n-1].length
+	return min(o[first].length, o[first].end.Sub(seen)) + all - o[first].before - o[first].length
+}

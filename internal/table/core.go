@@ -1,0 +1,297 @@
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// core is the table without its goroutine: no locking, no waiting.
+type core struct {
+	options Options
+	clock   clock
+
+	locks   map[string]*entry
+	pending index
+	ready   index
+	overdue index
+	touched []touched
+	gone    []Gone
+
+	counts  [lock.NumStates]int
+	backlog int
+	totals  totals
+
+	listing listing
+	// current is when an event was last observed live.
+	current instant
+	cameDue window
+	hosts   hosts
+}
+
+// totals are counters since the start.
+type totals struct {
+	acquired, renewed, released, drift uint64
+}
+
+func newCore(o Options) *core {
+	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts)}
+	c.cameDue.width = instant(o.Window)
+	c.clock = clock{base: time.Now(), wall: o.Now}
+	c.clock.stepped(c.clock.read())
+	pos := func(e *entry) *int32 { return &e.pos }
+	c.pending = index{key: func(e *entry) int64 { return int64(e.wake) }, pos: pos}
+	c.ready = index{key: func(e *entry) int64 { return int64(e.due) }, pos: pos}
+	c.overdue = index{
+		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
+		pos: func(e *entry) *int32 { return &e.overduePos },
+	}
+	return c
+}
+
+// touched is a lock that is being changed, with its basis before the change.
+type touched struct {
+	*entry
+	was basis
+}
+
+// basis is what the instant at which a lock is due rests on.
+type basis struct {
+	token    int64
+	deadline lock.Timestamp
+}
+
+func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt()} }
+
+func (c *core) add(name string) *entry {
+	e := &entry{Lock: lock.Lock{Name: name}, state: none, due: unset}
+	c.locks[name] = e
+	return e
+}
+
+// forgetDue is for a new deadline, to which the old one's instant and attempts do
+// not apply.
+func (c *core) forgetDue(e *entry) {
+	e.due = unset
+	e.marks &^= late | counted
+	if e.phase != taken {
+		c.setPhase(e, waiting)
+	}
+}
+
+// released counts the end of a lock, at revision rev, or 0 where only a listing
+// showed it.
+func (c *core) released(e *entry, rev int64, now reading) {
+	if at := e.LockedAt(); !at.IsZero() {
+		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
+	}
+	if e.marks&unanswered != 0 {
+		c.reportGone(e, rev, now)
+		return
+	}
+	c.totals.released++
+}
+
+// reportGone reports to the caller of Take that the lock was deleted.
+func (c *core) reportGone(e *entry, rev int64, now reading) {
+	c.gone = append(c.gone, Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()})
+	e.marks &^= unanswered
+	c.setPhase(e, waiting)
+}
+
+// touch is called before a lock changes. It removes the lock from the indexes
+// whose keys the change may move: a heap tolerates one misplaced key at a time.
+func (c *core) touch(e *entry) {
+	if e.touched {
+		return
+	}
+	e.touched = true
+	c.touched = append(c.touched, touched{e, basisOf(e)})
+	c.overdue.remove(e)
+	if e.phase == ready {
+		c.setPhase(e, waiting)
+	}
+}
+
+// reschedule updates the indexes for the locks that were touched, by events or by
+// a listing.
+func (c *core) reschedule(now reading, listed bool) {
+	for _, t := range c.touched {
+		e := t.entry
+		e.touched = false
+		e.attempts = 0
+		if e.Keys <= 0 {
+			c.drop(e, e.Revision, now)
+			continue
+		}
+		// Any change of an orphan counts.
+		if e.Token == 0 || basisOf(e) != t.was {
+			c.forgetDue(e)
+			if a := e.AutoUnlockAt(); listed && a != 0 && a <= now.wall {
+				e.marks |= late
+			}
+		}
+		if e.phase == suspended {
+			c.setPhase(e, waiting) // the deadline, and what is known of it, may still stand
+		}
+		c.schedule(e, now)
+	}
+	clear(c.touched)
+	c.touched = c.touched[:0]
+}
+
+// drop forgets a lock without keys, deleted at revision rev, or 0 where that is
+// not known.
+func (c *core) drop(e *entry, rev int64, now reading) {
+	if e.marks&unanswered != 0 {
+		c.reportGone(e, rev, now)
+	}
+	c.setState(e, none)
+	c.setPhase(e, waiting)
+	c.pending.remove(e)
+	c.overdue.remove(e)
+	delete(c.locks, e.Name)
+	c.listing.noteDeleted(e.Name)
+}
+
+// schedule computes a lock's state and its next transition.
+func (c *core) schedule(e *entry, now reading) {
+	c.setState(e, e.State(now.wall))
+	if since := e.OverdueSince(); since != 0 && since <= now.wall {
+		c.overdue.set(e)
+	} else {
+		c.overdue.remove(e)
+	}
+	if !e.Removable() {
+		// Once its fields are corrected it is due as before: e.due stays.
+		c.setPhase(e, waiting)
+		c.pend(e, c.nextWake(e, never, now))
+		return
+	}
+	e.due = max(e.due, c.dueAt(e, now))
+	if e.due <= now.mono {
+		switch {
+		case e.phase == taken: // the caller of Take has not answered yet
+			return
+		case e.phase == suspended: // its state still changes with time
+			c.pend(e, c.nextWake(e, never, now))
+			return
+		case e.phase == retrying && e.wake > now.mono:
+			return
+		}
+	}
+	c.wait(e, now)
+}
+
+// dueAt returns when Take may return a lock, by its deadline alone.
+func (c *core) dueAt(e *entry, now reading) instant {
+	switch {
+	case e.Token != 0:
+		return now.mono + instant(c.options.DueIn(&e.Lock, c.observation(e, now), now.wall)-c.options.Lead)
+	case e.due != unset:
+		return e.due
+	}
+	return now.mono + instant(c.options.OrphanGrace)
+}
+
+// nextWake returns the next instant at which something about the lock changes
+// by itself, due being one.
+func (c *core) nextWake(e *entry, due instant, now reading) instant {
+	wake := due
+	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
+		if t > now.wall {
+			wake = min(wake, now.at(t))
+		}
+	}
+	return wake
+}
+
+// wait puts e into the pending index until its next transition or, where it is
+// due, into the ready index for the next call of Take.
+func (c *core) wait(e *entry, now reading) {
+	if e.due > now.mono {
+		if e.phase != suspended {
+			c.setPhase(e, waiting)
+		}
+		c.pend(e, c.nextWake(e, e.due, now))
+		return
+	}
+	if e.Token != 0 && e.marks&(late|counted) == 0 {
+		e.marks |= counted
+		c.cameDue.add(now.mono)
+	}
+	c.setPhase(e, ready)
+	c.ready.set(e)
+}
+
+func (c *core) pend(e *entry, wake instant) {
+	if e.wake = wake; wake == never {
+		c.pending.remove(e)
+	} else {
+		c.pending.set(e)
+	}
+}
+
+// setPhase removes e from the index of its old phase and maintains the backlog.
+func (c *core) setPhase(e *entry, p phase) {
+	if (e.phase == ready) != (p == ready) {
+		if e.phase == ready {
+			c.ready.remove(e)
+		} else {
+			c.pending.remove(e)
+		}
+	}
+	c.backlog += inBacklog(p) - inBacklog(e.phase)
+	e.phase = p
+}
+
+func inBacklog(p phase) int {
+	if p == waiting {
+		return 0
+	}
+	return 1
+}
+
+// none is the state of an entry that is not counted yet, or no longer.
+const none = lock.NumStates
+
+func (c *core) setState(e *entry, s lock.State) {
+	if e.state != none {
+		c.counts[e.state]--
+	}
+	if s != none {
+		c.counts[s]++
+	}
+	e.state = s
+}
+
+// now reads the clocks. Where the wall clock stepped it computes the due of every
+// lock again: of the old and the new instant the later one applies.
+func (c *core) now() reading {
+	now := c.clock.read()
+	if step, stepped := c.clock.stepped(now); stepped {
+		c.hosts.shift(-step)
+		for _, e := range c.locks {
+			c.schedule(e, now)
+		}
+	}
+	return now
+}
+
+// advance schedules every lock whose transition has come.
+func (c *core) advance() {
+	now := c.now()
+	for e := c.pending.top(); e != nil && e.wake <= now.mono; e = c.pending.top() {
+		c.schedule(e, now)
+	}
+}
+
+// sleep returns how long it is until the next transition.
+func (c *core) sleep() time.Duration {
+	e := c.pending.top()
+	if e == nil {
+		return math.MaxInt64
+	}
+	return max(0, time.Duration(e.wake)-time.Since(c.clock.base))
+}

@@ -1,0 +1,102 @@
+package table
+
+import "github.com/etcd-unlocker/unlocker/internal/lock"
+
+// Event is one key written or deleted, in the order of etcd's history.
+type Event struct {
+	// Name is the lock's, as Layout.Split returns it; it is copied where kept.
+	Name []byte
+	// KV is the key. Of a deleted one only Field and Mod count.
+	KV      lock.KV
+	Deleted bool
+}
+
+// apply applies events in order, and drops those that the listing contained. Only
+// the arrival of live ones is a clock observation.
+func (c *core) apply(events []Event, live bool) {
+	now := c.now()
+	for len(events) > 0 {
+		n := sameRevision(events)
+		if events[0].KV.Mod > c.listing.known {
+			c.applyRevision(events[:n], now)
+		}
+		events = events[n:]
+	}
+	for _, t := range c.touched {
+		c.observed(t.entry, live, now)
+	}
+	c.reschedule(now, false)
+	if live {
+		c.current = now.mono
+	}
+}
+
+// sameRevision returns how many events, from the first on, are of one revision.
+func sameRevision(events []Event) int {
+	n := 1
+	for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
+		n++
+	}
+	return n
+}
+
+// applyRevision applies what one transaction did. Releases come first, while the
+// other fields, which were deleted with the uuid, are still known.
+func (c *core) applyRevision(events []Event, now reading) {
+	for i := range events {
+		if ev := &events[i]; ev.Deleted && ev.KV.Field == lock.FieldUUID {
+			if e := c.locks[string(ev.Name)]; e != nil && e.Token != 0 {
+				c.touch(e)
+				c.released(e, ev.KV.Mod, now)
+			}
+		}
+	}
+	for i := range events {
+		c.applyOne(&events[i], now)
+	}
+}
+
+func (c *core) applyOne(ev *Event, now reading) {
+	e := c.locks[string(ev.Name)]
+	if e == nil {
+		if ev.Deleted {
+			return // never seen, or already known to be gone
+		}
+		e = c.add(string(ev.Name))
+	}
+	c.touch(e)
+	token := e.Token
+	if ev.Deleted {
+		c.deleteKey(e, ev, now)
+	} else {
+		e.Put(ev.KV)
+	}
+	if !ev.Deleted && (ev.KV.Field == lock.FieldAliveAt || ev.KV.Field == lock.FieldAutoUnlockAt) {
+		e.marks |= aliveSeen
+	}
+	switch {
+	case e.Token != 0 && e.Token != token:
+		// What Take returned, an orphan or a lock whose end was not seen, is now
+		// another holder's lock; the guarded transaction will find out.
+		e.marks = e.marks&^(measured|aliveSeen|unanswered) | acquiredSeen
+		c.totals.acquired++
+		if e.phase == taken {
+			c.setPhase(e, waiting)
+		}
+	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
+		c.totals.renewed++
+	}
+}
+
+func (c *core) deleteKey(e *entry, ev *Event, now reading) {
+	e.Delete(ev.KV.Field, ev.KV.Mod)
+	if e.Keys > 0 {
+		return
+	}
+	// No key remains, although the next event may create another lock of this
+	// name before reschedule runs.
+	if e.marks&unanswered != 0 {
+		c.reportGone(e, ev.KV.Mod, now)
+	}
+	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}
+}

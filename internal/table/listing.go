@@ -1,0 +1,141 @@
+package table
+
+import "github.com/etcd-unlocker/unlocker/internal/lock"
+
+// listing is the state of the newest listing, finished or under way.
+type listing struct {
+	// revision is the one at which the keys are listed.
+	revision int64
+	// known is the revision of the last listing that no watch ran beside: events
+	// up to it are dropped.
+	known int64
+	// beside is set where a watch runs during the listing, so that a difference
+	// is drift.
+	beside bool
+	// first: nothing was known before, so that nothing is new.
+	first bool
+	// deleted has the locks that were deleted while the listing was in progress;
+	// nil where none is.
+	deleted map[string]struct{}
+}
+
+func (l *listing) noteDeleted(name string) {
+	if l.deleted != nil {
+		l.deleted[name] = struct{}{}
+	}
+}
+
+// begin starts a listing of all keys at a revision. Where beside is set, the
+// table must have every event up to that revision and none after it: a lock that
+// was deleted after it, but before begin, would appear again.
+func (c *core) begin(revision int64, beside bool) {
+	if c.listing.deleted != nil { // the last one did not finish
+		for _, e := range c.locks {
+			e.listed = false
+		}
+	}
+	l := &c.listing
+	l.revision, l.beside, l.deleted = revision, beside, make(map[string]struct{})
+	if !beside {
+		l.known = revision
+	}
+}
+
+// list adds locks as they were at the revision of the listing.
+func (c *core) list(locks []lock.Lock) {
+	now := c.now()
+	for i := range locks {
+		c.listOne(&locks[i], now)
+	}
+	c.reschedule(now, true)
+}
+
+func (c *core) listOne(l *lock.Lock, now reading) {
+	e := c.locks[l.Name]
+	if e == nil {
+		if _, gone := c.listing.deleted[l.Name]; gone {
+			return
+		}
+		e = c.add(l.Name)
+	}
+	e.listed = true
+	if e.Revision > c.listing.revision {
+		return
+	}
+	if e.state != none && same(&e.Lock, l) {
+		return
+	}
+	c.touch(e)
+	c.countUnseen(e, l, now)
+	if e.Token != l.Token {
+		e.marks &^= measured
+	}
+	e.Lock = *l
+	e.seen = now.mono
+	if e.marks&measured != 0 {
+		// It was written some time after the watch was last current, perhaps before
+		// an outage that is over, which must count for it. Patience, which begins
+		// now, is for holders whose clocks were never observed.
+		e.seen = c.current
+	}
+}
+
+// same reports whether a listing shows the lock as it is known. The listing's
+// revision of a lock may be lower: a listing does not show when keys were deleted.
+// It may be equal although an earlier event was lost.
+func same(known, listed *lock.Lock) bool {
+	return known.Token == listed.Token && known.UUID() == listed.UUID() && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
+		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
+		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt() &&
+		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner() &&
+		known.Removable() == listed.Removable()
+}
+
+// countUnseen counts what must have happened while no watch was up.
+func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
+	if c.listing.beside {
+		c.totals.drift++
+	}
+	switch {
+	case e.Token == l.Token:
+	case e.Token != 0:
+		c.released(e, 0, now)
+	case e.marks&unanswered != 0:
+		c.reportGone(e, 0, now) // an orphan, where a lock is now
+	}
+	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
+		c.totals.acquired++
+	}
+}
+
+// end finishes a listing: locks that it did not contain were deleted, unless they
+// are newer.
+func (c *core) end() {
+	now := c.now()
+	for _, e := range c.locks {
+		listed := e.listed
+		e.listed = false
+		if listed || e.Revision > c.listing.revision {
+			continue
+		}
+		if c.listing.beside {
+			c.totals.drift++
+		}
+		if e.Token != 0 {
+			c.released(e, 0, now)
+		}
+		c.drop(e, 0, now)
+	}
+	c.listing.deleted = nil
+	c.listing.first = false
+}
+
+// forget drops all locks, as after a restore: what is known belongs to another
+// history.
+func (c *core) forget() {
+	now := c.now()
+	for _, e := range c.locks {
+		c.drop(e, 0, now)
+	}
+	c.listing = listing{first: true}
+}

@@ -1,0 +1,110 @@
+package table
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Stats are the aggregates of the table.
+type Stats struct {
+	// Locks counts the locks in each state, indexed by lock.State.
+	Locks [lock.NumStates]int
+	// Backlog counts the locks that are due and still there.
+	Backlog int
+	// Overdue are the locks past their alert time, longest first, up to the limit
+	// asked for; OverdueTotal counts all of them.
+	Overdue      []lock.Lock
+	OverdueTotal int
+	// Acquired, Renewed and Drift count since the start; so does Released, without
+	// locks that Take returned, which Gone reports.
+	Acquired, Renewed, Released, Drift uint64
+	// Clocks are those of the holders' hosts.
+	Clocks Clocks
+}
+
+func (c *core) stats(overdue int) Stats {
+	c.advance()
+	s := Stats{
+		Locks:        c.counts,
+		Backlog:      c.backlog,
+		OverdueTotal: c.overdue.Len(),
+		Acquired:     c.totals.acquired,
+		Renewed:      c.totals.renewed,
+		Released:     c.totals.released,
+		Drift:        c.totals.drift,
+		Clocks:       c.hosts.clocks(c.clock.read().mono, c.options.Tolerance, overdue),
+	}
+	s.Overdue = make([]lock.Lock, 0, min(overdue, s.OverdueTotal))
+	c.overdue.least(overdue, func(e *entry) { s.Overdue = append(s.Overdue, e.Lock) })
+	return s
+}
+
+// Query selects locks for a page.
+type Query struct {
+	// States are those wanted; empty means all.
+	States []lock.State
+	// Contains is a part of the name, Hostname the whole name of the host; empty
+	// means any.
+	Contains, Hostname string
+	// After is the name after which the page begins.
+	After string
+	// Limit is the size of the page.
+	Limit int
+}
+
+// Item is a lock as it was when the page was made.
+type Item struct {
+	lock.Lock
+	State lock.State
+	// Observation is what our clocks know of it.
+	Observation verdict.Observation
+	// Due is when Take may return the lock, by our wall clock; zero for never.
+	Due time.Time
+}
+
+func (c *core) item(e *entry, now reading) Item {
+	it := Item{Lock: e.Lock, State: e.State(now.wall), Observation: c.observation(e, now)}
+	if e.Removable() && e.phase != suspended {
+		it.Due = now.time(e.due)
+	}
+	return it
+}
+
+// page scans all locks, keeping the Limit first by name.
+func (c *core) page(q Query) (items []Item, more bool) {
+	now := c.now()
+	var found []*entry
+	last := "" // no name after it is on the page
+	for _, e := range c.locks {
+		if last != "" && e.Name > last || !q.matches(e, now) {
+			continue
+		}
+		found = append(found, e)
+		if len(found) > 2*q.Limit+64 {
+			found = first(found, q.Limit+1)
+			last = found[q.Limit].Name
+		}
+	}
+	found = first(found, q.Limit+1)
+	more = len(found) > q.Limit
+	for _, e := range found[:min(len(found), q.Limit)] {
+		items = append(items, c.item(e, now))
+	}
+	return items, more
+}
+
+func first(entries []*entry, n int) []*entry {
+	slices.SortFunc(entries, func(a, b *entry) int { return strings.Compare(a.Name, b.Name) })
+	return entries[:min(n, len(entries))]
+}
+
+func (q *Query) matches(e *entry, now reading) bool {
+	return e.Name > q.After &&
+		(len(q.States) == 0 || slices.Contains(q.States, e.State(now.wall))) &&
+		(q.Hostname == "" || e.Hostname() == q.Hostname) &&
+		strings.Contains(e.Name, q.Contains)
+}

@@ -1,0 +1,179 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Options are what a table needs to know.
+type Options struct {
+	// DueIn returns how long it is until a lock with a deadline is due, now being
+	// our wall clock; negative where it is already. It is called for each change
+	// of a lock and must not block.
+	DueIn func(l *lock.Lock, o verdict.Observation, now lock.Timestamp) time.Duration
+	// Lead is how long before it is due Take returns a lock.
+	Lead time.Duration
+	// Window is the time over which Pressure counts the locks that came due.
+	Window time.Duration
+	// Tolerance is how far a host's clock may be off before Stats names it.
+	Tolerance time.Duration
+	// OrphanGrace is how long an orphan must stay unmodified before it is due.
+	OrphanGrace time.Duration
+	// Now is the wall clock; nil means time.Now.
+	Now func() time.Time
+	// HoldDuration observes, in seconds, how long released locks were held.
+	HoldDuration interface{ Observe(float64) }
+}
+
+// Table is the table of locks. All methods may be called concurrently, and
+// block until Run serves them.
+type Table struct {
+	core    *core
+	ops     chan op
+	gone    chan []Gone
+	stopped chan struct{}
+	// takers wait for locks that are due, in the order of their calls.
+	takers []*taker
+}
+
+type op struct {
+	do   func(*core)
+	done chan struct{}
+}
+
+type taker struct {
+	limit int
+	got   chan Batch
+}
+
+// ErrStopped is returned by all methods once Run has returned.
+var ErrStopped = errors.New("lock table stopped")
+
+// New returns an empty table.
+func New(o Options) (*Table, error) {
+	if o.DueIn == nil || o.HoldDuration == nil || o.OrphanGrace <= 0 {
+		return nil, errors.New("lock table: DueIn, HoldDuration and OrphanGrace are required")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Table{
+		core:    newCore(o),
+		ops:     make(chan op),
+		gone:    make(chan []Gone),
+		stopped: make(chan struct{}),
+	}, nil
+}
+
+// stepCheck is how often the clocks are compared where nothing else happens.
+const stepCheck = time.Second
+
+// Run owns the table until ctx is done.
+func (t *Table) Run(ctx context.Context) error {
+	defer close(t.stopped)
+	timer := time.NewTimer(stepCheck)
+	defer timer.Stop()
+	for {
+		t.serve()
+		timer.Reset(min(stepCheck, t.core.sleep()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case o := <-t.ops:
+			o.do(t.core)
+			close(o.done)
+		case t.goneTo() <- t.core.gone:
+			t.core.gone = nil
+		case <-timer.C:
+		}
+		t.core.advance()
+	}
+}
+
+// goneTo returns nil, which blocks for ever, while there is nothing to send.
+func (t *Table) goneTo() chan []Gone {
+	if len(t.core.gone) == 0 {
+		return nil
+	}
+	return t.gone
+}
+
+// serve gives locks that are due to the calls of Take that wait for them.
+func (t *Table) serve() {
+	for len(t.takers) > 0 && t.core.ready.Len() > 0 {
+		taker := t.takers[0]
+		t.takers = t.takers[1:]
+		taker.got <- t.core.take(taker.limit)
+	}
+}
+
+func (t *Table) do(ctx context.Context, f func(*core)) error {
+	o := op{do: f, done: make(chan struct{})}
+	select {
+	case t.ops <- o:
+		<-o.done
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.stopped:
+		return ErrStopped
+	}
+}
+
+// Apply takes events in the order of their revisions. Events up to the revision
+// of the last listing are dropped. Live reports whether the watch had caught up
+// before they arrived: only then is their arrival a clock observation.
+func (t *Table) Apply(ctx context.Context, events []Event, live bool) error {
+	return t.do(ctx, func(c *core) { c.apply(events, live) })
+}
+
+// Begin starts a listing at a revision. Where a watch continues beside it, the
+// table must have been given every event up to that revision, and none after.
+func (t *Table) Begin(ctx context.Context, revision int64, beside bool) error {
+	return t.do(ctx, func(c *core) { c.begin(revision, beside) })
+}
+
+// List adds locks to the listing that was begun, in any order.
+func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
+	return t.do(ctx, func(c *core) { c.list(locks) })
+}
+
+// End finishes the listing: locks that it did not contain were deleted.
+func (t *Table) End(ctx context.Context) error {
+	return t.do(ctx, (*core).end)
+}
+
+// Forget drops all locks, as after etcd was restored from a backup.
+func (t *Table) Forget(ctx context.Context) error {
+	return t.do(ctx, (*core).forget)
+}
+
+// Stats returns the aggregates, with up to overdue locks of those past their
+// alert time.
+func (t *Table) Stats(ctx context.Context, overdue int) (Stats, error) {
+	var s Stats
+	err := t.do(ctx, func(c *core) { s = c.stats(overdue) })
+	return s, err
+}
+
+// Page returns the first locks that match, ordered by name, and reports whether
+// there are more. It scans all locks: it is for people, not for scrapes.
+func (t *Table) Page(ctx context.Context, q Query) (items []Item, more bool, err error) {
+	err = t.do(ctx, func(c *core) { items, more = c.page(q) })
+	return items, more, err
+}
+
+// Get returns one lock.
+func (t *Table) Get(ctx context.Context, name string) (item Item, found bool, err error) {
+	err = t.do(ctx, func(c *core) {
+		var e *entry
+		if e, found = c.locks[name]; found {
+			item = c.item(e, c.now())
+		}
+	})
+	return item, found, err
+}

@@ -1,0 +1,166 @@
+package table
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Due is a lock that is due, as Take returned it.
+type Due struct {
+	lock.Lock
+	// Observation is as of At, by our monotonic clock. The lock is due once
+	// Options.Lead has passed since.
+	Observation verdict.Observation
+	At          time.Time
+	// OrphanDue is when an orphan was due, by our wall clock; zero for a lock.
+	OrphanDue time.Time
+	// Attempts counts the calls of Postpone since the lock was modified.
+	Attempts int
+}
+
+// Batch is what Take returns.
+type Batch struct {
+	Due []Due
+	verdict.Pressure
+}
+
+// Gone reports that a lock which Take had returned was deleted.
+type Gone struct {
+	Name string
+	// Token is that of the lock returned; 0 for an orphan.
+	Token int64
+	// Revision is that of the deletion; 0 where only a listing showed it.
+	Revision int64
+	// At is when it was observed, by our wall clock.
+	At time.Time
+}
+
+// Take waits until at least one lock is due and returns up to limit locks, the
+// longest due first. Each must be answered with Postpone, unless it was removed:
+// then Gone reports it.
+func (t *Table) Take(ctx context.Context, limit int) (Batch, error) {
+	waiting := &taker{limit: limit, got: make(chan Batch, 1)}
+	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
+		return Batch{}, err
+	}
+	select {
+	case got := <-waiting.got:
+		return got, nil
+	case <-t.stopped:
+		return Batch{}, ErrStopped
+	case <-ctx.Done():
+		return Batch{}, t.withdraw(ctx, waiting)
+	}
+}
+
+// withdraw removes a taker, and puts back what it was given in the meantime.
+func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
+	err := t.do(context.WithoutCancel(ctx), func(c *core) {
+		for i, w := range t.takers {
+			if w == canceled {
+				t.takers = append(t.takers[:i:i], t.takers[i+1:]...)
+				return
+			}
+		}
+		for _, d := range (<-canceled.got).Due {
+			c.putBack(d.Name, d.Token)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// UntilModified is the delay with which Postpone puts a lock back until any key
+// of it is modified.
+const UntilModified time.Duration = -1
+
+// Postpone puts back a lock that Take returned, to be returned again after a
+// delay. It does nothing where the lock was modified since.
+func (t *Table) Postpone(ctx context.Context, name string, token int64, delay time.Duration) error {
+	return t.do(ctx, func(c *core) { c.postpone(name, token, delay) })
+}
+
+// Gone returns the channel of the locks that were deleted after Take had returned
+// them. It must be read, or the table keeps them.
+func (t *Table) Gone() <-chan []Gone { return t.gone }
+
+// Pressure returns how many locks are due.
+func (t *Table) Pressure(ctx context.Context) (p verdict.Pressure, err error) {
+	err = t.do(ctx, func(c *core) { p = c.pressure(c.now()) })
+	return p, err
+}
+
+func (c *core) take(limit int) Batch {
+	now, at := c.now(), time.Now()
+	b := Batch{Due: make([]Due, 0, min(limit, c.ready.Len())), Pressure: c.pressure(now)}
+	for len(b.Due) < limit {
+		e := c.ready.top()
+		if e == nil {
+			break
+		}
+		c.setPhase(e, taken)
+		e.marks |= unanswered
+		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts)}
+		if e.Token == 0 {
+			d.OrphanDue = now.time(e.due)
+		}
+		b.Due = append(b.Due, d)
+	}
+	return b
+}
+
+func (c *core) pressure(now reading) verdict.Pressure {
+	return verdict.Pressure{
+		CameDue: c.cameDue.count(now.mono),
+		Dated:   c.counts[lock.Held] + c.counts[lock.Overdue] + c.counts[lock.Expired],
+		Backlog: c.backlog,
+	}
+}
+
+func (c *core) postpone(name string, token int64, delay time.Duration) {
+	now := c.now()
+	e := c.answered(name, token)
+	if e == nil {
+		return
+	}
+	if delay == UntilModified {
+		c.setPhase(e, suspended)
+		c.schedule(e, now)
+		return
+	}
+	e.attempts += min(1, math.MaxUint8-e.attempts)
+	c.setPhase(e, retrying)
+	if delay <= 0 {
+		c.wait(e, now)
+		return
+	}
+	e.wake = now.mono + instant(delay)
+	c.pending.set(e)
+}
+
+// putBack is for a lock that Take would have returned to a caller that gave up.
+func (c *core) putBack(name string, token int64) {
+	if e := c.answered(name, token); e != nil {
+		c.wait(e, c.clock.read())
+	}
+}
+
+// answered records that a lock was answered for, and returns it unless it was
+// modified since it was taken.
+func (c *core) answered(name string, token int64) *entry {
+	e := c.locks[name]
+	if e == nil || e.Token != token {
+		return nil
+	}
+	e.marks &^= unanswered
+	if e.phase != taken {
+		return nil
+	}
+	return e
+}

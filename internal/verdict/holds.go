@@ -1,0 +1,173 @@
+package verdict
+
+import (
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Hold is a reason why no lock is removed automatically.
+type Hold string
+
+// The holds, as metrics spell them.
+const (
+	HoldStarting     Hold = "starting"
+	HoldDisconnected Hold = "disconnected"
+	HoldAlarm        Hold = "alarm"
+	HoldStorm        Hold = "storm"
+	HoldRegressed    Hold = "regressed"
+	HoldDryRun       Hold = "dry_run"
+)
+
+// AllHolds lists all holds, for metrics that begin at zero.
+func AllHolds() []Hold {
+	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldStorm, HoldRegressed, HoldDryRun}
+}
+
+// Signals are what the holds depend on besides Pressure. Times are by our
+// monotonic clock, zero means never.
+type Signals struct {
+	// ListedAt is when the first listing of this history of etcd ended, History
+	// how often etcd showed another history.
+	ListedAt time.Time
+	History  int
+	// Connected reports whether a watch is up; LastSign is when it last showed an
+	// event or a progress notice.
+	Connected bool
+	LastSign  time.Time
+	// Probed reports whether the newest probe was answered; ProbeErr is why not.
+	// Alarms are those that etcd raised.
+	Probed   bool
+	ProbeErr error
+	Alarms   []string
+	// Overdue reports whether a probe is overdue, so that holders may be unable
+	// to renew at this moment.
+	Overdue bool
+}
+
+// Pressure is how many locks are due.
+type Pressure struct {
+	// CameDue counts the locks that came due within the storm's window, without
+	// those that were past their deadline when a listing found them.
+	CameDue int
+	// Dated counts the locks with a deadline, Backlog those that are due and still
+	// there.
+	Dated, Backlog int
+}
+
+// StormRules say when so many locks come due at once that a fault between their
+// holders and etcd is likelier than that many deaths.
+type StormRules struct {
+	// MinLocks is the minimum number of locks; 0 turns it off. Fraction is their
+	// share of all dated locks. Hold is how long a storm lasts.
+	MinLocks int
+	Fraction float64
+	Hold     time.Duration
+}
+
+// HoldRules are the part of the configuration that holds depend on.
+type HoldRules struct {
+	Settle, Freshness time.Duration
+	Storm             StormRules
+	DryRun            bool
+}
+
+// Holds is the state machine of the holds. It is not safe for concurrent use.
+type Holds struct {
+	rules HoldRules
+	// disconnectedAt and alarmedAt are when etcd was last found disconnected, or
+	// with an alarm.
+	disconnectedAt, alarmedAt time.Time
+	// stormUntil is when the present storm ends. spent is set while the backlog
+	// of the last one is not removed yet, backlogBefore being what there was
+	// without it: locks that cannot be removed stay in the backlog for ever.
+	stormUntil    time.Time
+	spent         bool
+	backlogBefore int
+}
+
+// NewHolds returns the state machine as it is at the start.
+func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
+
+// Update returns the holds that are in force at now, each with its reason in
+// words. Calls must be in the order of time.
+func (h *Holds) Update(now time.Time, s Signals, p Pressure) map[Hold]string {
+	holds := make(map[Hold]string)
+	h.listing(now, s, holds)
+	if reason := disconnected(now, s, h.rules.Freshness); reason != "" {
+		h.disconnectedAt = now
+		holds[HoldDisconnected] = reason
+	} else if h.settling(now, h.disconnectedAt) {
+		holds[HoldDisconnected] = "settling after the connection to etcd was restored"
+	}
+	if len(s.Alarms) > 0 {
+		h.alarmedAt = now
+		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
+	} else if h.settling(now, h.alarmedAt) {
+		holds[HoldAlarm] = "settling after an alarm of etcd"
+	}
+	if h.stormy(now, p) {
+		holds[HoldStorm] = "many locks came due at once"
+	}
+	if h.rules.DryRun {
+		holds[HoldDryRun] = "reaper.mode is dry-run"
+	}
+	return holds
+}
+
+func (h *Holds) settling(now, bad time.Time) bool {
+	return !bad.IsZero() && now.Sub(bad) < h.rules.Settle
+}
+
+func (h *Holds) listing(now time.Time, s Signals, holds map[Hold]string) {
+	hold, reason := HoldStarting, "settling after the first listing"
+	if s.History > 0 {
+		hold, reason = HoldRegressed, "settling after etcd showed another history"
+	}
+	switch {
+	case s.ListedAt.IsZero():
+		holds[hold] = "the locks are not listed yet"
+	case h.settling(now, s.ListedAt):
+		holds[hold] = reason
+	}
+}
+
+// maxReason bounds, in bytes, what is repeated of an error.
+const maxReason = 500
+
+// disconnected returns why renewals may not reach etcd, or may not be observed by
+// us; "" if they do.
+func disconnected(now time.Time, s Signals, freshness time.Duration) string {
+	switch {
+	case !s.Connected:
+		return "the watch is down"
+	case now.Sub(s.LastSign) > freshness:
+		return "the watch shows neither an event nor a progress notice"
+	case !s.Probed && s.ProbeErr != nil:
+		return "the probe fails: " + lock.Clip([]byte(s.ProbeErr.Error()), maxReason)
+	case !s.Probed:
+		return "the probe fails"
+	}
+	return ""
+}
+
+func (h *Holds) stormy(now time.Time, p Pressure) bool {
+	if now.Before(h.stormUntil) {
+		return true
+	}
+	if !h.stormUntil.IsZero() {
+		h.stormUntil, h.spent = time.Time{}, true
+	}
+	if h.spent && p.Backlog > h.backlogBefore {
+		return false
+	}
+	h.spent = false
+	r := h.rules.Storm
+	if r.MinLocks == 0 || p.CameDue < r.MinLocks || float64(p.CameDue) <= r.Fraction*float64(p.Dated) {
+		h.backlogBefore = p.Backlog
+		return false
+	}
+	h.stormUntil = now.Add(r.Hold)
+	return true
+}

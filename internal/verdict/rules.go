@@ -1,0 +1,126 @@
+package verdict
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Mode is what happens to a lock that is due.
+type Mode string
+
+// The modes, as the configuration spells them.
+const (
+	Enforce Mode = "enforce" // remove it
+	DryRun  Mode = "dry-run" // log and count that it would be removed
+	Off     Mode = "off"     // watch and alert only
+)
+
+// Policy applies to the locks whose names match a glob: "*" stops at a slash,
+// "**" does not.
+type Policy struct {
+	Match string
+	Mode  Mode
+	Grace time.Duration
+}
+
+// Rules are the part of the configuration that verdicts depend on.
+type Rules struct {
+	// Mode and Grace apply to locks that no policy matches; of the policies the
+	// first that matches wins.
+	Mode     Mode
+	Grace    time.Duration
+	Policies []Policy
+	// Tolerance is how far a holder's clock may be off before that counts; no
+	// grace may be less.
+	Tolerance time.Duration
+	// Settle is the patience with holders of locks long past their deadline.
+	Settle time.Duration
+	// StandbyDelay is how much later than the leader a replica acts.
+	StandbyDelay time.Duration
+}
+
+// Validate returns an error where no verdict may be made by the rules.
+func (r Rules) Validate() error {
+	if r.Tolerance < 0 || r.Settle < 0 || r.StandbyDelay < 0 {
+		return errors.New("verdict: tolerance, settle and standby delay must not be negative")
+	}
+	for _, p := range append([]Policy{{Match: "**", Mode: r.Mode, Grace: r.Grace}}, r.Policies...) {
+		switch {
+		case p.Mode != Enforce && p.Mode != DryRun && p.Mode != Off:
+			return fmt.Errorf("verdict: unknown mode %q", p.Mode)
+		case p.Grace < r.Tolerance:
+			return fmt.Errorf("verdict: grace %s is less than the clock tolerance %s", p.Grace, r.Tolerance)
+		case !doublestar.ValidatePattern(p.Match):
+			return fmt.Errorf("verdict: policy matches by the malformed glob %q", p.Match)
+		}
+	}
+	return nil
+}
+
+// MinGrace returns the shortest grace of any lock.
+func (r Rules) MinGrace() time.Duration {
+	shortest := r.Grace
+	for _, p := range r.Policies {
+		shortest = min(shortest, p.Grace)
+	}
+	return shortest
+}
+
+// Policy returns the policy that applies to a lock, and its index in Policies: -1
+// where the rules' own Mode applies, which also limits what a policy may do, so
+// that all removals can be stopped in one place.
+func (r Rules) Policy(name string) (p Policy, index int) {
+	for i, p := range r.Policies {
+		if !doublestar.MatchUnvalidated(p.Match, name) {
+			continue
+		}
+		if p.Mode.beyond(r.Mode) {
+			p.Mode = r.Mode
+			return p, -1
+		}
+		return p, i
+	}
+	return Policy{Mode: r.Mode, Grace: r.Grace}, -1
+}
+
+// beyond reports whether m does more than another mode.
+func (m Mode) beyond(other Mode) bool {
+	return other == Off && m != Off || other == DryRun && m == Enforce
+}
+
+// DueIn returns how long it is until a lock with a deadline is due, without the
+// allowance for outages: the shortest that a verdict will find.
+func (r Rules) DueIn(l *lock.Lock, o Observation, now lock.Timestamp) time.Duration {
+	return r.Inputs(l, o, now.Time()).dueIn()
+}
+
+// Inputs returns what the verdict on a lock depends on, except for OrphanDue,
+// Allowance and Leader, which neither the lock nor the rules know.
+func (r Rules) Inputs(l *lock.Lock, o Observation, now time.Time) Inputs {
+	p, _ := r.Policy(l.Name)
+	return Inputs{
+		Now:          now.UTC(),
+		LockedAt:     l.LockedAt().Time(),
+		AutoUnlockAt: l.AutoUnlockAt().Time(),
+		AliveAt:      l.AliveAt().Time(),
+		Renewed:      l.Renewed(),
+		Removable:    l.Removable(),
+		Token:        l.Token,
+		Revision:     l.Revision,
+		Measured:     o.Measured,
+		Offset:       o.Offset,
+		Age:          o.Age,
+		Earliest:     o.Earliest,
+		Policy:       p.Match,
+		Mode:         p.Mode,
+		Grace:        p.Grace,
+		Tolerance:    r.Tolerance,
+		Settle:       r.Settle,
+		StandbyDelay: r.StandbyDelay,
+	}
+}
