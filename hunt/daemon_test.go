@@ -10,8 +10,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 const (
@@ -94,7 +95,7 @@ func (d *daemon) snapshot(w *world) {
 		w.violate("no snapshot of a daemon: %v", err)
 		return
 	}
-	d.removed, d.ambiguous = snap.Reaper.Removed[reaper.Expiry], snap.Reaper.Failures[reaper.ReasonAmbiguous]
+	d.removed, d.ambiguous = snap.Reaper.Removed[verdict.Expiry], snap.Reaper.Failures[lockstore.ReasonAmbiguous]
 }
 
 // journal keeps what a daemon says about removals. It is a slog.Handler.
@@ -146,7 +147,7 @@ type verdictOn struct {
 
 type announcement struct {
 	name    string
-	verdict reaper.Verdict
+	verdict verdict.Verdict
 }
 
 type outcome struct {
@@ -183,7 +184,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	defer j.mu.Unlock()
 	switch r.Message {
 	case message.Removing:
-		v, _ := attrs["verdict"].Any().(reaper.Verdict)
+		v, _ := attrs["verdict"].Any().(verdict.Verdict)
 		a := announcement{attrs["lock"].String(), v}
 		j.announce = append(j.announce, a)
 		if on := (verdictOn{a.name, v.Token}); j.first[on].IsZero() {

@@ -15,7 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
 func TestUnlock(t *testing.T) {
@@ -64,7 +64,7 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	_, err := w.Unlock(t.Context(), "none", "u", unasked(t))
 	require.EqualError(t, err, `no lock "none" under /mutexes/`)
 	_, err = w.Unlock(t.Context(), "orphan", "u", unasked(t))
-	require.ErrorIs(t, err, reaper.ErrNoUUID)
+	require.ErrorIs(t, err, lockstore.ErrNoUUID)
 	require.ErrorContains(t, err, `"orphan"`)
 	for _, uuid := range []string{"", "u-b", "U-a"} {
 		_, err = w.Unlock(t.Context(), "a", uuid, unasked(t))
@@ -103,7 +103,7 @@ func TestUnlockOfOddUUIDs(t *testing.T) {
 		w := newWorld(t)
 		w.put("a", "uuid", uuid)
 		_, err := w.Unlock(t.Context(), "a", uuid+"x", yes)
-		require.ErrorIs(t, err, reaper.ErrOtherUUID, uuid)
+		require.ErrorIs(t, err, lockstore.ErrOtherUUID, uuid)
 		_, err = w.Unlock(t.Context(), "a", uuid, yes)
 		require.NoError(t, err, uuid)
 		require.Empty(t, w.keys())
@@ -142,7 +142,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	w.take("a", time.Hour, time.Hour)
 	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { p.Blackhole(); return nil })
 	require.Error(t, err, "the read hangs: nothing was sent")
-	require.NotErrorIs(t, err, reaper.ErrAmbiguous)
+	require.NotErrorIs(t, err, lockstore.ErrAmbiguous)
 	require.NoError(t, p.Heal())
 	require.Len(t, w.keys(), 6)
 }

@@ -12,12 +12,11 @@ import (
 )
 
 func TestNewLock(t *testing.T) {
-	kv := func(f lock.Field, value string) lock.KV {
-		return lock.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7}
+	var b lock.Builder
+	for f, value := range map[lock.Field]string{lock.FieldUUID: "u", lock.FieldHostname: "h", lock.FieldAutoUnlockAt: "1800000000.5"} {
+		b.Add(lock.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7})
 	}
-	l := lock.Collect("billing/invoices", []lock.KV{
-		kv(lock.FieldUUID, "u"), kv(lock.FieldHostname, "h"), kv(lock.FieldAutoUnlockAt, "1800000000.5"),
-	})
+	l := b.Lock("billing/invoices")
 	deadline := time.Unix(1_800_000_000, 5e8).UTC()
 	for state, now := range map[string]time.Time{"held": deadline.Add(-time.Second), "expired": deadline} {
 		require.Equal(t, Lock{Name: "billing/invoices", State: state, UUID: "u", Hostname: "h", AutoUnlockAt: deadline,

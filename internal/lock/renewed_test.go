@@ -2,7 +2,6 @@ package lock
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )

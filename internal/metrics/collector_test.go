@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
@@ -36,11 +37,11 @@ func full() Snapshot {
 		},
 		Reaper: reaper.Stats{
 			Removed:  map[verdict.Trigger]uint64{verdict.Expiry: 8, verdict.API: 1},
-			Failures: map[reaper.Reason]uint64{reaper.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
+			Failures: map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
 		Forced: []reaper.Removal{removal("x", "h2", 0)},
-		Holds:  map[verdict.Hold]reaper.HoldStatus{reaper.HoldAlarm: {Since: noon}, reaper.HoldStorm: {Since: noon}},
+		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStorm: {Since: noon}},
 		Probe:  probe.Status{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
 		Certificates: map[string]time.Time{

@@ -37,11 +37,12 @@ func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) 
 type fields map[string]string
 
 func makeLock(name string, f fields) lock.Lock {
-	kvs := []lock.KV{{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1}}
+	var b lock.Builder
+	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
 	for k, v := range f {
-		kvs = append(kvs, lock.KV{Field: lock.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
+		b.Add(lock.KV{Field: lock.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
 	}
-	return lock.Collect(name, kvs)
+	return b.Lock(name)
 }
 
 func removal(name, host string, after int) reaper.Removal {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/scan/table"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

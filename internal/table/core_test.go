@@ -216,7 +216,7 @@ func TestWallClockStepsBack(t *testing.T) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
 		w.acquire("ready", 0, -grace)
 		w.acquire("handed", 0, -grace-1)
-		require.Equal(t, "handed", w.take(1).Locks[0].Name)
+		require.Equal(t, "handed", w.take(1).Due[0].Name)
 		w.pass(time.Second)
 		w.shift = -time.Hour
 		w.pass(0)

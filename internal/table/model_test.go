@@ -151,15 +151,15 @@ func (m *model) doStep(*rapid.T) {
 
 func (m *model) doTake(*rapid.T) {
 	now := m.now()
-	for _, l := range m.take(rapid.IntRange(1, 3).Draw(m.t, "max")).Locks {
+	for _, l := range m.take(rapid.IntRange(1, 3).Draw(m.t, "max")).Due {
 		e := m.core.locks[l.Name]
 		require.LessOrEqual(m.t, e.due, now.mono)
 		require.True(m.t, l.Removable())
 		if l.Token != 0 {
 			require.LessOrEqual(m.t, l.AutoUnlockAt()+lock.Timestamp(grace), now.wall)
-			require.LessOrEqual(m.t, l.Sight.Anchor, time.Duration(0))
+			require.LessOrEqual(m.t, l.Observation.Earliest, time.Duration(0))
 		}
-		require.GreaterOrEqual(m.t, l.Sight.Age, time.Duration(0))
+		require.GreaterOrEqual(m.t, l.Observation.Age, time.Duration(0))
 		m.out[l.Name] = l.Token
 	}
 }

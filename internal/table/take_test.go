@@ -42,7 +42,7 @@ func (r *running) acquire(name string, alert, auto time.Duration) (token int64) 
 }
 
 // within waits at most d for locks that are due.
-func (r *running) within(d time.Duration) []Due { return r.batch(d).Locks }
+func (r *running) within(d time.Duration) []Due { return r.batch(d).Due }
 
 func (r *running) batch(d time.Duration) Batch {
 	ctx, cancel := context.WithTimeout(r.t.Context(), d)
@@ -56,7 +56,7 @@ func (r *running) batch(d time.Duration) Batch {
 
 func TestNewRefusesMissingOptions(t *testing.T) {
 	_, err := New(Options{})
-	require.EqualError(t, err, "lock table: Due, HoldDuration and OrphanGrace are required")
+	require.EqualError(t, err, "lock table: DueIn, HoldDuration and OrphanGrace are required")
 }
 
 func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
@@ -66,9 +66,9 @@ func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
 		got, err := r.Take(ctx, 10)
 		require.NoError(t, err)
 		require.Equal(t, 5*time.Second+grace, time.Since(start), "to the nanosecond")
-		require.Len(t, got.Locks, 1)
-		require.Equal(t, "a", got.Locks[0].Name)
-		require.Zero(t, got.Locks[0].Attempts)
+		require.Len(t, got.Due, 1)
+		require.Equal(t, "a", got.Due[0].Name)
+		require.Zero(t, got.Due[0].Attempts)
 		require.Empty(t, r.within(time.Hour))
 	})
 }
@@ -189,13 +189,13 @@ func TestCancelledTakeLosesNothing(t *testing.T) {
 func TestLeavingTakerPutsBack(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", -time.Hour, -time.Hour)
-		left := &taker{most: 1, got: make(chan Batch, 1)}
+		left := &taker{limit: 1, got: make(chan Batch, 1)}
 		require.NoError(t, r.do(ctx, func(*core) { r.takers = append(r.takers, left) }))
 		synctest.Wait()
 		require.Len(t, left.got, 1)
-		cancelled, cancel := context.WithCancel(ctx)
+		canceled, cancel := context.WithCancel(ctx)
 		cancel()
-		require.ErrorIs(t, r.leave(cancelled, left), context.Canceled)
+		require.ErrorIs(t, r.withdraw(canceled, left), context.Canceled)
 		got := r.within(1)
 		require.Len(t, got, 1)
 		require.Zero(t, got[0].Attempts)
@@ -214,7 +214,7 @@ func TestTakersAreServedInOrder(t *testing.T) {
 		}
 		r.acquire("a", 0, 0)
 		r.acquire("b", 0, time.Second)
-		require.Equal(t, "a", (<-first).Locks[0].Name)
-		require.Equal(t, "b", (<-second).Locks[0].Name)
+		require.Equal(t, "a", (<-first).Due[0].Name)
+		require.Equal(t, "b", (<-second).Due[0].Name)
 	})
 }

@@ -76,7 +76,11 @@ func (s *etcd) del(name string, fields ...string) (events []Event) {
 // collect returns all locks as a listing would.
 func (s *etcd) collect() (locks []lock.Lock) {
 	for name, fields := range s.locks {
-		locks = append(locks, lock.Collect(name, slices.Collect(maps.Values(fields))))
+		var b lock.Builder
+		for _, kv := range fields {
+			b.Add(kv)
+		}
+		locks = append(locks, b.Lock(name))
 	}
 	return locks
 }
@@ -101,7 +105,7 @@ func newWorld(t require.TestingT) *world {
 
 func (w *world) options() Options {
 	return Options{
-		Due: due, Window: time.Minute, Tolerance: 2 * time.Second,
+		DueIn: due, Window: time.Minute, Tolerance: 2 * time.Second,
 		Now: func() time.Time { return present().Add(w.shift) }, OrphanGrace: orphanGrace, HoldDuration: w.hold,
 	}
 }
@@ -157,7 +161,7 @@ func (w *world) state(name string) lock.State {
 }
 
 func (w *world) taken() (names []string) {
-	for _, l := range w.take(1000).Locks {
+	for _, l := range w.take(1000).Due {
 		names = append(names, l.Name)
 	}
 	w.check()
@@ -187,7 +191,7 @@ func (w *world) check() {
 			require.Same(w.t, e, c.ready.entries[e.pos-1], name)
 		case e.pos != 0:
 			inPending++
-			require.NotEqual(w.t, handed, e.phase, name)
+			require.NotEqual(w.t, taken, e.phase, name)
 			require.Same(w.t, e, c.pending.entries[e.pos-1], name)
 		}
 		if e.overduePos != 0 {

@@ -31,7 +31,7 @@ func (o owner) renewing() map[string]string {
 func (w *world) sees(name string) verdict.Observation {
 	e := w.core.locks[name]
 	require.NotNil(w.t, e, name)
-	return w.sight(e, w.now())
+	return w.observation(e, w.now())
 }
 
 func (w *world) requireOffset(name string, want time.Duration) {
@@ -172,32 +172,32 @@ func TestAnchorIsTheLaterOfAllInstants(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.core.options.Lead = time.Second
 		w.acquire("a", time.Minute, time.Minute)
-		require.Equal(t, time.Minute+grace, w.sees("a").Anchor)
+		require.Equal(t, time.Minute+grace, w.sees("a").Earliest)
 		w.shift = time.Hour // the new instant is earlier
 		w.pass(time.Second)
-		require.Equal(t, time.Minute+grace-time.Second, w.sees("a").Anchor)
+		require.Equal(t, time.Minute+grace-time.Second, w.sees("a").Earliest)
 		w.shift = -time.Hour // and now it is later
 		w.pass(0)
-		require.Equal(t, time.Hour+time.Minute+grace-time.Second, w.sees("a").Anchor)
+		require.Equal(t, time.Hour+time.Minute+grace-time.Second, w.sees("a").Earliest)
 		w.shift = 0
 		w.pass(time.Hour + time.Minute + grace - 2*time.Second - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
-		got := w.take(1).Locks
+		got := w.take(1).Due
 		require.Len(t, got, 1)
-		require.Equal(t, time.Second, got[0].Sight.Anchor, "handed out ahead, by the lead")
+		require.Equal(t, time.Second, got[0].Observation.Earliest, "handed out ahead, by the lead")
 		for _, delay := range []time.Duration{time.Minute, 0, UntilModified} {
 			w.postpone("a", w.token("a"), delay)
-			before := w.sees("a").Anchor
+			before := w.sees("a").Earliest
 			w.pass(time.Minute)
-			require.Equal(t, before-time.Minute, w.sees("a").Anchor, "after %s", delay)
+			require.Equal(t, before-time.Minute, w.sees("a").Earliest, "after %s", delay)
 			require.LessOrEqual(t, before, time.Second)
 			w.taken()
 		}
 		w.apply(w.put("a", map[string]string{"purpose": "x"}), true)
-		require.Equal(t, time.Second-3*time.Minute, w.sees("a").Anchor, "the deadline is the same")
+		require.Equal(t, time.Second-3*time.Minute, w.sees("a").Earliest, "the deadline is the same")
 		w.renew("a", time.Second, time.Second)
-		require.Equal(t, time.Second+grace, w.sees("a").Anchor, "of another deadline")
+		require.Equal(t, time.Second+grace, w.sees("a").Earliest, "of another deadline")
 	})
 }
 
@@ -212,9 +212,9 @@ func TestUnparkedLockKeepsItsInstant(t *testing.T) {
 		w.pass(0)
 		w.shift = 0
 		w.pass(0)
-		require.Equal(t, time.Hour, w.sees("a").Anchor)
+		require.Equal(t, time.Hour, w.sees("a").Earliest)
 		w.apply(w.put("a", map[string]string{"purpose": "x"}), true)
-		require.Equal(t, time.Hour, w.sees("a").Anchor)
+		require.Equal(t, time.Hour, w.sees("a").Earliest)
 		require.Empty(t, w.taken())
 		w.pass(time.Hour)
 		require.Equal(t, []string{"a"}, w.taken())
@@ -230,17 +230,17 @@ func TestTakeGivesTheSight(t *testing.T) {
 		f["auto_unlock_at"] = at(0)
 		w.apply(w.put("seen", f), true)
 		w.pass(grace + time.Second)
-		got := w.take(9).Locks
+		got := w.take(9).Due
 		require.Len(t, got, 2)
-		require.Equal(t, verdict.Observation{Age: grace + 2*time.Second, Anchor: -2 * time.Second}, got[0].Sight)
-		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: grace + time.Second, Anchor: -time.Second}, got[1].Sight)
+		require.Equal(t, verdict.Observation{Age: grace + 2*time.Second, Earliest: -2 * time.Second}, got[0].Observation)
+		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: grace + time.Second, Earliest: -time.Second}, got[1].Observation)
 	})
 }
 
 func TestDueIsAskedWithTheSight(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var asked []verdict.Observation
-		w.core.options.Due = func(_ *lock.Lock, s verdict.Observation, now lock.Timestamp) time.Duration {
+		w.core.options.DueIn = func(_ *lock.Lock, s verdict.Observation, now lock.Timestamp) time.Duration {
 			require.Equal(t, lock.TimestampOf(present()), now)
 			asked = append(asked, s)
 			return time.Hour
@@ -360,15 +360,15 @@ func TestCameDueWithoutThoseListedPastTheirDeadline(t *testing.T) {
 		delete(undated, "auto_unlock_at")
 		w.put("undated", undated)
 		w.listing(false)
-		require.Equal(t, Pressure{Dated: 3, Backlog: 1}, w.pressure(w.now()))
+		require.Equal(t, verdict.Pressure{Dated: 3, Backlog: 1}, w.pressure(w.now()))
 		w.pass(orphanGrace - 1)
-		require.Equal(t, Pressure{CameDue: 1, Dated: 3, Backlog: 3}, w.pressure(w.now()))
+		require.Equal(t, verdict.Pressure{CameDue: 1, Dated: 3, Backlog: 3}, w.pressure(w.now()))
 		w.pass(1)
-		require.Equal(t, Pressure{CameDue: 1, Dated: 3, Backlog: 4}, w.pressure(w.now()), "an orphan has no deadline")
+		require.Equal(t, verdict.Pressure{CameDue: 1, Dated: 3, Backlog: 4}, w.pressure(w.now()), "an orphan has no deadline")
 		require.Equal(t, w.pressure(w.now()), w.take(1).Pressure)
 		w.renew("late", 0, time.Second)
 		w.acquire("dead on arrival", 0, -time.Hour)
 		w.pass(time.Second + grace)
-		require.Equal(t, Pressure{CameDue: 3, Dated: 4, Backlog: 5}, w.pressure(w.now()), "of another deadline; of a live event")
+		require.Equal(t, verdict.Pressure{CameDue: 3, Dated: 4, Backlog: 5}, w.pressure(w.now()), "of another deadline; of a live event")
 	})
 }
