@@ -38,7 +38,7 @@ func (c *Cluster) Restart(ctx context.Context, indexes ...int) error {
 }
 
 // Wipe deletes the data of a dead single member: its next start is an empty cluster
-// with another cluster id, and revisions begin anew.
+// with another cluster id, and revisions begin again at 1.
 func (c *Cluster) Wipe() error {
 	m, err := c.deadSingle("wipe")
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Cluster) Save() error {
 	return os.CopyFS(m.saved(), os.DirFS(m.dir))
 }
 
-// Revert puts the copy made by Save back under a dead single member: the same cluster
+// Revert restores the copy made by Save for a dead single member: the same cluster
 // id with an older revision, as a restored volume snapshot has it.
 func (c *Cluster) Revert() error {
 	m, err := c.deadSingle("revert")

@@ -1,4 +1,4 @@
-package localetcd
+package localetcd_test
 
 import (
 	"context"
@@ -8,47 +8,50 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
 func TestRestartKeepsDataAndAddress(t *testing.T) {
-	ctx := testContext(t)
-	c := ForTest(t, Options{})
-	cli := mustClient(t, c)
-	before, err := cli.Put(ctx, "k", "v")
+	t.Parallel()
+	c := etcdtest.Start(t, localetcd.Options{})
+	before, err := c.Client.Put(t.Context(), "k", "v")
 	require.NoError(t, err)
 	endpoints := c.Endpoints()
 
-	watch := cli.Watch(ctx, "k") // an open stream must not make Kill wait
+	watch := c.Client.Watch(t.Context(), "k") // an open stream must not make Kill wait
 	began := time.Now()
 	c.Kill(0)
-	require.Less(t, time.Since(began), 3*time.Second)
+	require.Less(t, time.Since(began), 5*time.Second, "a graceful end waits longer for the stream")
 	_, err = net.Dial("tcp", c.Addr(0))
 	require.Error(t, err, "the port of a dead member must refuse")
 
-	require.NoError(t, c.Restart(ctx))
+	require.NoError(t, c.Restart(t.Context()))
 	require.Equal(t, endpoints, c.Endpoints())
-	after, err := cli.Get(ctx, "k") // the same client reconnects
+	after, err := c.Client.Get(t.Context(), "k") // the same client reconnects
 	require.NoError(t, err)
 	require.Equal(t, "v", string(after.Kvs[0].Value))
 	require.Equal(t, before.Header.ClusterId, after.Header.ClusterId)
-	_, err = cli.Put(ctx, "k", "v2")
+	_, err = c.Client.Put(t.Context(), "k", "v2")
 	require.NoError(t, err)
 	requireEvent(t, watch, "v2")
 }
 
 func TestWipeChangesClusterID(t *testing.T) {
-	ctx := testContext(t)
-	c := ForTest(t, Options{})
-	cli := mustClient(t, c)
-	before, err := cli.Put(ctx, "k", "v")
+	t.Parallel()
+	c := etcdtest.Start(t, localetcd.Options{})
+	before, err := c.Client.Put(t.Context(), "k", "v")
 	require.NoError(t, err)
 
 	require.ErrorContains(t, c.Wipe(), "kill the member first")
 	c.Kill(0)
 	require.NoError(t, c.Wipe())
-	require.NoError(t, c.Restart(ctx))
+	require.NoError(t, c.Restart(t.Context()))
 
-	after, err := cli.Get(ctx, "k")
+	after, err := c.Client.Get(t.Context(), "k")
 	require.NoError(t, err)
 	require.Empty(t, after.Kvs)
 	require.NotEqual(t, before.Header.ClusterId, after.Header.ClusterId)
@@ -56,21 +59,20 @@ func TestWipeChangesClusterID(t *testing.T) {
 }
 
 func TestRevertGoesBackWithTheSameClusterID(t *testing.T) {
-	ctx := testContext(t)
-	c := ForTest(t, Options{})
-	cli := mustClient(t, c)
-	_, err := cli.Put(ctx, "k", "old")
+	t.Parallel()
+	c := etcdtest.Start(t, localetcd.Options{})
+	_, err := c.Client.Put(t.Context(), "k", "old")
 	require.NoError(t, err)
 	c.Kill(0)
 	require.NoError(t, c.Save())
-	require.NoError(t, c.Restart(ctx))
-	newer, err := cli.Put(ctx, "k", "new")
+	require.NoError(t, c.Restart(t.Context()))
+	newer, err := c.Client.Put(t.Context(), "k", "new")
 	require.NoError(t, err)
 	c.Kill(0)
 	require.NoError(t, c.Revert())
-	require.NoError(t, c.Restart(ctx))
+	require.NoError(t, c.Restart(t.Context()))
 
-	after, err := cli.Get(ctx, "k")
+	after, err := c.Client.Get(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, "old", string(after.Kvs[0].Value))
 	require.Equal(t, newer.Header.ClusterId, after.Header.ClusterId)
@@ -78,27 +80,26 @@ func TestRevertGoesBackWithTheSameClusterID(t *testing.T) {
 }
 
 func TestRevertNeedsSave(t *testing.T) {
-	c := ForTest(t, Options{})
+	c := etcdtest.Start(t, localetcd.Options{})
 	c.Kill(0)
 	require.ErrorContains(t, c.Revert(), "nothing saved")
 }
 
 func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
-	ctx := testContext(t)
-	c := ForTest(t, Options{Members: 3})
+	t.Parallel()
+	c := etcdtest.Start(t, localetcd.Options{Members: 3})
 	require.ErrorContains(t, c.Wipe(), "only a single member can")
-	cli := mustClient(t, c)
-	leader := leaderIndex(t, ctx, c, cli)
+	leader := leaderIndex(t, c)
 
 	c.Kill(leader)
-	eventuallyPut(t, cli, "a")
+	eventuallyPut(t, c.Client, "a")
 	c.Kill((leader + 1) % 3)
-	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, err := cli.Put(short, "b", "v")
+	_, err := c.Client.Put(ctx, "b", "v")
 	require.Error(t, err, "one member of three has no quorum")
-	require.NoError(t, c.Restart(ctx))
-	eventuallyPut(t, cli, "c")
+	require.NoError(t, c.Restart(t.Context()))
+	eventuallyPut(t, c.Client, "c")
 }
 
 // requireEvent reads on to the value: a watch without a start revision replays, after a
@@ -115,10 +116,10 @@ func requireEvent(t *testing.T, watch clientv3.WatchChan, value string) {
 	require.FailNow(t, "the watch ended without the event", value)
 }
 
-func leaderIndex(t *testing.T, ctx context.Context, c *Cluster, cli *clientv3.Client) int {
+func leaderIndex(t *testing.T, c *etcdtest.Etcd) int {
 	t.Helper()
 	for i, ep := range c.Endpoints() {
-		st, err := cli.Status(ctx, ep)
+		st, err := c.Client.Status(t.Context(), ep)
 		require.NoError(t, err)
 		if st.Leader == st.Header.MemberId {
 			return i
@@ -130,10 +131,5 @@ func leaderIndex(t *testing.T, ctx context.Context, c *Cluster, cli *clientv3.Cl
 
 func eventuallyPut(t *testing.T, cli *clientv3.Client, key string) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		_, err := cli.Put(ctx, key, "v")
-		return err == nil
-	}, 20*time.Second, 50*time.Millisecond)
+	etcdtest.Eventually(t, func() bool { return shortPut(t, cli, key) == nil })
 }

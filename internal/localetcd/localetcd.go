@@ -1,17 +1,17 @@
 // Package localetcd runs etcd inside the process: one or three real members on the
-// loopback interface, with the faults the demo, the tests and the benchmarks need.
+// loopback interface, and the faults that the tests and the hunt inject.
 //
 // Guaranteed: a member keeps its client address and its peer address for the life of
-// the cluster, through Kill, Wipe and Revert; Close ends every server, client and
-// temporary directory the cluster made.
+// the cluster, through Kill, Wipe and Revert; Close ends every server and client and
+// removes the temporary directory.
 //
-// Not guaranteed: a crash as the kernel makes it. Kill tears connections and listeners
-// down without a word to clients or peers, but what etcd wrote to its files stays
-// written. Ports are chosen free and may in theory be taken by another program while
-// a member is down.
+// Not guaranteed: a crash of the machine. Kill closes connections and listeners
+// without notice to clients or peers, but what etcd wrote to its files stays
+// written. Ports are chosen free and may be taken by another program while a member
+// is down.
 //
-// The package links the etcd server and the testing package: it is never part of the
-// unlocker binary.
+// The package links the etcd server: it is never part of the unlocker binary. What
+// needs the testing package is in internal/etcdtest.
 package localetcd
 
 import (
@@ -21,19 +21,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
 
-// startTimeout bounds ForTest: a loaded machine may need seconds for
-// what takes an idle one 300 ms.
-const startTimeout = time.Minute
-
 // Options describes a cluster. The zero value is one member in a temporary directory
-// with etcd's own defaults.
+// with etcd's own defaults, but for raft's timers: a single member elects itself within
+// 100 ms instead of a second.
 type Options struct {
 	// Members is 1 (or 0) or 3.
 	Members int
@@ -44,23 +40,15 @@ type Options struct {
 	TLS TLS
 	// QuotaBackendBytes is the size at which the NOSPACE alarm is raised; 0 is etcd's 2 GiB.
 	QuotaBackendBytes int64
-	// MaxTxnOps and MaxRequestBytes are etcd's limits; 0 means 128 and 1.5 MiB.
-	MaxTxnOps, MaxRequestBytes uint
+	// MaxTxnOps is how many operations etcd takes in a transaction; 0 means 128.
+	MaxTxnOps uint
 	// AuthTokenTTL is the life of a simple auth token, in whole seconds; 0 is 300 s.
 	AuthTokenTTL time.Duration
 	// AuthToken is etcd's --auth-token; "" is "simple". Its other kind, jwt, has tokens
 	// that end after their time however much they are used.
 	AuthToken string
-	// ProgressInterval is the server's own progress notice for WithProgressNotify
-	// watches; 0 is ten minutes.
-	ProgressInterval time.Duration
-	// Tick and Election are raft's heartbeat and election timeout; 0 is 100 ms and 1 s.
-	// Election must be at least five ticks.
-	Tick, Election time.Duration
 	// UnsafeNoFsync skips fsync: for tests, never for measurements.
 	UnsafeNoFsync bool
-	// Logger gets the servers' log; nil keeps them quiet but for what ends the process.
-	Logger *zap.Logger
 }
 
 // TLS names the server's PEM files.
@@ -103,12 +91,20 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// ForTest starts a cluster without fsync, fails the test when it cannot, and closes the
-// cluster when the test ends.
-func ForTest(t testing.TB, o Options) *Cluster {
+// testingTB is what ForTest needs of a testing.TB.
+type testingTB interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// ForTest is etcdtest.Start for the tests that do not use that package yet: it starts
+// a cluster without fsync, and closes it when the test ends.
+func ForTest(t testingTB, o Options) *Cluster {
 	t.Helper()
 	o.UnsafeNoFsync = true
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := Start(ctx, o)
 	if err != nil {
@@ -181,9 +177,11 @@ func (c *Cluster) Close() error {
 		_ = cli.Close() // a client a test has closed already says "context canceled"
 	}
 	c.clients = nil
+	var ended sync.WaitGroup
 	for _, m := range c.members {
-		m.kill()
+		ended.Go(m.kill) // each waits up to a second for its peers
 	}
+	ended.Wait()
 	if c.tempDir == "" {
 		return nil
 	}

@@ -91,7 +91,7 @@ func (m *member) config() *embed.Config {
 	o := m.opts
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = m.name, m.dir
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(orQuiet(o.Logger))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet())
 	cfg.ListenClientUrls = []url.URL{*m.clientURL()}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: m.peer}}
@@ -107,13 +107,12 @@ func (m *member) config() *embed.Config {
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
 	cfg.BcryptCost = 4 // the lowest: tests of authentication need not burn CPU
 	cfg.QuotaBackendBytes = o.QuotaBackendBytes
-	cfg.WatchProgressNotifyInterval = o.ProgressInterval
 	cfg.AuthToken = cmp.Or(o.AuthToken, cfg.AuthToken)
-	override(&cfg.MaxTxnOps, o.MaxTxnOps)
-	override(&cfg.MaxRequestBytes, o.MaxRequestBytes)
-	override(&cfg.AuthTokenTTL, uint(o.AuthTokenTTL/time.Second))
-	override(&cfg.TickMs, uint(o.Tick/time.Millisecond))
-	override(&cfg.ElectionMs, uint(o.Election/time.Millisecond))
+	cfg.MaxTxnOps = cmp.Or(o.MaxTxnOps, cfg.MaxTxnOps)
+	cfg.AuthTokenTTL = cmp.Or(uint(o.AuthTokenTTL/time.Second), cfg.AuthTokenTTL)
+	if o.Members == 1 {
+		cfg.TickMs, cfg.ElectionMs = 10, 100 // there is nobody to wait for
+	}
 	cfg.ServiceRegister = func(g *grpc.Server) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -130,18 +129,9 @@ func (m *member) initialCluster() string {
 	return strings.Join(parts, ",")
 }
 
-func override(field *uint, value uint) {
-	if value != 0 {
-		*field = value
-	}
-}
-
-// orQuiet drops everything below panic: etcd's Fatal ends the process, which must not
-// happen without a word.
-func orQuiet(lg *zap.Logger) *zap.Logger {
-	if lg != nil {
-		return lg
-	}
+// quiet drops everything below panic: etcd's Fatal ends the process, which must not
+// happen without a message.
+func quiet() *zap.Logger {
 	enc := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
 	return zap.New(zapcore.NewCore(enc, zapcore.Lock(os.Stderr), zapcore.PanicLevel))
 }

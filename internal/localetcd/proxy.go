@@ -17,8 +17,8 @@ type Proxy struct {
 	mu       sync.Mutex
 	listener net.Listener
 	conns    map[net.Conn]struct{}
-	requests *gate
-	replies  *gate
+	requests gate
+	replies  gate
 }
 
 // NewProxy listens on a free loopback port and forwards to target (host:port), which
@@ -28,10 +28,7 @@ func NewProxy(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{
-		target: target, addr: addrs[0], done: make(chan struct{}),
-		conns: map[net.Conn]struct{}{}, requests: newGate(), replies: newGate(),
-	}
+	p := &Proxy{target: target, addr: addrs[0], done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	return p, p.Heal()
 }
 
@@ -39,7 +36,7 @@ func NewProxy(target string) (*Proxy, error) {
 func (p *Proxy) Addr() string { return p.addr }
 
 // Blackhole stops all bytes in both directions while connections stay open and new ones
-// are accepted: a hang. What was under way arrives after Heal.
+// are accepted: a hang. What was in flight arrives after Heal.
 func (p *Proxy) Blackhole() {
 	p.requests.shut()
 	p.replies.shut()
@@ -62,7 +59,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Heal forwards again, listening anew after a Cut.
+// Heal forwards again, and listens again after a Cut.
 func (p *Proxy) Heal() error {
 	p.requests.open()
 	p.replies.open()
@@ -112,13 +109,13 @@ func (p *Proxy) serve(l net.Listener, client net.Conn) {
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { p.pipe(server, client, p.requests) })
-	both.Go(func() { p.pipe(client, server, p.replies) })
+	both.Go(func() { p.pipe(server, client, &p.requests) })
+	both.Go(func() { p.pipe(client, server, &p.replies) })
 	both.Wait()
 }
 
 // pipe copies until either end closes; then both do, but not while the gate is shut: a
-// black hole tells nobody that the other end is gone.
+// black hole does not report that the other end is gone.
 func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
 	defer func() { _ = dst.Close(); _ = src.Close() }()
 	buf := make([]byte, 32<<10)
@@ -151,22 +148,16 @@ func (p *Proxy) forget(c net.Conn) {
 	delete(p.conns, c)
 }
 
-// gate blocks those who pass while it is shut.
+// gate blocks those who pass while it is shut. The zero value is open.
 type gate struct {
 	mu     sync.Mutex
-	opened chan struct{}
-}
-
-func newGate() *gate {
-	g := &gate{opened: make(chan struct{})}
-	close(g.opened)
-	return g
+	opened chan struct{} // nil while the gate is open
 }
 
 func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.isOpen() {
+	if g.opened == nil {
 		g.opened = make(chan struct{})
 	}
 }
@@ -174,17 +165,9 @@ func (g *gate) shut() {
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.isOpen() {
+	if g.opened != nil {
 		close(g.opened)
-	}
-}
-
-func (g *gate) isOpen() bool {
-	select {
-	case <-g.opened:
-		return true
-	default:
-		return false
+		g.opened = nil
 	}
 }
 
@@ -193,6 +176,9 @@ func (g *gate) pass(done <-chan struct{}) bool {
 	g.mu.Lock()
 	opened := g.opened
 	g.mu.Unlock()
+	if opened == nil {
+		return true
+	}
 	select {
 	case <-opened:
 		return true

@@ -1,4 +1,4 @@
-package localetcd
+package localetcd_test
 
 import (
 	"context"
@@ -7,16 +7,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-func proxied(t *testing.T) (*Proxy, *clientv3.Client, *clientv3.Client) {
+// proxied also returns a client whose only way to etcd is the proxy, and which connects
+// at its first call.
+func proxied(t *testing.T) (*etcdtest.Etcd, *localetcd.Proxy, *clientv3.Client) {
 	t.Helper()
-	c := ForTest(t, Options{})
-	p, err := NewProxy(c.Addr(0))
-	require.NoError(t, err)
-	t.Cleanup(p.Close)
-	through := mustClient(t, c, func(cfg *clientv3.Config) { cfg.Endpoints = []string{p.Addr()} })
-	return p, through, mustClient(t, c)
+	c := etcdtest.Start(t, localetcd.Options{})
+	p := c.Proxy(0)
+	return c, p, c.Connect(func(cfg *clientv3.Config) { cfg.Endpoints = []string{p.Addr()} })
 }
 
 func shortPut(t *testing.T, cli *clientv3.Client, key string) error {
@@ -28,10 +30,9 @@ func shortPut(t *testing.T, cli *clientv3.Client, key string) error {
 }
 
 func TestProxyBlackholeHangsAndHeals(t *testing.T) {
-	ctx := testContext(t)
-	p, through, _ := proxied(t)
-	_, err := through.Put(ctx, "a", "v")
-	require.NoError(t, err)
+	t.Parallel()
+	_, p, through := proxied(t)
+	eventuallyPut(t, through, "a")
 
 	p.Blackhole()
 	require.ErrorIs(t, shortPut(t, through, "b"), context.DeadlineExceeded)
@@ -40,7 +41,8 @@ func TestProxyBlackholeHangsAndHeals(t *testing.T) {
 }
 
 func TestProxyBlackholeAcceptsNewConnections(t *testing.T) {
-	p, through, _ := proxied(t) // the client connects at its first call
+	t.Parallel()
+	_, p, through := proxied(t)
 	p.Blackhole()
 	require.ErrorIs(t, shortPut(t, through, "a"), context.DeadlineExceeded)
 	require.NoError(t, p.Heal())
@@ -48,24 +50,22 @@ func TestProxyBlackholeAcceptsNewConnections(t *testing.T) {
 }
 
 func TestProxyHoldRepliesLetsTheWriteHappen(t *testing.T) {
-	ctx := testContext(t)
-	p, through, direct := proxied(t)
-	_, err := through.Put(ctx, "a", "v")
-	require.NoError(t, err)
+	t.Parallel()
+	c, p, through := proxied(t)
+	eventuallyPut(t, through, "a")
 
 	p.HoldReplies()
 	require.ErrorIs(t, shortPut(t, through, "b"), context.DeadlineExceeded)
-	require.Eventually(t, func() bool {
-		r, err := direct.Get(ctx, "b")
+	etcdtest.Eventually(t, func() bool {
+		r, err := c.Client.Get(t.Context(), "b")
 		return err == nil && r.Count == 1
-	}, 5*time.Second, 20*time.Millisecond)
+	})
 }
 
 func TestProxyCutRefusesAndHeals(t *testing.T) {
-	ctx := testContext(t)
-	p, through, _ := proxied(t)
-	_, err := through.Put(ctx, "a", "v")
-	require.NoError(t, err)
+	t.Parallel()
+	_, p, through := proxied(t)
+	eventuallyPut(t, through, "a")
 
 	p.Cut()
 	require.Error(t, shortPut(t, through, "b"))
@@ -75,11 +75,9 @@ func TestProxyCutRefusesAndHeals(t *testing.T) {
 }
 
 func TestProxyCloseEndsAnOpenHang(t *testing.T) {
-	c := ForTest(t, Options{})
-	p, err := NewProxy(c.Addr(0))
-	require.NoError(t, err)
-	cli := mustClient(t, c, func(cfg *clientv3.Config) { cfg.Endpoints = []string{p.Addr()} })
+	t.Parallel()
+	_, p, through := proxied(t)
 	p.Blackhole()
-	require.Error(t, shortPut(t, cli, "a"))
-	p.Close() // goleak fails the package when a goroutine stays
+	require.Error(t, shortPut(t, through, "a"))
+	// The clean-up closes it; goleak fails the package when a goroutine stays.
 }
