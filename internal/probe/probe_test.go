@@ -1,8 +1,7 @@
-package scan
+package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -11,15 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 var epoch = time.Now()
 
 func after(s float64) time.Time { return epoch.Add(time.Duration(s * float64(time.Second))) }
 
-func TestCreditOfOutages(t *testing.T) {
+func TestAllowanceForOutages(t *testing.T) {
+	t.Parallel()
 	var none outages
 	require.Zero(t, none.since(epoch))
 	var o outages
@@ -40,6 +44,7 @@ func TestCreditOfOutages(t *testing.T) {
 
 // Merging may give a lock too much, but never too little.
 func TestOutagesBeyondTheBoundOnlyDelay(t *testing.T) {
+	t.Parallel()
 	var o outages
 	exact := func(seen time.Time) (sum time.Duration) {
 		for i := range 3 * maxOutages {
@@ -69,6 +74,7 @@ type heard struct {
 }
 
 func TestOutageIsFromGoodToGood(t *testing.T) {
+	t.Parallel()
 	nospace := []string{"NOSPACE"}
 	for name, c := range map[string]struct {
 		probes []heard
@@ -88,7 +94,7 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 		"alarm from the start":          {[]heard{{0, 0, nospace}, {1, 1, nil}}, [][2]float64{{1, 1}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Probe{ProbeOptions: ProbeOptions{Patience: 2 * time.Second}, since: epoch}
+			p := &Probe{Options: Options{Patience: 2 * time.Second}, since: epoch}
 			for _, h := range c.probes {
 				p.answered(after(h.start), after(h.end), h.alarms)
 				require.Equal(t, h.alarms, p.Status().Alarms)
@@ -104,118 +110,119 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 	}
 }
 
-func TestNewProbeRefuses(t *testing.T) {
-	c := client(t, "127.0.0.1:1")
-	for _, o := range []ProbeOptions{
-		{}, {Interval: 1, Timeout: 1, Patience: 2}, {Client: c, Timeout: 1, Patience: 2}, {Client: c, Interval: 1, Patience: 2},
-		{Client: c, Interval: 2, Timeout: 1, Patience: 3},
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	c := unreachable(t)
+	for _, o := range []Options{
+		{}, {Interval: 1, Timeout: 1, Patience: 2}, {Etcd: c, Timeout: 1, Patience: 2}, {Etcd: c, Interval: 1, Patience: 2}, {Etcd: c, Interval: 2, Timeout: 1},
 	} {
-		_, err := NewProbe(o)
-		require.EqualError(t, err, "probe: Client, Interval, Timeout and Patience are required, Patience twice the Interval")
+		_, err := New(o)
+		require.EqualError(t, err, "probe: Etcd, Interval, Timeout and Patience are required")
 	}
+}
+
+// unreachable returns a client that no server answers.
+func unreachable(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
 }
 
 // probing runs a probe until the test ends.
 func probing(t *testing.T, c *clientv3.Client) *Probe {
 	t.Helper()
-	p, err := NewProbe(ProbeOptions{Client: c, Interval: 50 * time.Millisecond, Timeout: 250 * time.Millisecond, Patience: 400 * time.Millisecond})
+	p, err := New(Options{Etcd: c, Interval: 50 * time.Millisecond, Timeout: 250 * time.Millisecond, Patience: 400 * time.Millisecond})
 	require.NoError(t, err)
-	background(t, p.Run)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
 	return p
-}
-
-func eventually(t *testing.T, f func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, f, long, soon, what)
 }
 
 // fine waits for a good probe that began after now.
 func fine(t *testing.T, p *Probe) {
 	t.Helper()
 	now := time.Now()
-	eventually(t, func() bool { return p.Status().Good.After(now) }, "a good probe")
+	etcdtest.Eventually(t, func() bool { return p.Status().Good.After(now) }, "a good probe")
 }
 
 func TestProbeIsOverdueBeforeTheFirstAnswer(t *testing.T) {
-	p := probing(t, client(t, "127.0.0.1:1"))
+	t.Parallel()
+	p := probing(t, unreachable(t))
 	require.True(t, p.Overdue())
-	eventually(t, func() bool { return p.Status().Err != nil }, "a failure")
+	etcdtest.Eventually(t, func() bool { return p.Status().Err != nil }, "a failure")
 	require.True(t, p.Overdue())
 	s := p.Status()
 	require.False(t, s.OK)
 	require.Zero(t, s.Good)
-	require.Zero(t, p.Credit(epoch))
+	require.Zero(t, p.Allowance(epoch))
 }
 
 func TestEtcdKilledAndRestartedIsAnOutage(t *testing.T) {
-	cluster := single(t)
-	p := probing(t, client(t, cluster.Addr(0)))
+	t.Parallel()
+	cluster := etcdtest.Start(t, localetcd.Options{})
+	p := probing(t, cluster.Client)
 	fine(t, p)
 	require.False(t, p.Overdue())
-	require.Zero(t, p.Credit(epoch), "from the first probe on all was well")
+	require.Zero(t, p.Allowance(epoch), "from the first probe on all was well")
 	seen := time.Now()
 	fine(t, p)
 	killed := time.Now()
 	cluster.Kill(0)
 	dead := time.Now()
-	eventually(t, func() bool { return p.Overdue() && p.Status().Err != nil }, "overdue")
+	etcdtest.Eventually(t, func() bool { return p.Overdue() && p.Status().Err != nil }, "overdue")
 	require.False(t, p.Status().OK)
-	eventually(t, func() bool { return time.Since(killed) > 1500*time.Millisecond }, "a while")
+	etcdtest.Eventually(t, func() bool { return time.Since(killed) > 1500*time.Millisecond }, "a while")
 	restart := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), long)
+	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Soon)
 	defer cancel()
 	require.NoError(t, cluster.Restart(ctx))
 	fine(t, p)
 	back := time.Now()
 	require.False(t, p.Overdue())
 	require.NoError(t, p.Status().Err)
-	credit := p.Credit(seen)
-	require.GreaterOrEqual(t, credit, restart.Sub(dead))
-	require.LessOrEqual(t, credit, back.Sub(killed)+p.Patience)
-	require.Equal(t, credit, p.Credit(epoch), "for all that were seen before")
-	require.Zero(t, p.Credit(back), "and for none after it")
-	require.InDelta(t, credit.Seconds(), (p.Credit(dead) + dead.Sub(killed)).Seconds(), p.Patience.Seconds())
+	allowance := p.Allowance(seen)
+	require.GreaterOrEqual(t, allowance, restart.Sub(dead))
+	require.LessOrEqual(t, allowance, back.Sub(killed)+p.Patience)
+	require.Equal(t, allowance, p.Allowance(epoch), "for all that were seen before")
+	require.Zero(t, p.Allowance(back), "and for none after it")
+	require.InDelta(t, allowance.Seconds(), (p.Allowance(dead) + dead.Sub(killed)).Seconds(), p.Patience.Seconds())
 }
 
 func TestNoSpaceIsAnOutageUntilDisarmed(t *testing.T) {
-	cluster := localetcd.ForTest(t, localetcd.Options{QuotaBackendBytes: 1 << 20})
-	c := client(t, cluster.Addr(0))
-	p := probing(t, c)
+	t.Parallel()
+	etcd := etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
+	p := probing(t, etcd.Client)
 	fine(t, p)
 	seen := time.Now()
 	fine(t, p)
-	full := func(ctx context.Context) bool {
-		_, err := c.Put(ctx, "/elsewhere", string(make([]byte, 64<<10)))
-		return errors.Is(err, rpctypes.ErrNoSpace)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), long)
-	defer cancel()
-	eventually(t, func() bool { return full(ctx) }, "no space")
+	free := etcd.Fill()
 	raised := time.Now()
-	eventually(t, func() bool { return slices.Equal(p.Status().Alarms, []string{"NOSPACE"}) }, "the alarm")
-	s := p.Status()
-	require.True(t, s.OK, "etcd answers")
-	eventually(t, func() bool { return p.Overdue() }, "overdue, for owners cannot renew")
-	eventually(t, func() bool { return time.Since(raised) > time.Second }, "a while")
-	require.Zero(t, p.Credit(seen), "not over yet")
+	etcdtest.Eventually(t, func() bool { return slices.Equal(p.Status().Alarms, []string{"NOSPACE"}) }, "the alarm")
+	require.True(t, p.Status().OK, "etcd answers")
+	etcdtest.Eventually(t, func() bool { return p.Overdue() }, "overdue, for holders cannot renew")
+	etcdtest.Eventually(t, func() bool { return time.Since(raised) > time.Second }, "a while")
+	require.Zero(t, p.Allowance(seen), "not over yet")
 	disarm := time.Now()
-	_, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{})
-	require.NoError(t, err)
+	free()
 	fine(t, p)
 	require.Empty(t, p.Status().Alarms)
 	require.False(t, p.Overdue())
-	require.GreaterOrEqual(t, p.Credit(seen), disarm.Sub(raised))
-	require.LessOrEqual(t, p.Credit(seen), time.Since(seen))
-	require.Zero(t, p.Credit(time.Now()))
+	require.GreaterOrEqual(t, p.Allowance(seen), disarm.Sub(raised))
+	require.LessOrEqual(t, p.Allowance(seen), time.Since(seen))
+	require.Zero(t, p.Allowance(time.Now()))
 }
 
 // The probe's user needs no role.
 func TestProbeNeedsNoPermission(t *testing.T) {
-	w := guarded(t, localetcd.Options{})
-	_, err := w.direct.UserAdd(w.ctx(), "nobody", "pw")
-	require.NoError(t, err)
-	c := client(t, w.cluster.Addr(0), as("nobody"))
-	_, err = c.Get(w.ctx(), layout.Prefix())
+	t.Parallel()
+	etcd := etcdtest.Start(t, localetcd.Options{})
+	etcd.Guard("nobody", "pw")
+	c := etcd.Connect(func(c *clientv3.Config) { c.Username, c.Password = "nobody", "pw" })
+	_, err := c.Get(t.Context(), etcd.Prefix)
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	p := probing(t, c)
 	fine(t, p)
@@ -224,15 +231,16 @@ func TestProbeNeedsNoPermission(t *testing.T) {
 }
 
 func TestProbeOfALostQuorumIsOverdue(t *testing.T) {
-	cluster := localetcd.ForTest(t, localetcd.Options{Members: 3})
-	p := probing(t, client(t, cluster.Addr(0)))
+	t.Parallel()
+	cluster := etcdtest.Start(t, localetcd.Options{Members: 3})
+	p := probing(t, cluster.Client)
 	fine(t, p)
 	cluster.Kill(1)
 	cluster.Kill(2)
-	eventually(t, p.Overdue, "no renewal can pass")
-	ctx, cancel := context.WithTimeout(t.Context(), long)
+	etcdtest.Eventually(t, p.Overdue, "no renewal can pass")
+	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Soon)
 	defer cancel()
 	require.NoError(t, cluster.Restart(ctx))
 	fine(t, p)
-	require.NotZero(t, p.Credit(epoch), fmt.Sprint(p.outages))
+	require.NotZero(t, p.Allowance(epoch), fmt.Sprint(p.outages))
 }

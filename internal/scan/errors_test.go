@@ -19,6 +19,7 @@ func cancelled(err error) error {
 }
 
 func TestClassify(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		err  error
 		want Reason

@@ -7,18 +7,20 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestEtcdKilledAndRestarted(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil)
 	w.connected()
 	w.acquire("a", "b")
 	w.inLine()
-	w.cluster.Kill(0)
+	w.etcd.Kill(0)
 	w.eventually(func() bool { return !w.Status().Connected }, "lost")
 	require.Len(t, w.known(), 2, "what is known stays")
-	require.NoError(t, w.cluster.Restart(w.ctx()))
+	require.NoError(t, w.etcd.Restart(w.ctx()))
 	w.connected()
 	w.acquire("c")
 	w.inLine()
@@ -29,6 +31,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 }
 
 func TestStartedWhileEtcdIsAbsent(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
 	cluster.Kill(0)
 	w := start(t, cluster, nil)
@@ -42,8 +45,9 @@ func TestStartedWhileEtcdIsAbsent(t *testing.T) {
 }
 
 func TestCompactedWhileDisconnected(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
-	p := proxy(t, cluster.Addr(0))
+	p := cluster.Proxy(0)
 	w := start(t, cluster, p)
 	w.connected()
 	w.acquire("a", "b")
@@ -51,9 +55,9 @@ func TestCompactedWhileDisconnected(t *testing.T) {
 	p.Cut()
 	w.release("a")
 	w.acquire("c")
-	resp, err := w.direct.Put(w.ctx(), "/elsewhere", "v")
+	resp, err := w.etcd.Client.Put(w.ctx(), "/elsewhere", "v")
 	require.NoError(t, err)
-	_, err = w.direct.Compact(w.ctx(), resp.Header.Revision)
+	_, err = w.etcd.Client.Compact(w.ctx(), resp.Header.Revision)
 	require.NoError(t, err)
 	require.NoError(t, p.Heal())
 	w.inLine()
@@ -67,17 +71,16 @@ func TestCompactedWhileDisconnected(t *testing.T) {
 // A watch from a revision that is gone is what a client that reconnects by
 // itself within the freshness asks for.
 func TestWatchFromACompactedRevision(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
-	w.Scanner = newScanner(t, w.direct)
+	t.Parallel()
+	w := idle(t)
 	rev, err := w.head(w.ctx())
 	require.NoError(t, err)
 	w.acquire("a", "b")
-	_, err = w.direct.Compact(w.ctx(), rev+2)
+	_, err = w.etcd.Client.Compact(w.ctx(), rev+2)
 	require.NoError(t, err)
 	err = w.watch(w.ctx(), rev)
 	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
-	l := lister{kv: w.direct.KV, layout: layout, patience: patience}
+	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: timeout}
 	_, err = l.run(w.ctx(), rev)
 	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
 	pause, err := w.recover(w.ctx(), err, time.Second)
@@ -86,8 +89,9 @@ func TestWatchFromACompactedRevision(t *testing.T) {
 }
 
 func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
-	p := proxy(t, cluster.Addr(0))
+	p := cluster.Proxy(0)
 	w := start(t, cluster, p)
 	w.connected()
 	w.acquire("a")
@@ -95,7 +99,7 @@ func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
 	began := time.Now()
 	p.Blackhole()
 	w.restarted(ReasonStalled)
-	require.Less(t, time.Since(began), 2*freshness)
+	require.Less(t, time.Since(began), 10*freshness, "not by the keepalive of the connection")
 	require.False(t, w.Status().Connected)
 	w.acquire("b")
 	require.NoError(t, p.Heal())
@@ -106,21 +110,23 @@ func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
 // The server may also hang before it has confirmed the watch: the client's
 // Watch waits for that without end.
 func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
-	p := proxy(t, cluster.Addr(0))
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	p := cluster.Proxy(0)
+	w := &world{t: t, etcd: cluster}
 	w.Scanner = newScanner(t, client(t, p.Addr()))
 	rev, err := w.head(w.ctx())
 	require.NoError(t, err)
 	p.HoldReplies()
 	began := time.Now()
 	require.ErrorIs(t, w.watch(w.ctx(), rev), errStalled)
-	require.Less(t, time.Since(began), 2*freshness)
+	require.Less(t, time.Since(began), 10*freshness)
 	require.NoError(t, p.Heal())
 }
 
 func TestNoLeader(t *testing.T) {
-	cluster := localetcd.ForTest(t, localetcd.Options{Members: 3})
+	t.Parallel()
+	cluster := etcdtest.Start(t, localetcd.Options{Members: 3})
 	w := start(t, cluster, nil)
 	w.connected()
 	w.acquire("a")
@@ -138,40 +144,42 @@ func TestNoLeader(t *testing.T) {
 	w.inLine()
 }
 
-func TestAnotherClusterIsForgottenAndListedAnew(t *testing.T) {
+func TestAnotherClusterIsForgottenAndRelisted(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil)
 	w.connected()
 	w.acquire("old", "old2")
 	w.inLine()
-	w.cluster.Kill(0)
-	require.NoError(t, w.cluster.Wipe())
-	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.etcd.Kill(0)
+	require.NoError(t, w.etcd.Wipe())
+	require.NoError(t, w.etcd.Restart(w.ctx()))
 	w.acquire("new")
 	w.restarted(ReasonRegressed)
 	w.connected()
 	w.inLine()
 	require.Contains(t, w.known(), "new")
 	require.Equal(t, 1, w.Status().History)
-	resp, err := w.direct.Get(w.ctx(), "k")
+	resp, err := w.etcd.Client.Get(w.ctx(), "k")
 	require.NoError(t, err)
 	require.Equal(t, resp.Header.Revision, w.Status().Revision)
 	require.Zero(t, w.stats().Released, "nobody released them")
 }
 
-func TestRevertedClusterIsForgottenAndListedAnew(t *testing.T) {
+func TestRevertedClusterIsForgottenAndRelisted(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil)
 	w.connected()
 	w.acquire("kept")
 	w.inLine()
-	w.cluster.Kill(0)
-	require.NoError(t, w.cluster.Save())
-	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.etcd.Kill(0)
+	require.NoError(t, w.etcd.Save())
+	require.NoError(t, w.etcd.Restart(w.ctx()))
 	w.connected()
 	w.acquire("a", "b", "c")
 	w.inLine()
-	w.cluster.Kill(0)
-	require.NoError(t, w.cluster.Revert())
-	require.NoError(t, w.cluster.Restart(w.ctx()))
+	w.etcd.Kill(0)
+	require.NoError(t, w.etcd.Revert())
+	require.NoError(t, w.etcd.Restart(w.ctx()))
 	w.restarted(ReasonRegressed)
 	w.connected()
 	w.inLine()
@@ -179,6 +187,7 @@ func TestRevertedClusterIsForgottenAndListedAnew(t *testing.T) {
 }
 
 func TestIdleClusterStaysConnected(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil, func(o *Options) { o.Freshness = 300 * time.Millisecond })
 	w.connected()
 	began := time.Now()
@@ -191,7 +200,8 @@ func TestIdleClusterStaysConnected(t *testing.T) {
 	}
 }
 
-func TestEndedWatchBeginsAnew(t *testing.T) {
+func TestEndedWatchRelists(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
 	s := newScanner(t, client(t, cluster.Addr(0)))
 	ended := make(chan clientv3.WatchResponse)
@@ -200,40 +210,42 @@ func TestEndedWatchBeginsAnew(t *testing.T) {
 	require.ErrorIs(t, w.follow(t.Context(), ended, func() {}), errEnded)
 }
 
-func TestCancelledWatchTellsWhy(t *testing.T) {
+func TestCanceledWatchSaysWhy(t *testing.T) {
+	t.Parallel()
 	s := newScanner(t, client(t, "127.0.0.1:1"))
 	w := &watching{Scanner: s}
-	cancelled := make(chan clientv3.WatchResponse, 1)
-	cancelled <- clientv3.WatchResponse{Canceled: true, CompactRevision: 7}
-	err := w.follow(t.Context(), cancelled, func() {})
+	canceled := make(chan clientv3.WatchResponse, 1)
+	canceled <- clientv3.WatchResponse{Canceled: true, CompactRevision: 7}
+	err := w.follow(t.Context(), canceled, func() {})
 	require.Equal(t, ReasonCompacted, classify(err))
 }
 
 func TestRunEndsWithinASecond(t *testing.T) {
+	t.Parallel()
 	t.Run("connected", func(t *testing.T) {
 		cluster := single(t)
 		s := newScanner(t, client(t, cluster.Addr(0)))
 		stop := background(t, s.Run)
-		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		etcdtest.Eventually(t, func() bool { return s.Status().Connected })
 		require.NoError(t, stop())
 	})
 	t.Run("black hole", func(t *testing.T) {
 		cluster := single(t)
-		p := proxy(t, cluster.Addr(0))
+		p := cluster.Proxy(0)
 		s := newScanner(t, client(t, p.Addr()))
 		stop := background(t, s.Run)
-		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		etcdtest.Eventually(t, func() bool { return s.Status().Connected })
 		p.Blackhole()
 		require.NoError(t, stop())
 	})
 	t.Run("black hole, stalled", func(t *testing.T) {
 		cluster := single(t)
-		p := proxy(t, cluster.Addr(0))
+		p := cluster.Proxy(0)
 		s := newScanner(t, client(t, p.Addr()))
 		stop := background(t, s.Run)
-		require.Eventually(t, func() bool { return s.Status().Connected }, long, soon)
+		etcdtest.Eventually(t, func() bool { return s.Status().Connected })
 		p.Blackhole()
-		require.Eventually(t, func() bool { return !s.Status().Connected }, long, soon)
+		etcdtest.Eventually(t, func() bool { return !s.Status().Connected })
 		require.NoError(t, stop())
 	})
 	t.Run("absent", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
@@ -24,9 +25,9 @@ func listAll(ctx context.Context, kv clientv3.KV, timeout time.Duration) (locks 
 }
 
 func TestListGivesAllLocksAtOneRevision(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
-	none, parts, revision, err := listAll(t.Context(), w.direct.KV, long)
+	t.Parallel()
+	w := idle(t)
+	none, parts, revision, err := listAll(t.Context(), w.etcd.Client.KV, etcdtest.Soon)
 	require.NoError(t, err)
 	require.Empty(t, none)
 	require.Zero(t, parts)
@@ -36,11 +37,11 @@ func TestListGivesAllLocksAtOneRevision(t *testing.T) {
 		w.acquire(fmt.Sprintf("many/%04d", i))
 	}
 	w.acquire("a", "a/b")
-	resp, err := w.direct.Put(t.Context(), "/other", "x")
+	resp, err := w.etcd.Client.Put(t.Context(), "/other", "x")
 	require.NoError(t, err)
-	for name, kv := range map[string]clientv3.KV{"stream": w.direct.KV, "pages": &oldKV{KV: w.direct.KV}} {
+	for name, kv := range map[string]clientv3.KV{"stream": w.etcd.Client.KV, "pages": &oldKV{KV: w.etcd.Client.KV}} {
 		t.Run(name, func(t *testing.T) {
-			locks, parts, revision, err := listAll(t.Context(), kv, long)
+			locks, parts, revision, err := listAll(t.Context(), kv, etcdtest.Soon)
 			require.NoError(t, err)
 			require.Len(t, locks, batchLocks+90)
 			require.Equal(t, 2, parts)
@@ -51,13 +52,13 @@ func TestListGivesAllLocksAtOneRevision(t *testing.T) {
 
 // What is written while the listing goes on is not in it.
 func TestListDoesNotMixRevisions(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	t.Parallel()
+	w := idle(t)
 	for i := range 40 {
 		w.acquire(fmt.Sprintf("many/%04d", i))
 	}
-	kv := &oldKV{KV: w.direct.KV}
-	locks, _, revision, err := listAll(t.Context(), &meddler{KV: kv, meddle: func() { w.acquire("zz"); w.release("many/0039") }}, long)
+	kv := &oldKV{KV: w.etcd.Client.KV}
+	locks, _, revision, err := listAll(t.Context(), &meddler{KV: kv, meddle: func() { w.acquire("zz"); w.release("many/0039") }}, etcdtest.Soon)
 	require.NoError(t, err)
 	require.Greater(t, len(kv.limits), 2, "page by page")
 	require.Len(t, locks, 40)
@@ -80,8 +81,9 @@ func (m *meddler) Get(ctx context.Context, key string, opts ...clientv3.OpOption
 }
 
 func TestListEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
-	p := proxy(t, cluster.Addr(0))
+	p := cluster.Proxy(0)
 	c := client(t, p.Addr())
 	_, err := c.Get(t.Context(), "k")
 	require.NoError(t, err)
@@ -89,20 +91,20 @@ func TestListEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	began := time.Now()
-	_, _, _, err = listAll(ctx, c.KV, long)
+	_, _, _, err = listAll(ctx, c.KV, etcdtest.Soon)
 	require.Error(t, err)
 	require.Error(t, ctx.Err())
 	_, _, _, err = listAll(t.Context(), c.KV, 200*time.Millisecond)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), long/2)
+	require.Less(t, time.Since(began), etcdtest.Soon/2)
 	require.NoError(t, p.Heal())
 }
 
 func TestListEndsWhereItsPartsAreNotWanted(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	t.Parallel()
+	w := idle(t)
 	w.acquire("a")
 	enough := errors.New("enough")
-	_, err := List(t.Context(), w.direct.KV, layout, long, func([]lock.Lock) error { return enough })
+	_, err := List(t.Context(), w.etcd.Client.KV, layout, etcdtest.Soon, func([]lock.Lock) error { return enough })
 	require.ErrorIs(t, err, enough)
 }

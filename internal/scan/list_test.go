@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
@@ -38,7 +39,7 @@ func (o *oldKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 // listed lists by kv.
 func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []lock.Lock, keys int) {
 	t.Helper()
-	l := lister{kv: kv, layout: layout, patience: long, emit: func(batch []lock.Lock) error {
+	l := lister{kv: kv, layout: layout, timeout: etcdtest.Soon, emit: func(batch []lock.Lock) error {
 		locks = append(locks, batch...)
 		return nil
 	}}
@@ -49,25 +50,25 @@ func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []lock.Lock, keys in
 }
 
 func TestStreamAndPagesGiveTheSameLocks(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	t.Parallel()
+	w := idle(t)
 	for i := range 600 {
 		w.acquire(fmt.Sprintf("many/%d", i))
 	}
 	w.acquire("a", "a/b", "a/b/c", "a-x", "a/z", "ключ")
 	for _, key := range []string{"", "x", "/uuid", "a//uuid", "a/", "\xff/uuid", "zz/unknown"} {
-		_, err := w.direct.Put(t.Context(), "/mutexes/"+key, "v")
+		_, err := w.etcd.Client.Put(t.Context(), "/mutexes/"+key, "v")
 		require.NoError(t, err)
 	}
-	resp, err := w.direct.Put(t.Context(), layout.Key("ключ", "backtrace"), strings.Repeat("x", 1<<20))
+	resp, err := w.etcd.Client.Put(t.Context(), layout.Key("ключ", "backtrace"), strings.Repeat("x", 1<<20))
 	require.NoError(t, err)
 	rev := resp.Header.Revision
 	w.acquire("later") // not to be seen
 
-	stream, n := listed(t, w.direct.KV, rev)
-	old := &oldKV{KV: w.direct.KV}
+	stream, n := listed(t, w.etcd.Client.KV, rev)
+	old := &oldKV{KV: w.etcd.Client.KV}
 	pages, m := listed(t, old, rev)
-	require.Equal(t, 606*5+7+1, n)
+	require.Equal(t, 606*6+7+1, n)
 	require.Equal(t, n, m)
 	require.Len(t, stream, 606+7)
 	require.Equal(t, stream, pages)
@@ -76,6 +77,7 @@ func TestStreamAndPagesGiveTheSameLocks(t *testing.T) {
 }
 
 func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
+	t.Parallel()
 	page := func(n, size int) []*mvccpb.KeyValue {
 		kv := &mvccpb.KeyValue{Value: make([]byte, size)}
 		return slices.Repeat([]*mvccpb.KeyValue{kv}, n)
@@ -89,6 +91,7 @@ func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
 
 // TestLockOfEveryKeyMixture compares the lister with grouping by Split.
 func TestLockOfEveryKeyMixture(t *testing.T) {
+	t.Parallel()
 	segment := rapid.SampledFrom([]string{"", "a", "b", "a-", "a0", "uuid", "hostname", "x", "\xff"})
 	rapid.Check(t, func(t *rapid.T) {
 		keys := make(map[string]*mvccpb.KeyValue)
@@ -129,32 +132,32 @@ func TestLockOfEveryKeyMixture(t *testing.T) {
 }
 
 func TestStalledStreamEndsByPatience(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	t.Parallel()
+	w := idle(t)
 	w.acquire("a")
-	p := proxy(t, cluster.Addr(0))
+	p := w.etcd.Proxy(0)
 	c := client(t, p.Addr())
 	_, err := c.Get(t.Context(), "k")
 	require.NoError(t, err)
 	p.Blackhole()
 	for name, kv := range map[string]clientv3.KV{"stream": c.KV, "pages": &oldKV{KV: c.KV}} {
 		began := time.Now()
-		l := lister{kv: kv, layout: layout, patience: 200 * time.Millisecond}
+		l := lister{kv: kv, layout: layout, timeout: 200 * time.Millisecond}
 		_, err := l.run(t.Context(), 0)
 		require.Equal(t, ReasonTimeout, classify(err), name)
-		require.Less(t, time.Since(began), 2*time.Second, name)
+		require.Less(t, time.Since(began), 10*time.Second, name)
 	}
 	require.NoError(t, p.Heal())
 }
 
 func TestFailingTableEndsTheListing(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
+	t.Parallel()
+	w := idle(t)
 	for i := range batchLocks + 1 {
 		w.acquire(fmt.Sprint(i))
 	}
 	full := fmt.Errorf("no more")
-	l := lister{kv: w.direct.KV, layout: layout, patience: long, emit: func([]lock.Lock) error { return full }}
+	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func([]lock.Lock) error { return full }}
 	_, err := l.run(t.Context(), 0)
 	require.ErrorIs(t, err, full)
 }

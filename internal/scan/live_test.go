@@ -27,6 +27,7 @@ func taking(rev int64, host string) clientv3.WatchResponse {
 
 // Events that waited for the watch say nothing about their owners' clocks.
 func TestEventsAreLiveAfterTheFirstProgressNotice(t *testing.T) {
+	t.Parallel()
 	s := newScanner(t, client(t, "127.0.0.1:1"))
 	w := &watching{Scanner: s}
 	responses := make(chan clientv3.WatchResponse, 5)
@@ -45,6 +46,7 @@ func TestEventsAreLiveAfterTheFirstProgressNotice(t *testing.T) {
 }
 
 func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil)
 	w.connected() // which a progress notice has shown, as nothing was written
 	w.acquire("a")
@@ -55,6 +57,7 @@ func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
 }
 
 func TestStatusTellsWhenListedAndOfWhichHistory(t *testing.T) {
+	t.Parallel()
 	s := newView()
 	require.Zero(t, s.Listed)
 	s.listed(5)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
@@ -16,6 +17,7 @@ import (
 func often(o *Options) { o.Resync = 30 * time.Millisecond }
 
 func TestResyncRepairsDriftAndCountsIt(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil, often)
 	w.connected()
 	w.acquire("a", "b")
@@ -36,6 +38,7 @@ func TestResyncRepairsDriftAndCountsIt(t *testing.T) {
 
 // TestResyncFindsNoDriftUnderWrites has owners at work during many resyncs.
 func TestResyncFindsNoDriftUnderWrites(t *testing.T) {
+	t.Parallel()
 	w := start(t, single(t), nil, often)
 	w.connected()
 	listings, last := 0, w.Status().Resynced
@@ -75,11 +78,11 @@ func TestResyncFindsNoDriftUnderWrites(t *testing.T) {
 func (w *world) owner(name string) {
 	from, end := layout.Range(name)
 	for _, ops := range [][]clientv3.Op{
-		fieldsOf(name),
+		w.fieldsOf(name),
 		{clientv3.OpPut(layout.Key(name, "auto_unlock_at"), lock.TimestampOf(time.Now().Add(time.Hour)).String())},
 		{clientv3.OpDelete(from, clientv3.WithRange(end))},
 	} {
-		if _, err := w.direct.Txn(w.t.Context()).Then(ops...).Commit(); err != nil {
+		if _, err := w.etcd.Client.Txn(w.t.Context()).Then(ops...).Commit(); err != nil {
 			w.t.Error(err)
 		}
 	}
@@ -88,12 +91,11 @@ func (w *world) owner(name string) {
 // The table is told the revision of a resync while no event can slip in: one
 // behind it that removes a lock must not be undone by the listing.
 func TestResyncBeginsWhereTheTableIs(t *testing.T) {
-	cluster := single(t)
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
-	w.Scanner = newScanner(t, w.direct)
+	t.Parallel()
+	w := idle(t)
 	watch := &watching{Scanner: w.Scanner}
 	watch.seen.Store(7)
-	watch.handing.Lock() // events are on their way to the table
+	watch.applying.Lock() // events are on their way to the table
 	began := make(chan int64)
 	go func() {
 		rev, err := watch.begin(w.ctx())
@@ -103,15 +105,16 @@ func TestResyncBeginsWhereTheTableIs(t *testing.T) {
 		began <- rev
 	}()
 	watch.seen.Store(9)
-	watch.handing.Unlock()
+	watch.applying.Unlock()
 	require.EqualValues(t, 9, <-began)
 }
 
 func TestResyncFailureEndsTheWatch(t *testing.T) {
+	t.Parallel()
 	cluster := single(t)
-	p := proxy(t, cluster.Addr(0))
+	p := cluster.Proxy(0)
 	w := start(t, cluster, p, often, func(o *Options) {
-		o.Freshness, o.RequestTimeout = long, 100*time.Millisecond
+		o.Freshness, o.RequestTimeout = etcdtest.Soon, 100*time.Millisecond
 	})
 	w.connected()
 	p.Blackhole()

@@ -2,28 +2,27 @@ package scan
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	freshness = time.Second
-	patience  = 2 * time.Second
-	long      = 20 * time.Second // more than anything here takes
-	soon      = 10 * time.Millisecond
+	timeout   = 2 * time.Second
 )
 
 type ignored struct{}
@@ -38,12 +37,10 @@ var layout = func() lock.Layout {
 	return l
 }()
 
-// world is a real etcd, a scanner that runs and a client beside it.
+// world is a real etcd and a scanner.
 type world struct {
-	t       *testing.T
-	cluster *localetcd.Cluster
-	// direct writes to etcd, past whatever stands between it and the scanner.
-	direct *clientv3.Client
+	t    *testing.T
+	etcd *etcdtest.Etcd
 	*Scanner
 }
 
@@ -51,7 +48,7 @@ type world struct {
 func newTable(t testing.TB) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
-		Due: func(l *lock.Lock, _ lock.Sight, now lock.Timestamp) time.Duration {
+		DueIn: func(l *lock.Lock, _ verdict.Observation, now lock.Timestamp) time.Duration {
 			return time.Duration(l.AutoUnlockAt() - now)
 		},
 		OrphanGrace: time.Minute, HoldDuration: ignored{},
@@ -73,8 +70,8 @@ func background(t testing.TB, f func(context.Context) error) (stop func() error)
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(time.Second):
-			return fmt.Errorf("still running a second after its end")
+		case <-time.After(etcdtest.Soon):
+			return errors.New("still running after its end")
 		}
 	}
 	t.Cleanup(func() {
@@ -88,7 +85,7 @@ func background(t testing.TB, f func(context.Context) error) (stop func() error)
 // client returns one of the given address, which is closed with the test.
 func client(t testing.TB, addr string, edits ...func(*clientv3.Config)) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{addr}, DialTimeout: patience, Logger: zap.NewNop()}
+	cfg := clientv3.Config{Endpoints: []string{addr}, DialTimeout: timeout, Logger: zap.NewNop()}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
@@ -102,7 +99,7 @@ func newScanner(t testing.TB, c *clientv3.Client, edits ...func(*Options)) *Scan
 	t.Helper()
 	o := Options{
 		Client: c, Layout: layout, Table: newTable(t), Freshness: freshness,
-		RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+		RequestTimeout: timeout, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, edit := range edits {
 		edit(&o)
@@ -113,31 +110,32 @@ func newScanner(t testing.TB, c *clientv3.Client, edits ...func(*Options)) *Scan
 }
 
 // start runs a scanner against a single member, through a proxy if any.
-func start(t *testing.T, cluster *localetcd.Cluster, through *localetcd.Proxy, edits ...func(*Options)) *world {
+func start(t *testing.T, etcd *etcdtest.Etcd, through *localetcd.Proxy, edits ...func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, cluster: cluster, direct: client(t, cluster.Addr(0))}
-	addr := cluster.Addr(0)
+	addr := etcd.Addr(0)
 	if through != nil {
 		addr = through.Addr()
 	}
-	w.Scanner = newScanner(t, client(t, addr), edits...)
+	w := &world{t, etcd, newScanner(t, client(t, addr), edits...)}
 	background(t, w.Run)
 	return w
 }
 
-func single(t testing.TB) *localetcd.Cluster { return localetcd.ForTest(t, localetcd.Options{}) }
-
-func proxy(t testing.TB, target string) *localetcd.Proxy {
+// idle is a world whose scanner does not run.
+func idle(t *testing.T) *world {
 	t.Helper()
-	p, err := localetcd.NewProxy(target)
-	require.NoError(t, err)
-	t.Cleanup(p.Close)
-	return p
+	etcd := single(t)
+	return &world{t, etcd, newScanner(t, etcd.Client)}
+}
+
+func single(t testing.TB) *etcdtest.Etcd {
+	t.Helper()
+	return etcdtest.Start(t, localetcd.Options{})
 }
 
 func (w *world) eventually(f func() bool, what string) {
 	w.t.Helper()
-	require.Eventually(w.t, f, long, soon, what)
+	etcdtest.Eventually(w.t, f, what)
 }
 
 func (w *world) connected() {
@@ -145,44 +143,35 @@ func (w *world) connected() {
 	w.eventually(func() bool { return w.Status().Connected }, "connected")
 }
 
-// restarted waits until the scanner began anew for a reason.
+// restarted waits until the watch has failed for a reason.
 func (w *world) restarted(r Reason) {
 	w.t.Helper()
 	w.eventually(func() bool { return w.Status().Restarts[r] > 0 }, string(r))
 }
 
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), long)
+	ctx, cancel := context.WithTimeout(context.Background(), etcdtest.Soon)
 	w.t.Cleanup(cancel)
 	return ctx
 }
 
 // fieldsOf are the puts that take a lock.
-func fieldsOf(name string) (puts []clientv3.Op) {
+func (w *world) fieldsOf(name string) []clientv3.Op {
 	now := time.Now()
-	for f, v := range map[string]string{
-		"uuid": fmt.Sprintf("%08x-0000-4000-8000-0123456789ab", now.UnixNano()&0xffffffff), "hostname": "h1",
-		"locked_at":      lock.TimestampOf(now).String(),
-		"alert_at":       lock.TimestampOf(now.Add(time.Minute)).String(),
-		"auto_unlock_at": lock.TimestampOf(now.Add(time.Hour)).String(),
-	} {
-		puts = append(puts, clientv3.OpPut(layout.Key(name, f), v))
-	}
-	return puts
+	return w.etcd.Lock(name, now.Add(time.Minute), now.Add(time.Hour))
 }
 
 func (w *world) acquire(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		_, err := w.direct.Txn(w.ctx()).Then(fieldsOf(name)...).Commit()
-		require.NoError(w.t, err)
+		w.etcd.Put(w.fieldsOf(name)...)
 	}
 }
 
 func (w *world) release(name string) {
 	w.t.Helper()
 	from, end := layout.Range(name)
-	_, err := w.direct.Delete(w.ctx(), from, clientv3.WithRange(end))
+	_, err := w.etcd.Client.Delete(w.ctx(), from, clientv3.WithRange(end))
 	require.NoError(w.t, err)
 }
 
@@ -209,7 +198,7 @@ func (w *world) inLine() {
 	w.t.Helper()
 	w.eventually(func() bool {
 		want := make(map[string]lock.Lock)
-		l := lister{kv: w.direct.KV, layout: layout, patience: long, emit: func(locks []lock.Lock) error {
+		l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func(locks []lock.Lock) error {
 			for _, l := range locks {
 				want[l.Name] = l
 			}
