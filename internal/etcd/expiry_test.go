@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // until is what a certificate can say: whole seconds.
@@ -36,6 +37,7 @@ func concat(t *testing.T, to string, from ...string) {
 }
 
 func TestCertificatesEnd(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	authority := newCA(t, "ca")
 	soon, later, last := until(time.Hour), until(48*time.Hour), until(72*time.Hour)
@@ -68,6 +70,7 @@ func TestCertificatesEnd(t *testing.T) {
 }
 
 func TestCertificatesFollowTheirFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	authority := newCA(t, "ca")
 	soon, later := until(time.Hour), until(48*time.Hour)
@@ -97,6 +100,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 
 // Kubernetes turns a link, to files that may be of one age and size.
 func TestCertificatesFollowALink(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	authority := newCA(t, "ca")
 	ends := map[string]time.Time{"old": until(time.Hour), "new": until(2 * time.Hour)}
@@ -114,6 +118,7 @@ func TestCertificatesFollowALink(t *testing.T) {
 }
 
 func TestCertificateFileIsReadWhenItChanged(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := newCA(t, "ca").issue(t, dir, "client")
 	read := 0
@@ -128,12 +133,13 @@ func TestCertificateFileIsReadWhenItChanged(t *testing.T) {
 
 // The server only hangs up, or says "expired" without whose.
 func TestExpiredClientCertificateIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	end := until(-time.Minute)
 	o := s.options(s.cluster.Addr(0), s.ca.issueUntil(t, filepath.Join(s.dir, "client"), "client", end))
 	o.RequestTimeout = 3 * time.Second
-	var log lockedBuffer
-	o.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+	var log etcdtest.Log
+	o.Logger = log.Logger()
 	c := mustNew(t, o)
 	require.Equal(t, end, c.Certificates()["etcd_client"])
 	_, err := c.Put(t.Context(), "k", "v")
@@ -143,6 +149,7 @@ func TestExpiredClientCertificateIsNamed(t *testing.T) {
 }
 
 func TestClientCertificateThatVanishedIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	p := s.ca.issue(t, s.dir, "client")
 	o := s.options(s.cluster.Addr(0), p)
@@ -154,6 +161,7 @@ func TestClientCertificateThatVanishedIsNamed(t *testing.T) {
 }
 
 func TestExpiredServerCertificateIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	o := s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, "client"))
 	o.RequestTimeout = time.Second

@@ -14,31 +14,25 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 const prefix = "/mutexes/"
 
 // guarded is one member with auth on: root, and ada, whose password is "secret" and who
-// may touch the prefix only. The client returned is root's.
-func guarded(t *testing.T, ttl time.Duration) (*localetcd.Cluster, *clientv3.Client) {
+// may touch the prefix only.
+func guarded(t *testing.T, ttl time.Duration) *etcdtest.Etcd {
 	t.Helper()
-	cluster := localetcd.ForTest(t, localetcd.Options{AuthTokenTTL: ttl})
-	admin, err := cluster.Client()
-	require.NoError(t, err)
-	addUser(t, admin, "root", "rootpw", "root")
-	addUser(t, admin, "ada", "secret", "unlocker")
-	grant(t, admin, "unlocker", prefix)
-	_, err = admin.AuthEnable(t.Context())
-	require.NoError(t, err)
-	root, err := cluster.Client(func(c *clientv3.Config) { c.Username, c.Password = "root", "rootpw" })
-	require.NoError(t, err)
-	return cluster, root
+	cluster := etcdtest.Start(t, localetcd.Options{AuthTokenTTL: ttl})
+	cluster.Guard("ada", "secret", prefix)
+	return cluster
 }
 
 // Of two calls that etcd denies when authentication was just turned on, both must
 // end in a login: etcd took the certificate's user for ours.
 func TestTwoCallsWhileAuthenticationIsTurnedOn(t *testing.T) {
+	t.Parallel()
 	l := &login{user: "ada"}
 	l.state.Store(needless)
 	var both sync.WaitGroup
@@ -73,7 +67,8 @@ func passwordFile(t *testing.T, content string) string {
 }
 
 func TestLogin(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	for name, tt := range map[string]struct {
 		edit func(*Options)
 		want error
@@ -96,7 +91,8 @@ func TestLogin(t *testing.T) {
 }
 
 func TestFirstCallOfEveryKindLogsIn(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	for name, call := range map[string]func(context.Context, *Client) error{
 		"read":   func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, prefix+"k"); return err },
 		"stream": func(ctx context.Context, c *Client) error { return drain(c.GetStream(ctx, prefix+"k")) },
@@ -115,14 +111,16 @@ func TestFirstCallOfEveryKindLogsIn(t *testing.T) {
 }
 
 func TestUserMayTouchThePrefixOnly(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	c := mustNew(t, asAda(cluster.Addr(0)))
 	_, err := c.Get(t.Context(), "elsewhere")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 }
 
 func TestRecoversWithUserAfterStartWithoutEtcd(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	cluster.Kill(0)
 	o := asAda(cluster.Addr(0))
 	o.RequestTimeout = 300 * time.Millisecond
@@ -134,7 +132,8 @@ func TestRecoversWithUserAfterStartWithoutEtcd(t *testing.T) {
 }
 
 func TestExpiredTokenIsRenewed(t *testing.T) {
-	cluster, _ := guarded(t, time.Second)
+	t.Parallel()
+	cluster := guarded(t, time.Second)
 	registry := prometheus.NewRegistry()
 	o := asAda(cluster.Addr(0))
 	o.Registerer = registry
@@ -153,7 +152,8 @@ func TestExpiredTokenIsRenewed(t *testing.T) {
 
 // Tokens live in the server's memory: after a restart the old one is invalid.
 func TestForgottenTokenIsRenewed(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	c := mustNew(t, asAda(cluster.Addr(0)))
 	eventuallyPut(t, c, prefix+"k")
 	cluster.Kill(0)
@@ -164,13 +164,14 @@ func TestForgottenTokenIsRenewed(t *testing.T) {
 }
 
 func TestPasswordFileIsReadAtEachLogin(t *testing.T) {
-	cluster, root := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	o := asAda(cluster.Addr(0))
 	o.Password, o.PasswordFile = "", passwordFile(t, "secret")
 	c := mustNew(t, o)
 	eventuallyPut(t, c, prefix+"k")
 
-	_, err := root.UserChangePassword(t.Context(), "ada", "rotated") // and her tokens are void
+	_, err := cluster.Client.UserChangePassword(t.Context(), "ada", "rotated") // and her tokens are void
 	require.NoError(t, err)
 	_, err = c.Get(t.Context(), prefix+"k")
 	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestNewRefuses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
 	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
@@ -55,6 +56,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestNewAcceptsEndpoints(t *testing.T) {
+	t.Parallel()
 	for _, e := range []string{"etcd:2379", "10.0.0.1:2379", "[::1]:2379", "http://etcd:2379", "https://etcd:2379/", "unix:///run/etcd.sock", "unix:etcd.sock"} {
 		c, err := New(options(e))
 		require.NoError(t, err, e)

@@ -17,7 +17,8 @@ import (
 
 // What each kind of request says that ada may not do.
 func TestDeniedRequestsNameTheNeed(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	const locks = `user "ada" needs readwrite on [/locks/, /locks0) (prefix /locks/)`
 	o := asAda(cluster.Addr(0))
 	o.Needs = []Need{ReadWrite("/locks/"), ReadWrite("/leader/")}
@@ -70,7 +71,8 @@ func TestDeniedRequestsNameTheNeed(t *testing.T) {
 }
 
 func TestRefusedUsersAreToldWhatToDo(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	secret := passwordFile(t, "guess")
 	for name, tt := range map[string]struct {
 		edit func(*Options)
@@ -107,6 +109,7 @@ func TestRefusedUsersAreToldWhatToDo(t *testing.T) {
 
 // A user whom a certificate names, and who does not exist, is denied everything.
 func TestDeniedUserOfACertificateIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
 	addUser(t, admin, "root", "", "root")
@@ -118,6 +121,7 @@ func TestDeniedUserOfACertificateIsNamed(t *testing.T) {
 }
 
 func TestOtherErrorsStay(t *testing.T) {
+	t.Parallel()
 	m := newMender(options("127.0.0.1:1"))
 	for _, err := range []error{nil, context.Canceled, errors.New("else"), rpctypes.ErrCompacted, status.Error(codes.Unavailable, "away")} {
 		require.Equal(t, err, m.explain(err, clientv3.OpGet("k")))
@@ -126,7 +130,8 @@ func TestOtherErrorsStay(t *testing.T) {
 
 // Each of the daemon's calls would offer the password anew, several in a second.
 func TestRefusedPasswordIsOfferedSeldom(t *testing.T) {
-	cluster, _ := guarded(t, 0)
+	t.Parallel()
+	cluster := guarded(t, 0)
 	registry := prometheus.NewRegistry()
 	o := asAda(cluster.Addr(0))
 	o.Registerer, o.Password, o.PasswordFile = registry, "", passwordFile(t, "guess")
@@ -151,6 +156,7 @@ func TestRefusedPasswordIsOfferedSeldom(t *testing.T) {
 
 // Without a token etcd takes the common name of the certificate for the user.
 func TestPasswordWinsOverTheCertificate(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
 	addUser(t, admin, "root", "", "root")

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,12 +11,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // secure is one member that wants a client certificate of ca.
 type secure struct {
-	cluster *localetcd.Cluster
+	cluster *etcdtest.Etcd
 	ca      *ca
 	dir     string
 	caFile  string
@@ -28,7 +28,7 @@ func newSecure(t *testing.T) *secure {
 	s := &secure{ca: newCA(t, "good"), dir: t.TempDir()}
 	s.caFile = s.ca.file(t, s.dir)
 	server := s.ca.issue(t, s.dir, "server")
-	s.cluster = localetcd.ForTest(t, localetcd.Options{
+	s.cluster = etcdtest.Start(t, localetcd.Options{
 		TLS: localetcd.TLS{CertFile: server.cert, KeyFile: server.key, CAFile: s.caFile},
 	})
 	return s
@@ -41,6 +41,7 @@ func (s *secure) options(endpoint string, p pair) Options {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	bad := newCA(t, "bad")
 	good := s.ca.issue(t, s.dir, "client")
@@ -65,8 +66,11 @@ func TestTLS(t *testing.T) {
 		}, "latest balancer error"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			o := s.options(s.cluster.Addr(0), good)
-			o.RequestTimeout = 2 * time.Second
+			if tt.want != "" {
+				o.RequestTimeout = 2 * time.Second
+			}
 			tt.edit(&o)
 			_, err := mustNew(t, o).Put(t.Context(), "k", "v")
 			if tt.want == "" {
@@ -80,11 +84,12 @@ func TestTLS(t *testing.T) {
 }
 
 func TestMissingClientCertificateEndsAndIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	o := s.options(s.cluster.Addr(0), pair{})
 	o.RequestTimeout = time.Second
-	var log lockedBuffer
-	o.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+	var log etcdtest.Log
+	o.Logger = log.Logger()
 	_, err := mustNew(t, o).Put(t.Context(), "k", "v")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "latest balancer error")
@@ -94,6 +99,7 @@ func TestMissingClientCertificateEndsAndIsNamed(t *testing.T) {
 // etcd takes the certificate's common name for the user: what may be written shows which
 // certificate the server has seen.
 func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	path := filepath.Join(s.dir, "client")
 	current := s.ca.issueTo(t, path, "one")
@@ -106,7 +112,7 @@ func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
 	_, err := admin.AuthEnable(t.Context())
 	require.NoError(t, err)
 
-	proxy := mustProxy(t, s.cluster.Addr(0))
+	proxy := s.cluster.Proxy(0)
 	c := mustNew(t, s.options(proxy.Addr(), current))
 	eventuallyPut(t, c, "one")
 	s.ca.issueTo(t, path, "two")
@@ -124,9 +130,7 @@ func (s *secure) admin(t *testing.T, p pair) *clientv3.Client {
 	require.NoError(t, o.validate())
 	cfg, err := o.TLS.config(o.Logger)
 	require.NoError(t, err)
-	cli, err := s.cluster.Client(func(c *clientv3.Config) { c.TLS = cfg })
-	require.NoError(t, err)
-	return cli
+	return s.cluster.Connect(func(c *clientv3.Config) { c.TLS = cfg })
 }
 
 func addUser(t *testing.T, admin *clientv3.Client, user, password, role string) {
