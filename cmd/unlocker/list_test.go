@@ -5,63 +5,40 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// etcd is a real one, with means to write locks.
+// etcd is a real one.
 type etcd struct {
-	t   *testing.T
-	cli *clientv3.Client
-	url string
+	*etcdtest.Etcd
+	t *testing.T
 }
 
-func newEtcd(t *testing.T) *etcd {
+func newEtcd(t *testing.T) etcd {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	cluster := localetcd.ForTest(t, localetcd.Options{})
-	cli, err := cluster.Client()
-	require.NoError(t, err)
-	return &etcd{t: t, cli: cli, url: cluster.Endpoints()[0]}
+	return etcd{etcdtest.Start(t, localetcd.Options{}), t}
 }
 
-// take writes a lock that is held by "u-" and its name.
-func (e *etcd) take(name string, alert, unlock time.Duration) {
+// take writes a lock of six keys that is held by "u-" and its name, for 90 seconds.
+func (e etcd) take(name string, alert, unlock time.Duration) {
 	e.t.Helper()
-	in := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
-	e.put(name, "uuid", "u-"+name, "hostname", "worker-1", "owner", "billing", "locked_at", in(-90*time.Second),
-		"alert_at", in(alert), "auto_unlock_at", in(unlock))
-}
-
-func (e *etcd) put(name string, fields ...string) {
-	e.t.Helper()
-	var ops []clientv3.Op
-	for i := 0; i < len(fields); i += 2 {
-		ops = append(ops, clientv3.OpPut("/mutexes/"+name+"/"+fields[i], fields[i+1]))
-	}
-	_, err := e.cli.Txn(e.t.Context()).Then(ops...).Commit()
-	require.NoError(e.t, err)
-}
-
-func (e *etcd) keys() int64 {
-	e.t.Helper()
-	resp, err := e.cli.Get(e.t.Context(), "/mutexes/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	require.NoError(e.t, err)
-	return resp.Count
+	now := time.Now()
+	e.Put(e.Lock(name, now.Add(alert), now.Add(unlock), "locked_at", etcdtest.Stamp(now.Add(-90*time.Second)))...)
 }
 
 // call runs a command line against it, with stdin from in.
-func (e *etcd) call(in io.Reader, args ...string) (code int, stdout, stderr string) {
+func (e etcd) call(in io.Reader, args ...string) (code int, stdout, stderr string) {
 	e.t.Helper()
-	return callIn(e.t.Context(), in, append(args, "--etcd-endpoints", e.url)...)
+	return callIn(e.t.Context(), in, append(args, "--etcd-endpoints", e.Endpoints()[0])...)
 }
 
 func callIn(ctx context.Context, in io.Reader, args ...string) (code int, stdout, stderr string) {
@@ -84,7 +61,7 @@ func TestListCommand(t *testing.T) {
 	e.take("billing/invoices", -time.Minute, time.Hour)
 	e.take("billing/x", time.Hour, time.Hour)
 	e.take("deploy", time.Hour, time.Hour)
-	e.put("evil\n\x1b[2J", "uuid", "u")
+	e.Set("evil\n\x1b[2J", "uuid", "u")
 
 	code, stdout, stderr = e.call(nil, "list")
 	require.Equal(t, exitOK, code, stderr)
@@ -118,7 +95,7 @@ func TestListCommand(t *testing.T) {
 func TestCommandsTakeTheDaemonsConfiguration(t *testing.T) {
 	e := newEtcd(t)
 	e.take("a", time.Hour, time.Hour)
-	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", e.url)
+	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", e.Endpoints()[0])
 	code, stdout, stderr := callIn(t.Context(), nil, "list", "-o=name", "--reaper-mode=dry-run", "--ops-listen=:9")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "a\n", stdout)

@@ -12,10 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // call runs a command line in an empty directory, so that no configuration file
 // is found there.

@@ -13,7 +13,7 @@ import (
 func TestShowCommand(t *testing.T) {
 	e := newEtcd(t)
 	e.take("billing/invoices", -time.Minute, time.Hour)
-	e.put("billing/invoices", "purpose", "invoices\x1b[2J", "backtrace", "a.go:1\nmain.go:2")
+	e.Set("billing/invoices", "purpose", "invoices\x1b[2J", "backtrace", "a.go:1\nmain.go:2")
 
 	code, stdout, stderr := e.call(nil, "show", "billing/invoices")
 	require.Equal(t, exitOK, code, stderr)
@@ -40,7 +40,7 @@ func TestShowCommand(t *testing.T) {
 func TestShowTakesWhatListPrints(t *testing.T) {
 	e := newEtcd(t)
 	for _, name := range []string{"evil\n\x1b[2J\u202e", `"quoted"`, " ", "日本/語", `back\slash`} {
-		e.put(name, "uuid", "u")
+		e.Set(name, "uuid", "u")
 		_, listed, _ := e.call(nil, "list", "-o", "name")
 		code, shown, stderr := e.call(nil, "show", listed[:len(listed)-1], "-o", "name")
 		require.Equal(t, exitOK, code, stderr)
@@ -48,5 +48,5 @@ func TestShowTakesWhatListPrints(t *testing.T) {
 		code, _, stderr = e.call(nil, "unlock", shown[:len(shown)-1], "--uuid", "u", "--yes")
 		require.Equal(t, exitOK, code, stderr)
 	}
-	require.Zero(t, e.keys())
+	require.Empty(t, e.Keys(""))
 }

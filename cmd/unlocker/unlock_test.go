@@ -23,14 +23,14 @@ func TestUnlockCommand(t *testing.T) {
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
 	require.Regexp(t, `(?s)^Name: +a\n.*UUID: +u-a\n.*\nunlocker: lock "a" is held under another uuid: nothing is removed\n$`, stderr)
-	require.EqualValues(t, 12, e.keys())
+	require.Len(t, e.Keys(""), 12)
 
 	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
 	require.Equal(t, exitOK, code, stderr)
 	require.Regexp(t, `^lock a removed at revision \d+ \(uuid u-a\)\n$`, stdout)
 	require.Regexp(t, `^Name: +a\n`, stderr, "the holder")
 	require.NotContains(t, stderr, "[y/N]")
-	require.EqualValues(t, 6, e.keys())
+	require.Len(t, e.Keys(""), 6)
 
 	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
 	require.Equal(t, exitFailure, code)
@@ -42,13 +42,13 @@ func TestUnlockCommand(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &removed))
 	require.Equal(t, "a/b", removed.Name)
 	require.Len(t, removed.Fields, 6)
-	require.Zero(t, e.keys())
+	require.Empty(t, e.Keys(""))
 }
 
 // What is removed is shown before, to its end.
 func TestUnlockShowsAllOfIt(t *testing.T) {
 	e := newEtcd(t)
-	e.put("a", "uuid", "u", "backtrace", strings.Repeat("frame\n", 200)+"the end\n")
+	e.Set("a", "uuid", "u", "backtrace", strings.Repeat("frame\n", 200)+"the end\n")
 	_, shown, _ := e.call(nil, "show", "a")
 	require.NotContains(t, shown, "the end")
 	_, _, stderr := e.call(nil, "unlock", "a", "--uuid", "u", "--yes")
@@ -67,7 +67,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its owner may still be working. [y/N] ")
 	require.Contains(t, stderr, "unlocker: no answer: nothing is removed; --yes is needed where stdin is no terminal\n")
-	require.EqualValues(t, 6, e.keys())
+	require.Len(t, e.Keys(""), 6)
 }
 
 func TestAsk(t *testing.T) {

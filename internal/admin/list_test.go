@@ -27,6 +27,7 @@ func (w *world) list(f admin.Filter) (*admin.Listing, []string) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	l, names := w.list(admin.Filter{})
 	require.Empty(t, names)
@@ -37,12 +38,12 @@ func TestList(t *testing.T) {
 	w.take("a!", time.Hour, 2*time.Hour)
 	w.take("a", -time.Minute, time.Hour)
 	w.take("a/b", -time.Hour, -time.Minute)
-	w.put("undated", "uuid", "u")
-	w.put("malformed", "uuid", "u", "auto_unlock_at", "soon")
-	w.put("orphaned", "auto_unlock_at", in(0))
-	w.put("\xff", "uuid", "u")
-	w.put("evil\n\x1b[2J", "uuid", "u", "hostname", "worker-1", "auto_unlock_at", in(time.Hour))
-	resp, err := w.cli.Put(t.Context(), "/other", "x")
+	w.Set("undated", "uuid", "u")
+	w.Set("malformed", "uuid", "u", "auto_unlock_at", "soon")
+	w.Set("orphaned", "auto_unlock_at", in(0))
+	w.Set("\xff", "uuid", "u")
+	w.Set("evil\n\x1b[2J", "uuid", "u", "hostname", "worker-1", "auto_unlock_at", in(time.Hour))
+	resp, err := w.Client.Put(t.Context(), "/other", "x")
 	require.NoError(t, err)
 
 	l, names = w.list(admin.Filter{})
@@ -83,13 +84,14 @@ func TestList(t *testing.T) {
 }
 
 func TestListOfMany(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for i := range 120 {
 		var fields []string
 		for j := range 10 {
 			fields = append(fields, fmt.Sprintf("%02d/uuid", j), "u")
 		}
-		w.put(fmt.Sprintf("many/%03d", i), fields...)
+		w.Set(fmt.Sprintf("many/%03d", i), fields...)
 	}
 	_, names := w.list(admin.Filter{})
 	require.Len(t, names, 1200)
@@ -102,6 +104,7 @@ func TestListOfMany(t *testing.T) {
 }
 
 func TestFilterIsChecked(t *testing.T) {
+	t.Parallel()
 	for want, f := range map[string]admin.Filter{
 		`--state: unknown state "Held": want held, overdue, expired, undated, malformed, orphaned`: {States: []string{"overdue", "Held"}},
 		`--match: "[a" is no valid pattern`:   {Match: "[a"},

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +23,10 @@ func (w *world) show(name string) admin.Detail {
 }
 
 func TestShow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	w.put("a", "hostname", "worker-0", "purpose", "of an earlier owner", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
-	w.put("a", "uuid", "u", "owner", "billing", "auto_unlock_at", in(time.Hour), "alive_at", in(0), "backtrace", "main.go:1")
+	w.Set("a", "hostname", "worker-0", "purpose", "of an earlier owner", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
+	w.Set("a", "uuid", "u", "owner", "billing", "auto_unlock_at", in(time.Hour), "alive_at", in(0), "backtrace", "main.go:1")
 	w.take("a/b", time.Hour, time.Hour)
 	d := w.show("a")
 	require.Equal(t, "held", d.State)
@@ -44,14 +46,15 @@ func TestShow(t *testing.T) {
 }
 
 func TestShowOfManyFields(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	w.put("a", "uuid", "u")
+	w.Set("a", "uuid", "u")
 	for i := range 3 {
 		var fields []string
 		for j := range 100 {
 			fields = append(fields, fmt.Sprintf("k%d-%d", i, j), "x")
 		}
-		w.put("a", fields...)
+		w.Set("a", fields...)
 	}
 	d := w.show("a")
 	require.Equal(t, 301, len(d.Fields)+d.MoreFields)
@@ -59,6 +62,7 @@ func TestShowOfManyFields(t *testing.T) {
 
 // What comes next, by state, mode and time.
 func TestOutlook(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *config.Config) {
 		c.Reaper.Grace = 3 * time.Second
 		c.Policies = []config.Policy{
@@ -75,17 +79,17 @@ func TestOutlook(t *testing.T) {
 	w.take("expired", -time.Hour, -time.Minute)
 	w.take("forgotten", -3*time.Hour, -2*time.Hour)
 	w.take("dry/expired", -3*time.Hour, -2*time.Hour)
-	w.put("undated", "uuid", "u")
-	w.put("milliseconds", "uuid", "u", "auto_unlock_at", in(0)+"000", "locked_at", "0")
-	w.put("uuid", "uuid", strings.Repeat("u", 300))
-	w.put("stray", "x", "y")
-	w.put("orphan", "alert_at", "1")
-	w.put("off/orphan", "alert_at", "1")
-	w.put("left", "locked_at", "nonsense", "auto_unlock_at", "nonsense")
-	w.put("left", "uuid", "u")
-	lease, err := w.cli.Grant(t.Context(), 600)
+	w.Set("undated", "uuid", "u")
+	w.Set("milliseconds", "uuid", "u", "auto_unlock_at", strconv.FormatInt(time.Now().UnixMilli(), 10), "locked_at", "0")
+	w.Set("uuid", "uuid", strings.Repeat("u", 300))
+	w.Set("stray", "x", "y")
+	w.Set("orphan", "alert_at", "1")
+	w.Set("off/orphan", "alert_at", "1")
+	w.Set("left", "locked_at", "nonsense", "auto_unlock_at", "nonsense")
+	w.Set("left", "uuid", "u")
+	lease, err := w.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)
-	_, err = w.cli.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
+	_, err = w.Client.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 	const removes = `Unless its owner renews it, the daemon removes it from \S+ \S+ UTC on \(in \S+\): %s of grace behind auto_unlock_at\.`
 	for name, want := range map[string]string{
@@ -113,6 +117,7 @@ func TestOutlook(t *testing.T) {
 
 // As with the reaper, no policy does more than the mode, and none is looked at behind the first.
 func TestOutlookWithAMode(t *testing.T) {
+	t.Parallel()
 	for mode, want := range map[string]string{
 		"dry-run": "reaper.mode is dry-run",
 		"off":     "reaper.mode is off",
@@ -130,11 +135,12 @@ func TestOutlookWithAMode(t *testing.T) {
 }
 
 func TestShowOfNoLock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for i := range 10 {
 		w.take(fmt.Sprintf("billing/%d", i), time.Hour, time.Hour)
 	}
-	w.put("evil/\x1b[2J", "uuid", "u")
+	w.Set("evil/\x1b[2J", "uuid", "u")
 	w.native("native")
 	for name, want := range map[string]string{
 		"none":    `no lock "none" under /mutexes/`,
@@ -150,6 +156,7 @@ func TestShowOfNoLock(t *testing.T) {
 }
 
 func TestParseName(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"a/b": "a/b", `"a\x1b\nb"`: "a\x1b\nb", `"a`: `"a`, `"\"a\""`: `"a"`, "mutexes/a": "mutexes/a",
 	} {

@@ -8,21 +8,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
 func TestUnlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	w.put("a", "hostname", "worker-0", "left", "x")
+	w.Set("a", "hostname", "worker-0", "left", "x")
 	w.take("a", time.Hour, time.Hour)
-	w.put("a", "backtrace", "main.go:1\n", "ticket", "OPS-1")
+	w.Set("a", "backtrace", "main.go:1\n", "ticket", "OPS-1")
 	w.take("a/b", time.Hour, time.Hour)
 	w.native("a")
 	asked := 0
@@ -30,14 +31,14 @@ func TestUnlock(t *testing.T) {
 		asked++
 		require.Equal(t, "billing", d.Owner)
 		require.Len(t, d.Fields, 9)
-		w.put("a", "alive_at", in(0), "auto_unlock_at", in(2*time.Hour)) // it is alive
+		w.Set("a", "alive_at", in(0), "auto_unlock_at", in(2*time.Hour)) // it is alive
 		return nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, 1, asked)
-	require.Len(t, w.keys(), 7)
-	require.Contains(t, w.keys(), "a/694d")
-	resp, err := w.cli.Get(t.Context(), "x")
+	require.Len(t, w.Keys(""), 7)
+	require.Contains(t, w.Keys(""), "a/694d")
+	resp, err := w.Client.Get(t.Context(), "x")
 	require.NoError(t, err)
 	require.Equal(t, resp.Header.Revision, removed.Revision)
 	require.WithinDuration(t, time.Now(), removed.At, time.Minute)
@@ -48,19 +49,21 @@ func TestUnlock(t *testing.T) {
 }
 
 func TestUnlockEndsWithANo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
 	no := errors.New("no")
 	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { return no })
 	require.ErrorIs(t, err, no)
-	require.Len(t, w.keys(), 6)
+	require.Len(t, w.Keys(""), 6)
 }
 
 // Nobody is asked where nothing can come of it.
 func TestUnlockOfWhatCannotBe(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
-	w.put("orphan", "alert_at", in(0))
+	w.Set("orphan", "alert_at", in(0))
 	_, err := w.Unlock(t.Context(), "none", "u", unasked(t))
 	require.EqualError(t, err, `no lock "none" under /mutexes/`)
 	_, err = w.Unlock(t.Context(), "orphan", "u", unasked(t))
@@ -73,15 +76,16 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 		require.ErrorAs(t, err, &other)
 		require.Equal(t, "u-a", other.Lock.UUID)
 	}
-	require.Len(t, w.keys(), 7)
+	require.Len(t, w.Keys(""), 7)
 }
 
 // While a person thinks, the world goes on.
 func TestUnlockIsOvertaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
 	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error {
-		w.put("a", "uuid", "next", "owner", "next")
+		w.Set("a", "uuid", "next", "owner", "next")
 		return nil
 	})
 	other := (*admin.OtherHolder)(nil)
@@ -89,47 +93,44 @@ func TestUnlockIsOvertaken(t *testing.T) {
 	require.Equal(t, "next", other.Lock.UUID)
 	require.Equal(t, "next", other.Lock.Owner)
 	require.NotEmpty(t, other.Lock.Outlook)
-	require.Len(t, w.keys(), 6)
+	require.Len(t, w.Keys(""), 6)
 
 	_, err = w.Unlock(t.Context(), "a", "next", func(admin.Detail) error {
-		_, err := w.cli.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+		_, err := w.Client.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
 		return err
 	})
 	require.EqualError(t, err, `no lock "a" under /mutexes/: it was released or removed meanwhile`)
 }
 
 func TestUnlockOfOddUUIDs(t *testing.T) {
+	t.Parallel()
 	for _, uuid := range []string{"", strings.Repeat("u", 300), "\xff\x00", "a\nb"} {
 		w := newWorld(t)
-		w.put("a", "uuid", uuid)
+		w.Set("a", "uuid", uuid)
 		_, err := w.Unlock(t.Context(), "a", uuid+"x", yes)
 		require.ErrorIs(t, err, lockstore.ErrOtherUUID, uuid)
 		_, err = w.Unlock(t.Context(), "a", uuid, yes)
 		require.NoError(t, err, uuid)
-		require.Empty(t, w.keys())
+		require.Empty(t, w.Keys(""))
 	}
 }
 
 func TestUnlockAtFullQuota(t *testing.T) {
-	w := newWorldOn(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
+	w := &world{open(t, func(c *config.Config) { c.Etcd.Endpoints = e.Endpoints() }), e, t}
 	w.take("a", time.Hour, time.Hour)
-	var err error
-	for err == nil {
-		_, err = w.cli.Put(t.Context(), "/filler", string(make([]byte, 256<<10)))
-	}
-	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
-	_, err = w.Unlock(t.Context(), "a", "u-a", yes)
+	w.Fill()
+	_, err := w.Unlock(t.Context(), "a", "u-a", yes)
 	require.NoError(t, err)
-	require.Empty(t, w.keys())
+	require.Empty(t, w.Keys(""))
 }
 
 // proxied is a world whose Admin goes through a proxy, with little patience.
 func proxied(t *testing.T) (*world, *localetcd.Proxy) {
 	t.Helper()
 	w := newWorld(t)
-	p, err := localetcd.NewProxy(w.cluster.Addr(0))
-	require.NoError(t, err)
-	t.Cleanup(p.Close)
+	p := w.Proxy(0)
 	w.Admin = open(t, func(c *config.Config) {
 		c.Etcd.Endpoints = []string{p.Addr()}
 		c.Etcd.RequestTimeout = 500 * time.Millisecond
@@ -138,13 +139,14 @@ func proxied(t *testing.T) (*world, *localetcd.Proxy) {
 }
 
 func TestUnlockWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	w, p := proxied(t)
 	w.take("a", time.Hour, time.Hour)
 	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { p.Blackhole(); return nil })
 	require.Error(t, err, "the read hangs: nothing was sent")
 	require.NotErrorIs(t, err, lockstore.ErrAmbiguous)
 	require.NoError(t, p.Heal())
-	require.Len(t, w.keys(), 6)
+	require.Len(t, w.Keys(""), 6)
 }
 
 // everything is each thing that needs etcd.
@@ -156,6 +158,7 @@ func everything(ctx context.Context, a *admin.Admin) map[string]error {
 }
 
 func TestNoEtcdIsOneLine(t *testing.T) {
+	t.Parallel()
 	a := open(t, func(c *config.Config) {
 		c.Etcd.Endpoints = []string{"127.0.0.1:1", "127.0.0.1:2"}
 		c.Etcd.RequestTimeout = 300 * time.Millisecond
@@ -171,10 +174,10 @@ func TestNoEtcdIsOneLine(t *testing.T) {
 }
 
 func TestHangingEtcdIsOneLine(t *testing.T) {
+	t.Parallel()
 	w, p := proxied(t)
 	w.take("a", time.Hour, time.Hour)
-	_, err := w.Show(t.Context(), "a")
-	require.NoError(t, err)
+	etcdtest.Eventually(t, func() bool { _, err := w.Show(t.Context(), "a"); return err == nil })
 	p.Blackhole()
 	began := time.Now()
 	for what, err := range everything(t.Context(), w.Admin) {
@@ -185,9 +188,12 @@ func TestHangingEtcdIsOneLine(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	w, p := proxied(t)
 	p.Blackhole()
-	for what, err := range everything(cancelled(), w.Admin) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, err := range everything(ctx, w.Admin) {
 		require.ErrorIs(t, err, admin.ErrInterrupted, what)
 	}
 	require.NoError(t, p.Heal())
@@ -195,22 +201,15 @@ func TestInterrupted(t *testing.T) {
 
 // A role that does not cover the prefix is named by the error.
 func TestPermissionDenied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	ctx := t.Context()
-	for _, err := range []error{
-		second(w.cli.UserAdd(ctx, "root", "root")), second(w.cli.UserGrantRole(ctx, "root", "root")),
-		second(w.cli.UserAdd(ctx, "ops", "pw")), second(w.cli.AuthEnable(ctx)),
-	} {
-		require.NoError(t, err)
-	}
+	w.Guard("ops", "pw")
 	a := open(t, func(c *config.Config) {
-		c.Etcd.Endpoints, c.Etcd.Username, c.Etcd.Password = w.cluster.Endpoints(), "ops", config.NewSecret("pw")
+		c.Etcd.Endpoints, c.Etcd.Username, c.Etcd.Password = w.Endpoints(), "ops", config.NewSecret("pw")
 	})
-	for what, err := range everything(ctx, a) {
+	for what, err := range everything(t.Context(), a) {
 		require.ErrorContains(t, err, "permission denied", what)
 		require.ErrorContains(t, err, "etcd at ", what)
 		require.NotContains(t, err.Error(), "\n")
 	}
 }
-
-func second[T any](_ T, err error) error { return err }

@@ -1,42 +1,32 @@
 package admin_test
 
 import (
-	"context"
 	"log/slog"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// world is an Admin on a real etcd, and a client beside it.
+// world is an Admin on a real etcd.
 type world struct {
 	*admin.Admin
-	t       *testing.T
-	cluster *localetcd.Cluster
-	cli     *clientv3.Client
+	*etcdtest.Etcd
+	t *testing.T
 }
 
 func newWorld(t *testing.T, edits ...func(*config.Config)) *world {
-	return newWorldOn(t, localetcd.Options{}, edits...)
-}
-
-func newWorldOn(t *testing.T, o localetcd.Options, edits ...func(*config.Config)) *world {
 	t.Helper()
-	cluster := localetcd.ForTest(t, o)
-	cli, err := cluster.Client()
-	require.NoError(t, err)
-	edits = append([]func(*config.Config){func(c *config.Config) { c.Etcd.Endpoints = cluster.Endpoints() }}, edits...)
-	return &world{Admin: open(t, edits...), t: t, cluster: cluster, cli: cli}
+	e := etcdtest.Start(t, localetcd.Options{})
+	return &world{open(t, append(edits, func(c *config.Config) { c.Etcd.Endpoints = e.Endpoints() })...), e, t}
 }
 
 func open(t *testing.T, edits ...func(*config.Config)) *admin.Admin {
@@ -51,48 +41,24 @@ func open(t *testing.T, edits ...func(*config.Config)) *admin.Admin {
 	return a
 }
 
-// put writes fields of a lock, given as name, value, name, value, in one transaction.
-func (w *world) put(name string, fields ...string) {
-	w.t.Helper()
-	var ops []clientv3.Op
-	for i := 0; i < len(fields); i += 2 {
-		ops = append(ops, clientv3.OpPut("/mutexes/"+name+"/"+fields[i], fields[i+1]))
-	}
-	_, err := w.cli.Txn(w.t.Context()).Then(ops...).Commit()
-	require.NoError(w.t, err)
-}
-
-// take writes a lock that is held by "u-" and its name.
+// take writes a lock that is held by "u-" and its name, of six keys.
 func (w *world) take(name string, alert, unlock time.Duration) {
 	w.t.Helper()
-	w.put(name, "uuid", "u-"+name, "hostname", "worker-1", "owner", "billing", "locked_at", in(-time.Hour),
-		"alert_at", in(alert), "auto_unlock_at", in(unlock))
+	now := time.Now()
+	w.Put(w.Lock(name, now.Add(alert), now.Add(unlock))...)
 }
 
 // in writes an instant as clients do.
-func in(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
-
-// keys returns all keys under the prefix, without it.
-func (w *world) keys() []string {
-	w.t.Helper()
-	resp, err := w.cli.Get(w.t.Context(), "/mutexes/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	require.NoError(w.t, err)
-	keys := []string{}
-	for _, kv := range resp.Kvs {
-		keys = append(keys, string(kv.Key[len("/mutexes/"):]))
-	}
-	return keys
-}
+func in(d time.Duration) string { return etcdtest.Stamp(time.Now().Add(d)) }
 
 func (w *world) native(name string) {
 	w.t.Helper()
-	lease, err := w.cli.Grant(w.t.Context(), 600)
+	lease, err := w.Client.Grant(w.t.Context(), 600)
 	require.NoError(w.t, err)
-	_, err = w.cli.Put(w.t.Context(), "/mutexes/"+name+"/694d", "", clientv3.WithLease(lease.ID))
-	require.NoError(w.t, err)
+	w.Put(clientv3.OpPut(w.Etcd.Prefix+name+"/694d", "", clientv3.WithLease(lease.ID)))
 }
 
-// yes is a person who says so, and never is asked in vain.
+// yes is a person who agrees.
 func yes(admin.Detail) error { return nil }
 
 // unasked is a person who must not be asked.
@@ -101,10 +67,4 @@ func unasked(t *testing.T) func(admin.Detail) error {
 		require.FailNow(t, "asked")
 		return nil
 	}
-}
-
-func cancelled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
 }

@@ -16,12 +16,12 @@ func Stamp(t time.Time) string {
 }
 
 // Lock returns the writes of a lock that is taken now: uuid ("u-" and the name),
-// hostname (worker-1.example.org), owner (billing), locked_at, alert_at and
+// hostname (worker-1), owner (billing), locked_at, alert_at and
 // auto_unlock_at. Further fields, or other values of these, follow as name, value,
 // name, value.
 func (e *Etcd) Lock(name string, alert, unlock time.Time, fields ...string) (ops []clientv3.Op) {
 	all := map[string]string{
-		"uuid": "u-" + name, "hostname": "worker-1.example.org", "owner": "billing",
+		"uuid": "u-" + name, "hostname": "worker-1", "owner": "billing",
 		"locked_at": Stamp(time.Now()), "alert_at": Stamp(alert), "auto_unlock_at": Stamp(unlock),
 	}
 	for field := range slices.Chunk(fields, 2) {
