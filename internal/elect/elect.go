@@ -1,3 +1,20 @@
+// Package elect elects one of several replicas leader, with the session and the election of
+// etcd's client library. Leadership is a head start: the leader acts first, the others act a
+// little later, and the transaction they act with is safe whoever sends it.
+//
+// It guarantees:
+//
+//   - A replica leads only after a read has shown the oldest key of the election on its own
+//     lease. The read is repeated three times in a TTL. If it fails, or shows another key, the
+//     leadership ends.
+//   - Run ends when its context is done, at most two seconds later, and for no other reason.
+//     It gives the key up, so that the next replica leads at once.
+//   - A role with readwrite on the election's keys, [key/, key0), suffices.
+//
+// It does not guarantee that only one replica leads: one that is cut off from etcd, or was
+// suspended, may notice up to a TTL or a request timeout after another one was elected. Nor that
+// any leads: etcd may be away, without a quorum, or out of space, where it grants no lease. Nor
+// that elections are separate where one's key is a path prefix of the other's.
 package elect
 
 import (
@@ -8,163 +25,145 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// minTTL is the shortest lease etcd grants with its default election timeout.
-const minTTL = 2 * time.Second
+const (
+	// minTTL is the shortest lease etcd grants with its default election timeout.
+	minTTL = 2 * time.Second
+	// The pause after a failed attempt doubles from minBackoff to maxBackoff, and is
+	// minBackoff again after an attempt that lasted longer than a TTL.
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// warnInterval is the minimum time between two warnings for one reason.
+	warnInterval = time.Minute
+)
 
-// Options are what an Elector needs.
+// Options are what an Elector needs; all are required.
 type Options struct {
+	// Client bounds unary calls that have no deadline, as internal/etcd's does: the
+	// library's Campaign makes such calls.
 	Client *clientv3.Client
-	// Key names the election: its keys are those below Key, with a slash between.
-	// A slash at its end makes no difference.
+	// Key names the election: its keys are <Key>/<lease ID in hex>. A slash at its end makes
+	// no difference.
 	Key string
-	// TTL is how long a leader that vanished goes on to be one: whole seconds, two
-	// at least.
+	// TTL is the time after which a leader that vanished is replaced: whole seconds, at
+	// least two.
 	TTL time.Duration
-	// Identity is what others see of us, a hostname and a process id for example.
+	// Identity is the value of this replica's key, for example its hostname and process ID.
 	Identity string
-	// RequestTimeout bounds each request.
+	// RequestTimeout bounds a grant and a read.
 	RequestTimeout time.Duration
 	Logger         *slog.Logger
 }
 
-// Elector takes part in an election for as long as it runs.
+// Elector takes part in an election while it runs.
 type Elector struct {
 	Options
-	prefix string
-	// reigning is the term that leads, nil for none.
-	reigning atomic.Pointer[term]
-	// complained is owned by Run.
-	complained complaints
+	// warned is when each reason was last logged as a warning. Only Run uses it.
+	warned map[string]time.Time
 
 	mu     sync.Mutex
-	since  time.Time
-	holder string
+	status Status
 }
 
 // Status is what an Elector knows of the election.
 type Status struct {
+	// Leader reports whether this replica leads.
 	Leader bool
-	// Since is when our present leadership began, or zero.
+	// Since is when this replica began to lead, zero while it does not.
 	Since time.Time
-	// Holder is the identity of the leader as last seen, a third of a TTL ago at
-	// most while etcd answers, or "" where that is unknown.
+	// Holder is the identity of the leader as last read, "" if it is unknown. While etcd
+	// answers it is at most a third of a TTL old.
 	Holder string
 }
 
-// Static is an election that is decided beforehand: true for a replica that is
-// alone, false for one that must never lead.
-type Static bool
-
-// Leader returns the decision.
-func (s Static) Leader() bool { return bool(s) }
-
-// New returns an Elector that leads nothing until Run.
+// New returns an Elector that takes part once Run is called. It makes no calls to etcd.
 func New(o Options) (*Elector, error) {
-	prefix := strings.TrimSuffix(o.Key, "/") + "/"
+	o.Key = strings.TrimSuffix(o.Key, "/")
 	switch {
-	case o.Client == nil, o.Logger == nil, prefix == "/", o.Identity == "":
+	case o.Client == nil, o.Logger == nil, o.Key == "", o.Identity == "":
 		return nil, errors.New("elect: Client, Logger, Key and Identity are required")
 	case o.TTL < minTTL, o.TTL%time.Second != 0:
 		return nil, fmt.Errorf("elect: TTL must be whole seconds, at least %s, not %s", minTTL, o.TTL)
 	case o.RequestTimeout <= 0:
 		return nil, errors.New("elect: RequestTimeout must be positive")
 	}
-	return &Elector{Options: o, prefix: prefix, complained: complaints{}}, nil
+	return &Elector{Options: o, warned: map[string]time.Time{}}, nil
 }
 
-// Leader tells whether we lead at this moment. It never blocks, and may be called
-// from any goroutine. Ask anew before each act.
-func (e *Elector) Leader() bool {
-	t := e.reigning.Load()
-	return t != nil && t.valid(time.Now())
-}
+// Leader reports whether this replica leads. It makes no calls to etcd and is safe for
+// concurrent use. Call it again before each act.
+func (e *Elector) Leader() bool { return e.Status().Leader }
 
-// Status may be called from any goroutine, and does not ask etcd.
+// Status makes no calls to etcd and is safe for concurrent use.
 func (e *Elector) Status() Status {
-	leader := e.Leader()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Leader: leader, Holder: e.holder}
-	if leader {
-		s.Since = e.since
-	}
-	return s
+	return e.status
 }
 
-// Pauses between terms: from minBackoff, doubled up to maxBackoff, less a jitter of
-// half; minBackoff again after a term that outlived its TTL.
-const (
-	minBackoff = 200 * time.Millisecond
-	maxBackoff = 5 * time.Second
-)
-
-// Run takes part until ctx is done, and returns nil then; no failure of etcd ends
-// it. When ctx is done Leader is false at once, and then our key is given up: so
-// the leader's work must have ended before. Run is called once.
+// Run takes part in the election until ctx is done, and returns nil then. It retries after any
+// failure of etcd. The leader's work must end before ctx does. Run is called once.
 func (e *Elector) Run(ctx context.Context) error {
-	var backoff time.Duration
-	for ctx.Err() == nil {
+	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
-		err := e.term(ctx)
-		backoff = grown(backoff, time.Since(began), e.TTL)
-		if ctx.Err() == nil {
-			e.complain(ctx, err)
-			_ = pause(ctx, backoff/2+rand.N(backoff/2))
+		err := e.attempt(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		e.report(ctx, err)
+		if time.Since(began) > e.TTL {
+			backoff = minBackoff
+		}
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// grown returns the backoff that follows on the one before and a term that lived
-// so long.
-func grown(backoff, lived, ttl time.Duration) time.Duration {
-	if lived > ttl {
-		return minBackoff
+// report logs why an attempt failed, as a warning once a minute for each reason.
+func (e *Elector) report(ctx context.Context, err error) {
+	reason, level := reasonOf(err), slog.LevelDebug
+	if last, ok := e.warned[reason]; !ok || time.Since(last) >= warnInterval {
+		level, e.warned[reason] = slog.LevelWarn, time.Now()
 	}
-	return min(max(2*backoff, minBackoff), maxBackoff)
+	e.Logger.Log(ctx, level, message.ElectionFailed, "key", e.Key, "reason", reason, "error", err)
 }
 
-// saw notes who leads.
-func (e *Elector) saw(holder string) {
+// reasonOf returns the gRPC code of an error, Unknown for this package's own.
+func reasonOf(err error) string {
+	var known rpctypes.EtcdError
+	switch {
+	case errors.As(err, &known):
+		return known.Code().String()
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded.String()
+	}
+	return status.Code(err).String()
+}
+
+// set records who leads. It logs when this replica begins to lead, and when and why it ceases.
+func (e *Elector) set(holder string, leader bool, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.holder = holder
-}
-
-// reign makes t the leading term, where it is not yet.
-func (e *Elector) reign(t *term) {
-	if e.reigning.Load() == t {
-		return
+	since := e.status.Since
+	switch {
+	case leader && !e.status.Leader:
+		since = time.Now()
+		e.Logger.Info(message.Leading, "key", e.Key)
+	case !leader && e.status.Leader:
+		since = time.Time{}
+		e.Logger.Info(message.NotLeading, "key", e.Key, "reason", why)
 	}
-	e.mu.Lock()
-	e.since = time.Now()
-	e.mu.Unlock()
-	e.reigning.Store(t)
-	e.Logger.Info(message.Leading, "key", t.key)
-}
-
-// abdicate ends the leadership of t, if it had one.
-func (e *Elector) abdicate(t *term, why error) {
-	e.saw("")
-	if e.reigning.CompareAndSwap(t, nil) {
-		e.Logger.Info(message.NotLeading, "key", t.key, "reason", why)
-	}
-}
-
-// pause waits for d, or for ctx, whose error it returns then.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	e.status = Status{Leader: leader, Since: since, Holder: holder}
 }
