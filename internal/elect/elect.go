@@ -116,10 +116,9 @@ func (e *Elector) Run(ctx context.Context) error {
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
 		err := e.attempt(ctx)
-		if ctx.Err() != nil {
-			break
+		if ctx.Err() == nil {
+			e.report(ctx, err)
 		}
-		e.report(ctx, err)
 		if time.Since(began) > e.TTL {
 			backoff = minBackoff
 		}

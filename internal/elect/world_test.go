@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -61,29 +63,25 @@ func (w *world) proxied() (*clientv3.Client, *localetcd.Proxy) {
 	return w.client(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }), p
 }
 
-// obstructed returns a client whose calls of a method fail as fail does while closed is set.
-func (w *world) obstructed(method string, closed *atomic.Bool, fail func(context.Context) error) *clientv3.Client {
-	gate := func(ctx context.Context, called string) error {
-		if path.Base(called) == method && closed.Load() {
-			return fail(ctx)
+// hanging returns a client whose calls of a method do not return while hung is set.
+func (w *world) hanging(method string) (*clientv3.Client, *atomic.Bool) {
+	hung := &atomic.Bool{}
+	gate := func(ctx context.Context, called string) {
+		if path.Base(called) == method && hung.Load() {
+			<-ctx.Done()
 		}
-		return nil
 	}
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, o ...grpc.CallOption) error {
-		if err := gate(ctx, method); err != nil {
-			return err
-		}
+		gate(ctx, method)
 		return next(ctx, method, req, reply, cc, o...)
 	}
 	stream := func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
-		if err := gate(ctx, method); err != nil {
-			return nil, err
-		}
+		gate(ctx, method)
 		return next(ctx, d, cc, method, o...)
 	}
 	return w.client(func(c *clientv3.Config) {
 		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
-	})
+	}), hung
 }
 
 func (w *world) ctx() context.Context {
@@ -154,25 +152,25 @@ func (w *world) throughout(d time.Duration, what string, condition func() bool) 
 func (w *world) leads(r *replica) {
 	w.t.Helper()
 	w.eventually(r.Identity+" leads", r.Leader)
-	require.NotEmpty(w.t, w.keyOf(r), "a leader has a key")
+	require.NotNil(w.t, w.keyOf(r), "a leader has a key")
 }
 
 // waits waits for a key of the replica in etcd.
 func (w *world) waits(r *replica) {
 	w.t.Helper()
-	w.eventually(r.Identity+" has a key", func() bool { return w.keyOf(r) != "" })
+	w.eventually(r.Identity+" has a key", func() bool { return w.keyOf(r) != nil })
 }
 
-func (w *world) keyOf(r *replica) string {
+// keyOf returns the replica's key, nil if it has none.
+func (w *world) keyOf(r *replica) *mvccpb.KeyValue {
 	w.t.Helper()
 	resp, err := w.direct.Get(w.ctx(), key+"/", clientv3.WithPrefix())
 	require.NoError(w.t, err)
-	for _, kv := range resp.Kvs {
-		if string(kv.Value) == r.Identity {
-			return string(kv.Key)
-		}
+	i := slices.IndexFunc(resp.Kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Value) == r.Identity })
+	if i < 0 {
+		return nil
 	}
-	return ""
+	return resp.Kvs[i]
 }
 
 // logBuffer is a log that may be read while it is written.
