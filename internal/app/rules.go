@@ -24,6 +24,7 @@ func (a *App) newElector() (err error) {
 		TTL:            c.Election.TTL,
 		Identity:       a.identity,
 		RequestTimeout: c.Etcd.RequestTimeout,
+		Explain:        func(err error) error { return a.client.Explain(err, c.ElectionPrefix()) },
 		Logger:         a.logger,
 	})
 	return err

@@ -61,7 +61,9 @@ type Options struct {
 	Identity string
 	// RequestTimeout bounds a grant and a read.
 	RequestTimeout time.Duration
-	Logger         *slog.Logger
+	// Explain adds to an error of etcd which permission is missing.
+	Explain func(error) error
+	Logger  *slog.Logger
 }
 
 // Elector takes part in an election while it runs.
@@ -89,8 +91,8 @@ type Status struct {
 func New(o Options) (*Elector, error) {
 	o.Key = strings.TrimSuffix(o.Key, "/")
 	switch {
-	case o.Client == nil, o.Logger == nil, o.Key == "", o.Identity == "":
-		return nil, errors.New("elect: Client, Logger, Key and Identity are required")
+	case o.Client == nil, o.Explain == nil, o.Logger == nil, o.Key == "", o.Identity == "":
+		return nil, errors.New("elect: Client, Explain, Logger, Key and Identity are required")
 	case o.TTL < minTTL, o.TTL%time.Second != 0:
 		return nil, fmt.Errorf("elect: TTL must be whole seconds, at least %s, not %s", minTTL, o.TTL)
 	case o.RequestTimeout <= 0:
@@ -136,7 +138,7 @@ func (e *Elector) report(ctx context.Context, err error) {
 	if last, ok := e.warned[reason]; !ok || time.Since(last) >= warnInterval {
 		level, e.warned[reason] = slog.LevelWarn, time.Now()
 	}
-	e.Logger.Log(ctx, level, message.ElectionFailed, "key", e.Key, "reason", reason, "error", err)
+	e.Logger.Log(ctx, level, message.ElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
 }
 
 // reasonOf returns the gRPC code of an error, Unknown for this package's own.

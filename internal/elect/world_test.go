@@ -99,7 +99,7 @@ type replica struct {
 }
 
 func options(c *clientv3.Client, identity string, ttl time.Duration) Options {
-	return Options{
+	return Options{Explain: func(err error) error { return err },
 		Client: c, Key: key, TTL: ttl, Identity: identity, RequestTimeout: 5 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	}
