@@ -21,11 +21,11 @@ func TestDocsTable(t *testing.T) {
 	}
 	c := Default()
 	for _, k := range c.keys() {
-		def := k.value.String()
+		def := k.String()
 		if def == "" {
 			def = `""`
 		}
-		if k.fileOnly {
+		if k.fileOnly() {
 			want = append(want, fmt.Sprintf("| `%s` | – | – | `[]` | %s |", k.name, k.help))
 			continue
 		}

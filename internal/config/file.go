@@ -2,10 +2,10 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,180 +13,183 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFileSize is far above any configuration; it keeps a mistaken path from filling the memory.
+// maxFileSize is far above any configuration.
 const maxFileSize = 1 << 20
 
-// written is a value of the file on its way through viper.
-type written struct {
-	text   string // as the key's kind parses it
-	origin string // file:line
+// settings are what a file says: the text of each value, as key.Set parses it, and where it was written.
+type settings struct {
+	texts    map[string]any
+	origins  map[string]string // file:line
+	policies []Policy          // empty, as many as there are
 }
 
-// readFile reads and parses one file.
-func readFile(path string) (map[string]any, error) {
-	b, err := readAll(path)
-	if err != nil {
-		return nil, err
+// parse reads YAML strictly where viper does not: exact keys, none twice, one document, right types.
+func parse(path string, data []byte) (settings, error) {
+	r := reader{path, map[string]key{}, settings{texts: map[string]any{}, origins: map[string]string{}}}
+	if len(data) > maxFileSize {
+		return r.settings, fault(path, "", "larger than 1 MiB: not a configuration file")
 	}
-	return parseFile(path, b)
-}
-
-func readAll(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	defer f.Close() // only read from
-	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	if len(b) > maxFileSize {
-		return nil, fmt.Errorf("%s: larger than 1 MiB: this is no configuration", path)
-	}
-	return b, nil
-}
-
-// parseFile returns the file's settings by dotted name. It is strict where viper is not: exact names, no key twice, one document, right types.
-func parseFile(path string, data []byte) (map[string]any, error) {
+	r.know(new(Config).keys())
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return map[string]any{}, nil
-	} else if err != nil {
-		return nil, syntaxError(path, err)
+	err := dec.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		return r.settings, nil
 	}
-	if err := dec.Decode(&second); err == nil {
-		return nil, fmt.Errorf("%s:%d: a second YAML document: there must be only one", path, second.Line)
-	} else if !errors.Is(err, io.EOF) {
-		return nil, syntaxError(path, err)
+	if err == nil {
+		err = dec.Decode(&second)
 	}
-	r := reader{path: path, keys: map[string]key{}, settings: map[string]any{}}
-	var c Config
-	for _, k := range c.keys() {
-		r.keys[k.name] = k
+	switch {
+	case err == nil:
+		return r.settings, r.refuse(&second, "", "a second YAML document: only one is allowed")
+	case !errors.Is(err, io.EOF):
+		return r.settings, syntaxError(path, err)
 	}
-	if err := r.top(&doc); err != nil {
-		return nil, err
-	}
-	return r.settings, nil
+	err = r.section("", doc.Content[0], doc.Content[0])
+	return r.settings, err
 }
 
-// reader walks the nodes of one file.
+// syntaxError turns "yaml: line 3: …" into "file:3: …". The name of an unknown anchor is not repeated: it may be an unquoted password.
+func syntaxError(path string, err error) error {
+	msg, line := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "), 0
+	if _, err := fmt.Sscanf(msg, "line %d:", &line); err == nil {
+		_, msg, _ = strings.Cut(msg, ": ")
+		path = fmt.Sprintf("%s:%d", path, line)
+	}
+	if strings.HasPrefix(msg, "unknown anchor") {
+		msg = "unknown anchor: a value that begins with * must be quoted"
+	}
+	return fault(path, "not valid YAML", msg)
+}
+
+// reader collects the settings of one file.
 type reader struct {
-	path     string
-	keys     map[string]key
-	settings map[string]any
+	path  string
+	known map[string]key // a section is known as a key without a place
+	settings
 }
 
-func (r reader) top(doc *yaml.Node) error {
-	n := doc
-	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
-		n = doc.Content[0]
-	}
-	if n.Kind != yaml.MappingNode && !isNull(n) {
-		return fmt.Errorf("%s:%d: must be a mapping of keys to values, not %s", r.path, n.Line, describe(n))
-	}
-	return r.section("", n)
-}
-
-// section reads a mapping; a null is a section whose keys are all commented out.
-func (r reader) section(name string, n *yaml.Node) error {
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], resolve(n.Content[i+1])
-		full := join(name, k)
-		if first, ok := seen[k.Value]; ok {
-			return r.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
+func (r *reader) know(keys []key) {
+	for _, k := range keys {
+		r.known[k.name] = k
+		for i, c := range k.name {
+			if c == '.' {
+				r.known[k.name[:i]] = key{}
+			}
 		}
-		seen[k.Value] = k.Line
-		if err := r.entry(full, k, v); err != nil {
+	}
+}
+
+// section reads a mapping, or a null: a section whose keys are all commented out.
+func (r *reader) section(name string, at, n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode && !isNull(n) {
+		return r.refuse(at, name, "must be a mapping, not "+describe(n))
+	}
+	lines := map[string]int{}
+	for pair := range slices.Chunk(n.Content, 2) {
+		k, v := pair[0], resolve(pair[1])
+		full, first := join(name, k), lines[k.Value]
+		known, ok := r.known[full]
+		lines[k.Value] = k.Line
+		var err error
+		switch {
+		case first > 0:
+			err = r.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
+		case strings.Contains(k.Value, "."):
+			err = r.refuse(k, full, "unknown key: nest sections instead of writing dots")
+		case !ok || k.Kind != yaml.ScalarNode || strings.Contains(k.Value, "["):
+			err = r.refuse(k, full, "unknown key")
+		case known.place == nil:
+			err = r.section(full, k, v)
+		default:
+			err = r.value(known, k, v)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r reader) entry(name string, k, v *yaml.Node) error {
-	known, isKey := r.keys[name]
+func (r *reader) value(known key, k, v *yaml.Node) error {
+	kind, elements := known.kind(), []*yaml.Node{v}
+	list := strings.HasPrefix(kind.wants, "a list")
 	switch {
-	case strings.Contains(k.Value, "."):
-		return r.refuse(k, name, "unknown key: write one section for each part before a dot")
-	case k.Kind != yaml.ScalarNode || !isKey && !r.isSection(name):
-		return r.refuse(k, name, "unknown key")
-	case isKey:
-		return r.leaf(known, k, v)
-	case v.Kind != yaml.MappingNode && !isNull(v):
-		return r.refuse(k, name, "must be a mapping, not "+describe(v))
-	}
-	return r.section(name, v)
-}
-
-// leaf takes the text of a value whose type is right; the kind parses it, as it does text from a flag.
-func (r reader) leaf(known key, k, v *yaml.Node) error {
-	if isNull(v) {
+	case isNull(v):
 		return r.refuse(k, known.name, "has no value: write one, or leave the key out")
+	case list != (v.Kind == yaml.SequenceNode):
+		return r.refuse(k, known.name, kind.not(v))
+	case known.name == policiesKey:
+		return r.readPolicies(v.Content)
+	case list:
+		elements = v.Content
 	}
-	values := []*yaml.Node{v}
-	if known.shape.list {
-		values = v.Content
-	}
-	if known.shape.list != (v.Kind == yaml.SequenceNode) {
-		return r.refuse(k, known.name, "must be "+known.shape.wants+", not "+describe(v))
-	}
-	if known.shape.mappings {
-		return r.elements(known, k, v)
-	}
-	texts := make([]string, 0, len(values))
-	for _, n := range values {
+	var texts []string
+	for _, n := range elements {
 		n = resolve(n)
-		if n.Kind != yaml.ScalarNode || !slices.Contains(known.shape.tags, n.ShortTag()) {
-			return r.refuse(k, known.name, "must be "+known.shape.wants+", not "+describe(n)+quoteHint(known.shape, n))
+		if n.Kind != yaml.ScalarNode || !strings.Contains(kind.tags, n.ShortTag()) {
+			return r.refuse(k, known.name, kind.not(n))
 		}
-		if known.shape.list && strings.Contains(n.Value, ",") {
+		if list && strings.Contains(n.Value, ",") {
 			return r.refuse(k, known.name, "an element of the list must not contain a comma")
 		}
 		texts = append(texts, n.Value)
 	}
-	r.set(known.name, k, strings.Join(texts, ","))
+	r.texts[known.name], r.origins[known.name] = strings.Join(texts, ","), r.at(k)
 	return nil
 }
 
-// elements reads a list of policies, each as a section with keys of its own: no other section may take their names.
-func (r reader) elements(known key, k, v *yaml.Node) error {
-	for i, n := range v.Content {
-		at, n := policyName(i), resolve(n)
-		if n.Kind != yaml.MappingNode {
-			return r.refuse(n, at, "must be a mapping, not "+describe(n))
-		}
-		own := reader{path: r.path, keys: map[string]key{}, settings: r.settings}
-		for _, k := range new(Policy).keys(at) {
-			own.keys[k.name] = k
-		}
-		if err := own.section(at, n); err != nil {
+// not says that a node has the wrong type.
+func (k kind) not(n *yaml.Node) string {
+	why := "must be " + k.wants + ", not " + describe(n)
+	if k.tags == "!!str" && n.Kind == yaml.ScalarNode && n.ShortTag() != "!!str" {
+		why += ": put it in quotes"
+	}
+	return why
+}
+
+// readPolicies reads each policy as a section with keys of its own.
+func (r *reader) readPolicies(list []*yaml.Node) error {
+	if len(list) > 0 {
+		r.policies = make([]Policy, len(list))
+	}
+	r.know((&Config{Policies: r.policies}).keys())
+	for i, n := range list {
+		name := policyName(i)
+		r.origins[name+".match"] = r.at(n) // where it is missing
+		if err := r.section(name, n, resolve(n)); err != nil {
 			return err
 		}
-		if _, given := r.settings[at+".match"]; !given {
-			return r.refuse(n, at+".match", "is missing: a policy needs the names it is for")
-		}
 	}
-	r.set(known.name, k, strconv.Itoa(len(v.Content)))
 	return nil
 }
 
-func (r reader) set(name string, at *yaml.Node, text string) {
-	r.settings[name] = written{text, fmt.Sprintf("%s:%d", r.path, at.Line)}
-}
+func (r *reader) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.path, n.Line) }
 
-func (r reader) isSection(name string) bool {
-	for known := range r.keys {
-		if strings.HasPrefix(known, name+".") {
-			return true
-		}
+func (r *reader) refuse(at *yaml.Node, name, why string) error { return fault(r.at(at), name, why) }
+
+// join makes a dotted name and quotes what could break the line of an error. What follows a colon is not repeated: a key such as
+// "password:secret" is a key and its value without a space between them.
+func join(section string, k *yaml.Node) string {
+	name, _, cut := strings.Cut(k.Value, ":")
+	if cut {
+		name += ":…"
 	}
-	return false
+	if q := strconv.Quote(name); k.Kind != yaml.ScalarNode || q != `"`+name+`"` || name == "" {
+		name = q
+	}
+	return strings.TrimPrefix(section+"."+name, ".")
 }
 
-func (r reader) refuse(at *yaml.Node, name, why string) error {
-	return fmt.Errorf("%s:%d: %s: %s", r.path, at.Line, name, why)
+func resolve(n *yaml.Node) *yaml.Node { return cmp.Or(n.Alias, n) }
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// describe names a node's type and never its value, which may be a secret.
+func describe(n *yaml.Node) string {
+	words := map[string]string{
+		"!!map": "a mapping", "!!seq": "a list", "!!str": "a string", "!!int": "a number", "!!float": "a number with a fraction",
+		"!!bool": "a boolean", "!!null": "null", "!!timestamp": "a date",
+	}
+	return cmp.Or(words[n.ShortTag()], "a value of another type")
 }

@@ -1,140 +1,140 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
-// keys is the one table of all keys, in the order in which they are printed, each bound to its place in c. Flags, variables, the strict
-// reader of the file, defaults, help, range checks and the printed form all come from it: a new key is a field of Config and a line here.
+const (
+	// maxWait bounds what is added to a deadline, so that sums stay far from overflowing.
+	maxWait = 24 * time.Hour
+	// maxBatchSize: etcd allows 128 operations per level of a transaction (--max-txn-ops), and nested transactions share what the level
+	// above leaves: 128 − batch_size. A removal compares three values; one more operation is kept in reserve.
+	maxBatchSize = 124
+)
+
+// key is one setting.
+type key struct {
+	name  string       // dotted, as in "reaper.grace"
+	place any          // pointer to its field in a Config; the type of the field is the type of the key
+	def   string       // default, as a flag would give it
+	check func() error // reports what is wrong with the value by itself
+	help  string
+	other string // key whose value is the default, for policies
+}
+
+func bind[T any](name string, place *T, def string, check func(T) error, help string) key {
+	return key{name: name, place: place, def: def, help: help, check: func() error {
+		if check == nil {
+			return nil
+		}
+		return check(*place)
+	}}
+}
+
+// keys is the one table of all keys, in the order of config.example.yaml, bound to c. Flags, variables, the reader of the file, defaults,
+// help, checks and the printed form are derived from it: a new key is a field of Config and a line here.
 func (c *Config) keys() []key {
 	e, t, r, s := &c.Etcd, &c.Etcd.TLS, &c.Reaper, &c.Reaper.Storm
-	return []key{
-		bind(text(), "prefix", &c.Prefix, "/mutexes/", checkPrefix,
-			"etcd prefix of the locks, ending with a slash; nothing but locks may lie under it"),
-		bind(list(), "etcd.endpoints", &e.Endpoints, []string{"127.0.0.1:2379"}, checkEndpoints,
-			"etcd members: host:port, http://, https://, unix:// or unixs://; comma separated in flag and environment"),
-		bind(duration(), "etcd.dial_timeout", &e.DialTimeout, 5*time.Second, positive,
-			"time to establish a connection to etcd"),
-		bind(duration(), "etcd.request_timeout", &e.RequestTimeout, 5*time.Second, positive,
-			"deadline of every single etcd request"),
-		bind(text(), "etcd.username", &e.Username, "", nil,
-			"etcd user; needs a password or a password file"),
-		bind(secret(), "etcd.password", &e.Password, Secret{}, checkPassword,
-			"password of the etcd user; a flag shows in the process list, prefer the file or the environment"),
-		bind(text(), "etcd.password_file", &e.PasswordFile, "", nil,
-			"file that holds the password, instead of etcd.password"),
-		bind(text(), "etcd.tls.ca_file", &t.CAFile, "", nil,
-			"PEM file of the authorities to trust; empty: those of the system"),
-		bind(text(), "etcd.tls.cert_file", &t.CertFile, "", nil,
-			"PEM file of the client certificate; needs etcd.tls.key_file"),
-		bind(text(), "etcd.tls.key_file", &t.KeyFile, "", nil,
-			"PEM file of the client certificate's key; needs etcd.tls.cert_file"),
-		bind(text(), "etcd.tls.server_name", &t.ServerName, "", nil,
-			"name expected in the server's certificate; empty: the endpoint's host"),
-		bind(text(), "reaper.mode", &r.Mode, "enforce", oneOf(modes()...),
-			"enforce removes expired locks, dry-run only logs and counts what it would remove, off only watches and exports"),
-		bind(duration(), "reaper.grace", &r.Grace, 2*time.Second, upTo(maxWait),
-			"time that passes after a lock's auto_unlock_at before it is removed; at least reaper.clock_tolerance and twice reaper.probe_interval"),
-		bind(duration(), "reaper.clock_tolerance", &r.ClockTolerance, 2*time.Second, atLeast(0),
-			"clocks that part by no more than this count as equal"),
-		bind(duration(), "reaper.settle", &r.Settle, 15*time.Second, upTo(maxWait),
-			"time that owners get to renew before removals begin, after a start and after an outage"),
-		bind(duration(), "reaper.standby_delay", &r.StandbyDelay, 5*time.Second, upTo(maxWait),
-			"replicas that do not lead remove a lock this much later than the leader would"),
-		bind(duration(), "reaper.freshness", &r.Freshness, 10*time.Second, atLeast(2*time.Second),
-			"nothing is removed once the watch has been silent for this long; at least 2s"),
-		bind(duration(), "reaper.orphan_grace", &r.OrphanGrace, time.Minute, atLeast(time.Second),
-			"time for which leftover fields without a uuid stay unmodified before they are removed; at least 1s"),
-		bind(duration(), "reaper.probe_interval", &r.ProbeInterval, time.Second, positive,
-			"time between probes of whether etcd takes renewals; at most half of every grace"),
-		bind(integer(), "reaper.batch_size", &r.BatchSize, 16, between(1, maxBatchSize),
-			"locks removed in one transaction, at most; 1 to 124"),
-		bind(integer(), "reaper.concurrency", &r.Concurrency, 1, between(1, 1024),
-			"removing transactions in flight, at most; 1 to 1024"),
-		bind(number(), "reaper.rate_limit", &r.RateLimit, 0, notNegative,
-			"locks removed in a second, at most, a fraction allowed; 0 for no limit"),
-		bind(integer(), "reaper.storm.min_locks", &s.MinLocks, 100, notNegative,
-			"at least this many locks coming due at once are a storm, in which nothing is removed for a while; 0 turns it off"),
-		bind(number(), "reaper.storm.fraction", &s.Fraction, 0.5, between(0.0, 1.0),
-			"a storm is also more than this part of all locks with a deadline; 0 to 1"),
-		bind(duration(), "reaper.storm.window", &s.Window, time.Minute, upTo(time.Hour),
-			"time within which the locks of a storm come due; at most 1h"),
-		bind(duration(), "reaper.storm.hold", &s.Hold, 2*time.Minute, atLeast(0),
-			"time for which a storm stops removals"),
-		fileOnly(bind(policies(), "policies", &c.Policies, nil, nil,
-			"exceptions from reaper.mode and reaper.grace for some locks; the first that matches a lock's name decides")),
-		bind(boolean(), "election.enabled", &c.Election.Enabled, true, nil,
-			"whether this replica takes part in naming a leader"),
-		bind(text(), "election.key", &c.Election.Key, "", checkElectionKey,
-			"etcd key under which the leader is elected, apart from the locks; empty: /unlocker/leader and the prefix behind it"),
-		bind(duration(), "election.ttl", &c.Election.TTL, 10*time.Second, wholeSeconds(2*time.Second),
-			"time for which a leader that vanished goes on to be one; whole seconds, at least 2s"),
-		bind(duration(), "resync_interval", &c.ResyncInterval, 10*time.Minute, zeroOrAtLeast(time.Second),
-			"time between full listings beside the watch; at least 1s, 0 turns them off"),
-		bind(text(), "ops.listen", &c.Ops.Listen, ":9480", checkListen,
-			"address of /metrics, /livez and /readyz"),
-		bind(text(), "ops.web_config_file", &c.Ops.WebConfigFile, "", nil,
-			"exporter-toolkit web configuration (TLS, basic auth) of the ops listener"),
-		bind(text(), "web.listen", &c.Web.Listen, ":9481", checkWebListen,
-			"address of the read-only API; empty turns it off"),
-		bind(text(), "web.path_prefix", &c.Web.PathPrefix, "", checkPathPrefix,
-			"path under which a proxy passes the API on, such as /unlocker"),
-		bind(text(), "web.web_config_file", &c.Web.WebConfigFile, "", nil,
-			"exporter-toolkit web configuration (TLS, basic auth) of the web listener"),
-		bind(integer(), "metrics.max_lock_series", &c.Metrics.MaxLockSeries, 500, between(0, 100_000),
-			"locks with series of their own, at most, the longest overdue first; 0 to 100000"),
-		bind(duration(), "metrics.forced_unlock_retention", &c.Metrics.ForcedUnlockRetention, time.Hour, atLeast(0),
-			"time for which a forced unlock stays in the metrics"),
-		bind(text(), "log.level", &c.Log.Level, "info", oneOf("debug", "info", "warn", "error"),
-			"debug, info, warn or error"),
-		bind(text(), "log.format", &c.Log.Format, "json", oneOf("json", "logfmt"),
-			"json or logfmt"),
+	all := []key{
+		bind("prefix", &c.Prefix, "/mutexes/", checkPrefix, "etcd prefix of the locks; must end with a slash and contain nothing but locks"),
+		bind("etcd.endpoints", &e.Endpoints, "127.0.0.1:2379", checkEndpoints,
+			"etcd endpoints, all with the same scheme: host:port, http://, https://, unix:// or unixs://; comma-separated in flag and environment"),
+		bind("etcd.dial_timeout", &e.DialTimeout, "5s", checkPositive, "timeout for establishing a connection to etcd"),
+		bind("etcd.request_timeout", &e.RequestTimeout, "5s", checkPositive, "timeout of each etcd request"),
+		bind("etcd.username", &e.Username, "", nil, "etcd user; needs etcd.password or etcd.password_file"),
+		bind("etcd.password", &e.Password, "", checkPassword,
+			"password of the etcd user; a flag is visible in the process list: prefer the file or the environment"),
+		bind("etcd.password_file", &e.PasswordFile, "", nil, "file that contains the password, instead of etcd.password"),
+		bind("etcd.tls.ca_file", &t.CAFile, "", nil, "PEM file with the trusted CA certificates; empty: those of the system"),
+		bind("etcd.tls.cert_file", &t.CertFile, "", nil, "PEM file with the client certificate; needs etcd.tls.key_file"),
+		bind("etcd.tls.key_file", &t.KeyFile, "", nil, "PEM file with the key of the client certificate; needs etcd.tls.cert_file"),
+		bind("etcd.tls.server_name", &t.ServerName, "", nil, "name expected in the server's certificate; empty: the host of the endpoint"),
+		bind("reaper.mode", &r.Mode, "enforce", checkMode,
+			"enforce removes expired locks, dry-run only logs and counts what it would remove, off only watches and exports metrics"),
+		bind("reaper.grace", &r.Grace, "2s", within(0, maxWait),
+			"how long after its auto_unlock_at a lock is removed; at least reaper.clock_tolerance and twice reaper.probe_interval, at most 24h"),
+		bind("reaper.clock_tolerance", &r.ClockTolerance, "2s", atLeast(0*time.Second), "largest difference between clocks that is ignored"),
+		bind("reaper.settle", &r.Settle, "15s", within(0, maxWait),
+			"how long holders have to renew before removals begin, after a start and after an outage; at most 24h"),
+		bind("reaper.standby_delay", &r.StandbyDelay, "5s", within(0, maxWait),
+			"how much later than the leader the other replicas remove a lock; at most 24h"),
+		bind("reaper.freshness", &r.Freshness, "10s", atLeast(2*time.Second), "removals stop while the watch has been silent for this long; at least 2s"),
+		bind("reaper.orphan_grace", &r.OrphanGrace, "1m", atLeast(time.Second),
+			"how long leftover fields without a uuid must stay unmodified before they are removed; at least 1s"),
+		bind("reaper.probe_interval", &r.ProbeInterval, "1s", checkPositive,
+			"interval between probes of whether etcd accepts renewals; at most half of every grace"),
+		bind("reaper.batch_size", &r.BatchSize, "16", within(1, maxBatchSize), "maximum number of locks removed in one transaction; 1 to 124"),
+		bind("reaper.concurrency", &r.Concurrency, "1", within(1, 1024), "maximum number of removal transactions in flight; 1 to 1024"),
+		bind("reaper.rate_limit", &r.RateLimit, "0", atLeast(0.0), "maximum number of locks removed per second, may be a fraction; 0: no limit"),
+		bind("reaper.storm.min_locks", &s.MinLocks, "100", atLeast(0),
+			"minimum number of locks coming due at once that is a storm, which stops removals for a while; 0 turns it off"),
+		bind("reaper.storm.fraction", &s.Fraction, "0.5", within(0.0, 1.0), "a storm also exceeds this fraction of all locks with a deadline; 0 to 1"),
+		bind("reaper.storm.window", &s.Window, "1m", within(0, time.Hour), "time window in which the locks of a storm come due; at most 1h"),
+		bind("reaper.storm.hold", &s.Hold, "2m", atLeast(0*time.Second), "how long a storm stops removals; at least reaper.storm.window"),
+		bind[[]Policy](policiesKey, &c.Policies, "", nil,
+			"exceptions from reaper.mode and reaper.grace for some locks; the first policy that matches a lock's name applies"),
+		bind("election.enabled", &c.Election.Enabled, "true", nil, "whether this replica takes part in the leader election"),
+		bind("election.key", &c.Election.Key, "", checkElectionKey,
+			"etcd key of the leader election, outside the prefix; empty: /unlocker/leader followed by the prefix"),
+		bind("election.ttl", &c.Election.TTL, "10s", checkTTL,
+			"lease TTL of the leader: how long until another replica replaces one that vanished; whole seconds, at least 2s"),
+		bind("resync_interval", &c.ResyncInterval, "10m", checkResync,
+			"interval between full listings in addition to the watch; at least 1s, 0 turns them off"),
+		bind("ops.listen", &c.Ops.Listen, ":9480", checkListen, "listen address of /metrics, /livez and /readyz"),
+		bind("ops.web_config_file", &c.Ops.WebConfigFile, "", nil, "exporter-toolkit web configuration file (TLS, basic auth) of the ops listener"),
+		bind("web.listen", &c.Web.Listen, ":9481", checkWebListen, "listen address of the read-only API; empty turns it off"),
+		bind("web.path_prefix", &c.Web.PathPrefix, "", checkPathPrefix, "path prefix under which a proxy serves the API, such as /unlocker"),
+		bind("web.web_config_file", &c.Web.WebConfigFile, "", nil, "exporter-toolkit web configuration file (TLS, basic auth) of the web listener"),
+		bind("metrics.max_lock_series", &c.Metrics.MaxLockSeries, "500", within(0, 100_000),
+			"maximum number of locks with their own series, the longest overdue first; 0 to 100000"),
+		bind("metrics.forced_unlock_retention", &c.Metrics.ForcedUnlockRetention, "1h", atLeast(0*time.Second),
+			"how long a forced unlock stays in the metrics"),
+		bind("log.level", &c.Log.Level, "info", oneOf("debug", "info", "warn", "error"), "debug, info, warn or error"),
+		bind("log.format", &c.Log.Format, "json", oneOf("json", "logfmt"), "json or logfmt"),
 	}
+	for i := range c.Policies {
+		p, at := &c.Policies[i], policyName(i)
+		mode, grace := bind(at+".mode", &p.Mode, "", checkMode, ""), bind(at+".grace", &p.Grace, "", within(0, maxWait), "")
+		mode.other, grace.other = "reaper.mode", "reaper.grace"
+		all = append(all, bind(at+".match", &p.Match, "", checkMatch, ""), mode, grace)
+	}
+	return all
 }
 
-// key is one setting: its names, and what can be done with its place in a Config.
-type key struct {
-	name  string // dotted, as in "reaper.grace"
-	help  string
-	value pflag.Value  // reads and writes the place; String reveals a secret
-	shape shape        // what the file may hold for it
-	reset func()       // writes the default
-	check func() error // what is wrong with the value by itself
-	show  func() any   // for printing: what yaml encodes, secrets redacted
+// policiesKey is the one key that is a list of sections.
+const policiesKey = "policies"
 
-	fileOnly bool // neither flag nor variable
-}
+func policyName(i int) string { return fmt.Sprintf("%s[%d]", policiesKey, i) }
 
-func fileOnly(k key) key {
-	k.fileOnly = true
-	return k
-}
+// fileOnly reports whether the key has neither a flag nor a variable.
+func (k key) fileOnly() bool { return strings.HasPrefix(k.name, policiesKey) }
 
-// flag returns the key's flag, without the dashes in front.
+// flag returns the name of the key's flag, without the dashes in front.
 func (k key) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(k.name) }
-
-// env returns the key's environment variable.
-func (k key) env() string {
-	return "UNLOCKER_" + strings.ToUpper(strings.ReplaceAll(k.name, ".", "_"))
-}
 
 const configFlag = "config"
 
 // Flags registers --config and one flag for each key in fs, with the defaults in their help. Load finds them there by name. A flag checks
 // the type of its value when it is parsed; ranges and relations are checked by Load. Policies have no flag.
 func Flags(fs *pflag.FlagSet) {
-	fs.String(configFlag, "", "configuration file; without it "+strings.Join(searchPaths(), ", then ")+", if present")
+	fs.String(configFlag, "", "configuration file; if not given, "+strings.Join(searchPaths(), " or ")+", if present")
 	c := Default()
 	for _, k := range c.keys() {
-		if k.fileOnly {
-			continue
-		}
-		f := fs.VarPF(k.value, k.flag(), "", k.help)
-		if k.value.Type() == "bool" {
-			f.NoOptDefVal = "true" // --flag alone, as with every other program
+		switch place := k.place.(type) {
+		case *[]Policy:
+		case *[]string:
+			fs.StringSlice(k.flag(), *place, k.help)
+		case *bool:
+			fs.VarPF(k, k.flag(), "", k.help).NoOptDefVal = "true" // --flag alone, as with every other program
+		default:
+			fs.Var(k, k.flag(), k.help)
 		}
 	}
 }
+
+// env returns the name of the key's environment variable.
+func (k key) env() string { return "UNLOCKER_" + strings.ToUpper(strings.ReplaceAll(k.name, ".", "_")) }

@@ -76,17 +76,19 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 	want.Prefix = "/other/"
 	want.Etcd = Etcd{
 		Endpoints: []string{"a:1", "b:2"}, DialTimeout: time.Minute, RequestTimeout: time.Hour, Username: "u", Password: NewSecret("p,1"),
-		TLS: TLS{CAFile: "ca", CertFile: "cert", KeyFile: "key", ServerName: "name"},
 	}
+	tls := &want.Etcd.TLS
+	tls.CAFile, tls.CertFile, tls.KeyFile, tls.ServerName = "ca", "cert", "key", "name"
 	want.Reaper = Reaper{
 		Mode: "off", Grace: time.Second, ClockTolerance: 0, Settle: 0, StandbyDelay: 0, Freshness: time.Minute, OrphanGrace: time.Hour,
 		ProbeInterval: 500 * time.Millisecond, BatchSize: 124, Concurrency: 1024, RateLimit: 0.25,
-		Storm: Storm{MinLocks: 0, Fraction: 1, Window: 0, Hold: 0},
 	}
+	want.Reaper.Storm.Fraction = 1
 	want.Election = Election{Enabled: false, Key: "/other", TTL: 2 * time.Second}
 	want.ResyncInterval = 0
-	want.Ops = Ops{Listen: "[::1]:0", WebConfigFile: "web.yml"}
-	want.Metrics = Metrics{MaxLockSeries: 0, ForcedUnlockRetention: 0}
+	want.Ops.Listen, want.Ops.WebConfigFile = "[::1]:0", "ops.yml"
+	want.Web.Listen, want.Web.PathPrefix, want.Web.WebConfigFile = "[::1]:0", "/p", "web.yml"
+	want.Metrics.MaxLockSeries, want.Metrics.ForcedUnlockRetention = 0, 0
 	want.Log = Log{Level: "debug", Format: "logfmt"}
 	inFile, err := want.YAML()
 	require.NoError(t, err)
@@ -101,11 +103,11 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 	t.Run("environment", func(t *testing.T) {
 		t.Chdir(t.TempDir())
 		for _, k := range want.keys() {
-			if !k.fileOnly {
-				t.Setenv(k.env(), k.value.String())
+			if !k.fileOnly() {
+				t.Setenv(k.env(), k.String())
 			}
 		}
-		c, source, err := Load(nil)
+		c, source, err := Load(given(t))
 		require.NoError(t, err)
 		require.Empty(t, source)
 		require.Equal(t, want, c)
@@ -114,8 +116,8 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 		t.Chdir(t.TempDir())
 		var args []string
 		for _, k := range want.keys() {
-			if !k.fileOnly {
-				args = append(args, "--"+k.flag()+"="+k.value.String())
+			if !k.fileOnly() {
+				args = append(args, "--"+k.flag()+"="+k.String())
 			}
 		}
 		c, _, err := Load(given(t, args...))
@@ -132,26 +134,26 @@ func TestRefusedFlagsAndVariables(t *testing.T) {
 		want string
 	}{
 		{"bad duration", [2]string{"UNLOCKER_REAPER_GRACE", "10"}, nil,
-			`UNLOCKER_REAPER_GRACE: reaper.grace: "10" has no unit: write a duration such as 10s, 5m or 1h30m`},
+			`UNLOCKER_REAPER_GRACE: reaper.grace: "10" is not a duration with a unit, such as 10s, 5m or 1h30m`},
 		{"bad number", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "010"}, nil,
-			`UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: "010" is no whole number in plain decimal digits`},
+			`UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: "010" is not a whole number in plain decimal digits`},
 		{"out of range", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "125"}, nil, `UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: must be 1 to 124, not 125`},
-		{"empty element", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "a:1,,b:2"}, nil, `UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 2 is empty`},
+		{"empty element", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "a:1,,b:2"}, nil, `UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not ""`},
 		{"flag out of range", [2]string{"UNLOCKER_REAPER_FRESHNESS", "5s"}, []string{"--reaper-freshness=1s"},
 			`--reaper-freshness: reaper.freshness: must be at least 2s, not 1s`},
-		{"flag that does not go with a default", [2]string{}, []string{"--reaper-clock-tolerance=3s"},
+		{"flag that contradicts a default", [2]string{}, []string{"--reaper-clock-tolerance=3s"},
 			`--reaper-clock-tolerance: reaper.grace: must be at least reaper.clock_tolerance (3s), not 2s`},
-		{"variable that does not go with a default", [2]string{"UNLOCKER_PREFIX", "/unlocker/"}, nil,
-			`UNLOCKER_PREFIX: election.key: "/unlocker/leader/unlocker/" lies under the prefix of the locks, "/unlocker/": candidates would be taken for locks`},
+		{"variable that contradicts a default", [2]string{"UNLOCKER_PREFIX", "/unlocker/"}, nil,
+			`UNLOCKER_PREFIX: election.key: "/unlocker/leader/unlocker/" is under the prefix of the locks, "/unlocker/": candidates would be read as locks`},
 		{"bad boolean", [2]string{"UNLOCKER_ELECTION_ENABLED", "no"}, nil,
 			`UNLOCKER_ELECTION_ENABLED: election.enabled: "no" is neither true nor false`},
 		{"bad number", [2]string{"UNLOCKER_REAPER_RATE_LIMIT", "NaN"}, nil,
-			`UNLOCKER_REAPER_RATE_LIMIT: reaper.rate_limit: "NaN" is no number in plain decimal digits`},
-		{"empty list", [2]string{}, []string{"--etcd-endpoints="}, `--etcd-endpoints: etcd.endpoints: must name at least one endpoint`},
+			`UNLOCKER_REAPER_RATE_LIMIT: reaper.rate_limit: "NaN" is not a number in plain decimal digits`},
+		{"empty list", [2]string{}, []string{"--etcd-endpoints="}, `--etcd-endpoints: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not ""`},
 		{"relation over two sources", [2]string{"UNLOCKER_ETCD_PASSWORD", "hunter2"}, []string{"--etcd-password-file=f", "--etcd-username=u"},
 			`--etcd-password-file: etcd.password_file: cannot be combined with etcd.password`},
 		{"password in an endpoint", [2]string{"UNLOCKER_ETCD_ENDPOINTS", "https://u:hunter2@a:1"}, nil,
-			`UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 1 must not contain an @: credentials belong into etcd.username and etcd.password`},
+			`UNLOCKER_ETCD_ENDPOINTS: etcd.endpoints: endpoint 1 must not contain an @: credentials belong in etcd.username and etcd.password`},
 		{"empty path", [2]string{}, []string{"--config="}, `--config: must not be empty`},
 		{"named file missing", [2]string{}, []string{"--config=missing.yaml"},
 			`reading the configuration: open missing.yaml: no such file or directory`},
@@ -174,12 +176,12 @@ func TestFlagTypesAreCheckedWhenParsed(t *testing.T) {
 	fs := noFlags()
 	Flags(fs)
 	require.EqualError(t, fs.Parse([]string{"--reaper-grace=10"}),
-		`invalid argument "10" for "--reaper-grace" flag: "10" has no unit: write a duration such as 10s, 5m or 1h30m`)
+		`invalid argument "10" for "--reaper-grace" flag: "10" is not a duration with a unit, such as 10s, 5m or 1h30m`)
 	require.EqualError(t, fs.Parse([]string{"--policies=x"}), "unknown flag: --policies")
 	require.NoError(t, fs.Parse([]string{"--election-enabled=false", "--election-enabled"}))
 	require.Equal(t, "true", fs.Lookup("election-enabled").Value.String())
 	require.Contains(t, fs.FlagUsages(), "(default 1m)")
-	require.Contains(t, fs.FlagUsages(), "(default 127.0.0.1:2379)")
+	require.Contains(t, fs.FlagUsages(), "(default [127.0.0.1:2379])")
 }
 
 // Kubernetes sets these for Services in the namespace whose names begin with unlocker; no key may ever take such a name.

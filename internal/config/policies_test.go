@@ -1,7 +1,6 @@
 package config
 
 import (
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,16 +9,16 @@ import (
 )
 
 func TestPoliciesInheritWhatTheyLeaveOut(t *testing.T) {
-	const file = `policies:
+	t.Chdir(t.TempDir())
+	write(t, "unlocker.yaml", `policies:
   - &first {match: "deploy/**", mode: dry-run, grace: 10m}
   - match: batch/*
     mode: ""
   - match: "[a-c]{x,y}?"
     grace: 3s
   - *first
-`
-	path := write(t, filepath.Join(t.TempDir(), "unlocker.yaml"), file)
-	c, _, err := Load(given(t, "--config", path, "--reaper-mode=off", "--reaper-grace=7s"))
+`)
+	c, _, err := Load(given(t, "--reaper-mode=off", "--reaper-grace=7s"))
 	require.NoError(t, err)
 	require.Equal(t, []Policy{
 		{"deploy/**", "dry-run", 10 * time.Minute},
@@ -45,17 +44,7 @@ policies:
 	readBack(t, c)
 }
 
-func TestPoliciesBuiltInCode(t *testing.T) {
-	c := Default()
-	c.Policies = []Policy{{"a", "off", time.Minute}, {"b", "", time.Minute}}
-	require.EqualError(t, c.Validate(), `policies[1].mode: "" is none of enforce, dry-run, off`)
-	c.Policies[1] = Policy{"b", "enforce", time.Second}
-	require.EqualError(t, c.Validate(), `policies[1].grace: must be at least reaper.clock_tolerance (2s), not 1s`)
-	c.Policies[1].Grace = 2 * time.Second
-	require.NoError(t, c.Validate())
-}
-
-// What docs/configuration.md says about patterns, and that a pattern which passes can be matched with.
+// What docs/configuration.md says about patterns, and that an accepted pattern can be matched with.
 func TestPatterns(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, name string
@@ -83,12 +72,12 @@ func TestElectionKey(t *testing.T) {
 	require.Equal(t, "/unlocker/leader/mutexes/", c.ElectionKey())
 	c.Election.Key = "/other"
 	require.Equal(t, "/other", c.ElectionKey())
-	require.NoError(t, c.Validate())
+	require.NoError(t, c.relate(nil))
 
 	for key, prefix := range map[string]string{"/a": "/ab/", "/mutexes-leader": "/mutexes/", "a": "/a/", "/a/b/": "/a/c/"} {
 		c.Election.Key, c.Prefix = key, prefix
-		require.NoError(t, c.Validate(), "%s beside %s", key, prefix)
+		require.NoError(t, c.relate(nil), "%s beside %s", key, prefix)
 	}
 	c.Election.Enabled, c.Election.Key, c.Prefix = false, "/a", "/a/"
-	require.NoError(t, c.Validate(), "nothing is written by an election that is off")
+	require.NoError(t, c.relate(nil), "nothing is written by an election that is off")
 }

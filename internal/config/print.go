@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,41 +12,51 @@ import (
 // YAML returns every key with its effective value, in the order of config.example.yaml, as a file that Load reads back; only a
 // password is replaced by "<redacted>", which Load refuses.
 func (c Config) YAML() ([]byte, error) {
-	root := &yaml.Node{Kind: yaml.MappingNode}
-	sections := map[string]*yaml.Node{"": root}
+	nodes := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
 	for _, k := range c.keys() {
-		var v yaml.Node
-		if err := v.Encode(k.show()); err != nil {
+		n, err := k.node()
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
-		parent, last := section(sections, k.name)
-		parent.Content = append(parent.Content, scalar(last), &v)
+		insert(nodes, k.name, n)
 	}
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := enc.Encode(root); err != nil {
-		return nil, fmt.Errorf("encoding the configuration: %w", err)
-	}
-	if err := enc.Close(); err != nil {
+	if err := errors.Join(enc.Encode(nodes[""]), enc.Close()); err != nil {
 		return nil, fmt.Errorf("encoding the configuration: %w", err)
 	}
 	return b.Bytes(), nil
 }
 
-// section returns the mapping that holds a dotted name, made where it was missing, and the name's last segment.
-func section(sections map[string]*yaml.Node, name string) (parent *yaml.Node, last string) {
+// insert adds a node under its dotted name, and the sections that are missing on the way. A policy is an element of the list of policies.
+func insert(nodes map[string]*yaml.Node, name string, n *yaml.Node) {
+	nodes[name] = n
+	if strings.HasSuffix(name, "]") {
+		list := nodes[policiesKey]
+		list.Content = append(list.Content, n)
+		return
+	}
 	i := strings.LastIndexByte(name, '.')
-	if i < 0 {
-		return sections[""], name
+	section := name[:max(i, 0)]
+	if nodes[section] == nil {
+		insert(nodes, section, &yaml.Node{Kind: yaml.MappingNode})
 	}
-	path := name[:i]
-	if sections[path] == nil {
-		above, own := section(sections, path)
-		sections[path] = &yaml.Node{Kind: yaml.MappingNode}
-		above.Content = append(above.Content, scalar(own), sections[path])
+	nodes[section].Content = append(nodes[section].Content, scalar(name[i+1:]), n)
+}
+
+// node returns the value as the file has it, without a secret.
+func (k key) node() (*yaml.Node, error) {
+	var n yaml.Node
+	switch p := k.place.(type) {
+	case *bool, *int, *float64:
+		return scalar(k.String()), nil // yaml would write 1e+06
+	case *[]Policy:
+		return &yaml.Node{Kind: yaml.SequenceNode}, nil
+	case *[]string, *Secret:
+		return &n, n.Encode(p)
 	}
-	return sections[path], name[i+1:]
+	return &n, n.Encode(k.String())
 }
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }

@@ -2,148 +2,87 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
-	"time"
 )
 
-// keyError is what is wrong with the value of one key; Load adds where the value was written.
-type keyError struct {
-	key  string
-	err  error
-	with string // the other key of a broken relation: where it was written counts when key itself is a default
+// relation is a rule between values.
+type relation struct {
+	broken bool
+	key    string
+	with   string // the other key: where that was written counts when key has its default
+	why    string
 }
 
-func (e *keyError) Error() string { return e.key + ": " + e.err.Error() }
-func (e *keyError) Unwrap() error { return e.err }
-
-// relations checks what values mean to each other.
-func (c Config) relations() error {
-	return cmp.Or(c.Etcd.relations(), c.graceRelations(), c.Reaper.Storm.relations(), c.electionRelations(), c.logRelations())
+// relate returns the first broken relation.
+func (c Config) relate(origins map[string]string) error {
+	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.otherRelations()) {
+		if r.broken {
+			return fault(cmp.Or(origins[r.key], origins[r.with]), r.key, r.why)
+		}
+	}
+	return nil
 }
 
-func (e Etcd) relations() error {
-	secret := e.Password.Reveal() != "" || e.PasswordFile != ""
-	broken := func(key, why string) error { return &keyError{key: key, err: errors.New(why)} }
-	switch {
-	case e.Password.Reveal() != "" && e.PasswordFile != "":
-		return broken("etcd.password_file", "cannot be combined with etcd.password")
-	case e.Username != "" && !secret:
-		return broken("etcd.username", "needs etcd.password or etcd.password_file")
-	case e.Username == "" && e.Password.Reveal() != "":
-		return broken("etcd.password", "needs etcd.username")
-	case e.Username == "" && e.PasswordFile != "":
-		return broken("etcd.password_file", "needs etcd.username")
-	case e.TLS.CertFile != "" && e.TLS.KeyFile == "":
-		return broken("etcd.tls.cert_file", "needs etcd.tls.key_file")
-	case e.TLS.CertFile == "" && e.TLS.KeyFile != "":
-		return broken("etcd.tls.key_file", "needs etcd.tls.cert_file")
+func (c Config) etcdRelations() []relation {
+	e, tls := c.Etcd, c.Etcd.TLS
+	user, password, file := e.Username != "", e.Password.Reveal() != "", e.PasswordFile != ""
+	return []relation{
+		{password && file, "etcd.password_file", "", "cannot be combined with etcd.password"},
+		{user && !password && !file, "etcd.username", "", "needs etcd.password or etcd.password_file"},
+		{!user && password, "etcd.password", "", "needs etcd.username"},
+		{!user && file, "etcd.password_file", "", "needs etcd.username"},
+		{tls.CertFile != "" && tls.KeyFile == "", "etcd.tls.cert_file", "", "needs etcd.tls.key_file"},
+		{tls.CertFile == "" && tls.KeyFile != "", "etcd.tls.key_file", "", "needs etcd.tls.cert_file"},
+		// The client would ignore etcd.tls silently.
+		{scheme(e.Endpoints[0]) == "http" && tls != struct{ CAFile, CertFile, KeyFile, ServerName string }{}, "etcd.endpoints", "", "http:// is plain text and cannot be combined with etcd.tls"},
 	}
-	return e.plainOrTLS()
 }
 
-// plainOrTLS refuses an endpoint that says plain text where anything else says TLS: the client has one set of credentials for all of them.
-func (e Etcd) plainOrTLS() error {
-	plain := slices.IndexFunc(e.Endpoints, func(s string) bool { return strings.HasPrefix(s, "http://") })
-	if plain < 0 || !e.UsesTLS() {
-		return nil
-	}
-	with := "etcd.tls"
-	if e.TLS == (TLS{}) {
-		with = "an https:// or unixs:// endpoint"
-	}
-	return &keyError{key: "etcd.endpoints", err: fmt.Errorf("%q is plain text and cannot be combined with %s", e.Endpoints[plain], with)}
-}
-
-// graceRelations: offsets of clocks within the tolerance count as none, so the grace has to cover them. A probe that is late by more than the
-// grace stops removals, so there must be time for one to be lost.
-func (c Config) graceRelations() error {
-	type grace struct {
-		key string
-		d   time.Duration
-	}
+// graceRelations: differences between clocks within the tolerance are ignored, so every grace has to cover them. A probe that is late by
+// more than the grace stops removals, so there must be time for one to be lost.
+func (c Config) graceRelations() (all []relation) {
 	tolerance, interval := c.Reaper.ClockTolerance, c.Reaper.ProbeInterval
-	shortest := grace{"reaper.grace", c.Reaper.Grace}
-	inForce := []grace{shortest}
-	for i, p := range c.Policies {
-		inForce = append(inForce, grace{policyName(i) + ".grace", p.Grace})
-	}
-	for _, g := range inForce {
-		if g.d < tolerance {
-			return &keyError{
-				key: g.key, with: "reaper.clock_tolerance",
-				err: fmt.Errorf("must be at least reaper.clock_tolerance (%s), not %s", formatDuration(tolerance), formatDuration(g.d)),
-			}
+	key, grace := "reaper.grace", c.Reaper.Grace
+	for i := 0; ; i++ {
+		all = append(all,
+			relation{grace < tolerance, key, "reaper.clock_tolerance",
+				fmt.Sprintf("must be at least reaper.clock_tolerance (%s), not %s", show(tolerance), show(grace))},
+			relation{interval > grace/2, "reaper.probe_interval", key,
+				fmt.Sprintf("must be at most half of %s (%s), not %s", key, show(grace), show(interval))})
+		if i == len(c.Policies) {
+			return all
 		}
-		if g.d < shortest.d {
-			shortest = g
-		}
-	}
-	if interval <= shortest.d/2 {
-		return nil
-	}
-	return &keyError{
-		key: "reaper.probe_interval", with: shortest.key,
-		err: fmt.Errorf("must be at most half of %s (%s), not %s", shortest.key, formatDuration(shortest.d), formatDuration(interval)),
+		key, grace = policyName(i)+".grace", c.Policies[i].Grace
 	}
 }
 
-func (s Storm) relations() error {
-	const needs = "must be more than 0 unless reaper.storm.min_locks is 0"
-	switch {
-	case s.MinLocks > 0 && s.Window <= 0:
-		return &keyError{key: "reaper.storm.window", err: errors.New(needs)}
-	case s.MinLocks > 0 && s.Hold <= 0:
-		return &keyError{key: "reaper.storm.hold", err: errors.New(needs)}
-	case s.MinLocks > 0 && s.Hold < s.Window:
+func (c Config) otherRelations() []relation {
+	s, ops, web, elected, below := c.Reaper.Storm, c.Ops.Listen, c.Web.Listen, c.Election.Enabled, c.ElectionPrefix()
+	storms := s.MinLocks > 0
+	const needed = "must be more than 0 unless reaper.storm.min_locks is 0"
+	return []relation{
+		{storms && s.Window <= 0, "reaper.storm.window", "", needed},
+		{storms && s.Hold <= 0, "reaper.storm.hold", "", needed},
 		// Or what came due before the storm would still count when it ends.
-		return &keyError{
-			key: "reaper.storm.hold", with: "reaper.storm.window",
-			err: fmt.Errorf("must be at least reaper.storm.window (%s), not %s", formatDuration(s.Window), formatDuration(s.Hold)),
-		}
+		{storms && s.Hold < s.Window, "reaper.storm.hold", "reaper.storm.window",
+			fmt.Sprintf("must be at least reaper.storm.window (%s), not %s", show(s.Window), show(s.Hold))},
+		{elected && strings.HasPrefix(below, c.Prefix), "election.key", "prefix",
+			fmt.Sprintf("%q is under the prefix of the locks, %q: candidates would be read as locks", c.ElectionKey(), c.Prefix)},
+		{elected && strings.HasPrefix(c.Prefix, below), "election.key", "prefix",
+			fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as candidates", c.Prefix, c.ElectionKey())},
+		{overlap(ops, web), "web.listen", "ops.listen", fmt.Sprintf("%q overlaps with ops.listen, %q", web, ops)},
+		// The record of each lock is logged at info before the lock is removed.
+		{c.Reaper.Mode == "enforce" && c.Log.Level != "info" && c.Log.Level != "debug", "log.level", "reaper.mode",
+			fmt.Sprintf("must be info or debug where reaper.mode is enforce, not %s: removed locks are recorded at info", c.Log.Level)},
 	}
-	return nil
 }
 
-// ElectionKey returns the key that names the election in etcd: Election.Key or, where that is empty, /unlocker/leader with the prefix
-// behind it, so that deployments with prefixes of their own do not meet.
-func (c Config) ElectionKey() string {
-	if c.Election.Key != "" {
-		return c.Election.Key
-	}
-	return "/unlocker/leader" + c.Prefix
-}
-
-// ElectionPrefix returns the prefix of the candidates' keys: they lie below the key and a slash.
-func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKey(), "/") + "/" }
-
-// electionRelations keeps candidates from being taken for locks, and locks for candidates.
-func (c Config) electionRelations() error {
-	if !c.Election.Enabled {
-		return nil
-	}
-	key, below := c.ElectionKey(), c.ElectionPrefix()
-	broken := func(why string) error {
-		return &keyError{key: "election.key", with: "prefix", err: fmt.Errorf(why, key, c.Prefix)}
-	}
-	switch {
-	case strings.HasPrefix(below, c.Prefix):
-		return broken("%q lies under the prefix of the locks, %q: candidates would be taken for locks")
-	case strings.HasPrefix(c.Prefix, below):
-		return broken("the prefix of the locks lies under %q: %q")
-	}
-	return nil
-}
-
-// logRelations: the record of each lock that is removed is written at info, before it is. Where that is cut off, it would be lost.
-func (c Config) logRelations() error {
-	if c.Reaper.Mode != "enforce" || c.Log.Level == "info" || c.Log.Level == "debug" {
-		return nil
-	}
-	return &keyError{
-		key: "log.level", with: "reaper.mode",
-		err: fmt.Errorf("must be info or debug where locks are removed: their records are written at info, not at %s", c.Log.Level),
-	}
+// overlap reports whether two listen addresses need the same port of the same host.
+func overlap(a, b string) bool {
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	return portA == portB && portA != "0" && (hostA == hostB || hostA == "" || hostB == "")
 }

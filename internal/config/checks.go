@@ -1,0 +1,139 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// must makes an error of a rule that a value breaks.
+func must(holds bool, be string, value any) error {
+	if holds {
+		return nil
+	}
+	return fmt.Errorf("must be %s, not %s", be, show(value))
+}
+
+// show writes a value as an error does.
+func show(value any) string {
+	switch v := value.(type) {
+	case time.Duration:
+		return formatDuration(v)
+	case string:
+		return strconv.Quote(v)
+	}
+	return fmt.Sprint(value)
+}
+
+func within[T int | float64 | time.Duration](minimum, maximum T) func(T) error {
+	return func(n T) error { return must(n >= minimum && n <= maximum, show(minimum)+" to "+show(maximum), n) }
+}
+
+func atLeast[T int | float64 | time.Duration](minimum T) func(T) error {
+	return func(n T) error { return must(n >= minimum, "at least "+show(minimum), n) }
+}
+
+func oneOf(words ...string) func(string) error {
+	return func(s string) error { return must(slices.Contains(words, s), "one of "+strings.Join(words, ", "), s) }
+}
+
+func checkMode(s string) error { return oneOf("enforce", "dry-run", "off")(s) }
+
+func checkPositive(d time.Duration) error { return must(d > 0, "more than 0", d) }
+
+func checkResync(d time.Duration) error {
+	return must(d == 0 || d >= time.Second, "0 (off) or at least 1s", d)
+}
+
+// checkTTL: leases last whole seconds, and etcd grants none below 2 s with its default election timeout.
+func checkTTL(d time.Duration) error {
+	return must(d >= 2*time.Second && d%time.Second == 0, "whole seconds, at least 2s", d)
+}
+
+// checkPrefix refuses slashes alone: fields that other programs keep anywhere in etcd would be read as orphaned fields of locks, and removed.
+func checkPrefix(s string) error {
+	return must(isPath(s) && strings.HasSuffix(s, "/"), "a path that ends with a slash and does not cover all of etcd", s)
+}
+
+func checkElectionKey(s string) error {
+	return must(s == "" || isPath(s), "empty or a path that does not cover all of etcd", s)
+}
+
+func isPath(s string) bool { return strings.Trim(s, "/") != "" && utf8.ValidString(s) }
+
+func checkListen(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	_, portErr := strconv.ParseUint(port, 10, 16)
+	return must(err == nil && portErr == nil, "an address such as :9480 or 127.0.0.1:9480", s)
+}
+
+func checkWebListen(s string) error {
+	if s == "" {
+		return nil
+	}
+	return checkListen(s)
+}
+
+// checkPathPrefix refuses what a URL would contain in another form.
+func checkPathPrefix(s string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"
+	ok := s == "" || path.Clean(s) == s && s != "/" && s[0] == '/' && strings.Trim(s, allowed) == ""
+	return must(ok, "a path such as /unlocker, of letters, digits, -, _, . and slashes, without a slash at the end", s)
+}
+
+// checkMatch refuses what can match no name: a policy that never applies protects nothing.
+func checkMatch(s string) error {
+	if strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") {
+		return fmt.Errorf("%q matches no lock: names exclude the prefix and neither begin nor end with a slash", s)
+	}
+	return must(s != "" && doublestar.ValidatePattern(s), "a valid pattern such as deploy/**", s)
+}
+
+// checkPassword catches the output of config print used as a file.
+func checkPassword(s Secret) error {
+	if s.Reveal() == redacted {
+		return errors.New("is what config print shows instead of the password: write the password itself")
+	}
+	return nil
+}
+
+// checkEndpoints also refuses mixed schemes: the client uses that of the first endpoint for all of them.
+func checkEndpoints(l []string) error {
+	for i, s := range l {
+		switch {
+		case strings.Contains(s, "@"): // never repeated: a password precedes the @
+			return fmt.Errorf("endpoint %d must not contain an @: credentials belong in etcd.username and etcd.password", i+1)
+		case !isEndpoint(s):
+			return must(false, "host:port, http://host:port, https://host:port, unix://path or unixs://path", s)
+		case scheme(s) != scheme(l[0]):
+			return fmt.Errorf("%q and %q differ in their scheme: all endpoints must have the same, or none", l[0], s)
+		}
+	}
+	return nil
+}
+
+func scheme(endpoint string) string { return endpoint[:max(strings.Index(endpoint, "://"), 0)] }
+
+func isEndpoint(s string) bool {
+	rest := s
+	switch scheme(s) {
+	case "unix", "unixs":
+		return !strings.HasSuffix(s, "://")
+	case "http", "https":
+		rest = strings.TrimSuffix(strings.TrimPrefix(s, scheme(s)+"://"), "/")
+	case "":
+	default:
+		return false
+	}
+	host, port, err := net.SplitHostPort(rest)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#")
+}

@@ -1,0 +1,94 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/config/configtest"
+)
+
+// One exact line for each error.
+func TestInvalidFiles(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range configtest.Invalid() {
+		t.Run(c.Error, func(t *testing.T) {
+			write(t, "unlocker.yaml", c.File)
+			_, source, err := Load(given(t))
+			require.EqualError(t, err, "unlocker.yaml"+c.Error)
+			require.Equal(t, "unlocker.yaml", source)
+			require.NotContains(t, err.Error(), "\n")
+			require.NotContains(t, err.Error(), "hunter2")
+		})
+	}
+}
+
+func TestValidFiles(t *testing.T) {
+	tests := []struct{ name, file string }{
+		{"empty", ""},
+		{"only comments", "# nothing\n"},
+		{"only a separator", "---\n"},
+		{"end of document", "prefix: /mutexes/\n...\n"},
+		{"sections whose keys are commented out", "reaper:\n  # grace: 1s\netcd:\n  tls:\n"},
+		{"byte order mark and CRLF", "\ufeffprefix: /mutexes/\r\nlog:\r\n  level: info\r\n"},
+		{"aliases", "etcd: {dial_timeout: &five 5s, request_timeout: *five, endpoints: [&e 127.0.0.1:2379]}\n"},
+		{"JSON", `{"prefix": "/mutexes/", "reaper": {"batch_size": 16, "grace": "2s"}}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := write(t, filepath.Join(t.TempDir(), "unlocker.yaml"), tt.file)
+			c, _, err := Load(given(t, "--config", path))
+			require.NoError(t, err)
+			require.Equal(t, Default(), c)
+		})
+	}
+}
+
+func TestOversizedFile(t *testing.T) {
+	path := write(t, filepath.Join(t.TempDir(), "big"), strings.Repeat("#", maxFileSize+1))
+	_, _, err := Load(given(t, "--config", path))
+	require.EqualError(t, err, path+": larger than 1 MiB: not a configuration file")
+}
+
+func FuzzFile(f *testing.F) {
+	example, err := os.ReadFile(root + "config.example.yaml")
+	require.NoError(f, err)
+	f.Add(example)
+	for _, c := range configtest.Invalid() {
+		f.Add([]byte(c.File))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := load("f", data)
+		if err == nil {
+			readBack(t, c)
+			return
+		}
+		require.NotContains(t, err.Error(), "\n")
+		require.Regexp(t, "^f:", err.Error())
+	})
+}
+
+// load reads a file's content, without flags.
+func load(path string, data []byte) (Config, error) {
+	s, err := parse(path, data)
+	if err != nil {
+		return Config{}, err
+	}
+	return merge(noFlags(), s)
+}
+
+// readBack requires that a valid configuration survives printing.
+func readBack(t *testing.T, c Config) {
+	t.Helper()
+	if c.Etcd.Password.Reveal() != "" {
+		return
+	}
+	out, err := c.YAML()
+	require.NoError(t, err)
+	got, err := load("printed", out)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
+}
