@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -123,17 +124,24 @@ func checkEndpoints(l []string) error {
 func scheme(endpoint string) string { return endpoint[:max(strings.Index(endpoint, "://"), 0)] }
 
 func isEndpoint(s string) bool {
-	rest := s
+	rest := strings.TrimPrefix(s, scheme(s)+"://")
 	switch scheme(s) {
 	case "unix", "unixs":
-		return !strings.HasSuffix(s, "://")
+		return rest != "" && isTarget(rest)
 	case "http", "https":
-		rest = strings.TrimSuffix(strings.TrimPrefix(s, scheme(s)+"://"), "/")
-	case "":
-	default:
-		return false
+		return isHostPort(strings.TrimSuffix(rest, "/"))
 	}
-	host, port, err := net.SplitHostPort(rest)
+	return isHostPort(s)
+}
+
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
 	n, portErr := strconv.ParseUint(port, 10, 16)
-	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#")
+	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#") && isTarget(s)
+}
+
+// isTarget reports whether the client can dial s: it makes a URL of it.
+func isTarget(s string) bool {
+	_, err := url.Parse("etcd:///" + s)
+	return err == nil
 }

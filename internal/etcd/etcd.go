@@ -40,7 +40,8 @@ const (
 	maxReconnectDelay = 3 * time.Second
 )
 
-// Options is what New needs. Names in its errors are those of the configuration file.
+// Options is what New needs. Their values are those of a valid configuration: New does not check them, only what is in
+// the files. Names in its errors are those of the configuration file.
 type Options struct {
 	// Endpoints are host:port, http(s)://host:port or unix sockets, all of one scheme.
 	Endpoints []string
@@ -69,11 +70,11 @@ type Client struct {
 	unregister func()
 }
 
-// New checks the options and returns a client that connects in the background. It reads
-// the files named in the options and does nothing else that could block.
+// New returns a client that connects in the background. It reads the files named in the
+// options and does nothing else that could block.
 func New(o Options) (*Client, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	tlsConfig, err := o.TLS.config(o.Logger)
 	if err != nil {

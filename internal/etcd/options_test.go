@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -24,23 +23,11 @@ func TestNewRefuses(t *testing.T) {
 		edit func(*Options)
 		want string
 	}{
-		"no endpoint":        {func(o *Options) { o.Endpoints = nil }, "etcd.endpoints: at least one is needed"},
-		"no port":            {func(o *Options) { o.Endpoints = []string{"etcd"} }, `etcd.endpoints: "etcd": want host:port`},
-		"no port in url":     {func(o *Options) { o.Endpoints = []string{"http://etcd"} }, `etcd.endpoints: "http://etcd": want host:port`},
-		"unknown scheme":     {func(o *Options) { o.Endpoints = []string{"ftp://etcd:1"} }, `etcd.endpoints: "ftp://etcd:1": unknown scheme ftp`},
-		"mixed schemes":      {func(o *Options) { o.Endpoints = []string{"https://a:1", "http://b:1"} }, `etcd.endpoints: "http://b:1": all must have the scheme of the first`},
-		"tls over http":      {func(o *Options) { o.Endpoints, o.TLS.CAFile = []string{"http://a:1"}, a.file(t, dir) }, "etcd.endpoints: http:// with etcd.tls set; write https://, or host:port alone"},
-		"dial timeout":       {func(o *Options) { o.DialTimeout = 0 }, "etcd.dial_timeout: must be positive, not 0s"},
-		"request timeout":    {func(o *Options) { o.RequestTimeout = -time.Second }, "etcd.request_timeout: must be positive, not -1s"},
-		"two passwords":      {func(o *Options) { o.Username, o.Password, o.PasswordFile = "u", "p", empty }, "etcd.password and etcd.password_file exclude each other"},
-		"user alone":         {func(o *Options) { o.Username = "u" }, "etcd.username: needs etcd.password or etcd.password_file"},
-		"password alone":     {func(o *Options) { o.Password = "p" }, "etcd.password: needs etcd.username"},
 		"empty password":     {func(o *Options) { o.Username, o.PasswordFile = "u", empty }, "etcd.password_file: " + empty + " is empty"},
 		"no password file":   {func(o *Options) { o.Username, o.PasswordFile = "u", missing }, "etcd.password_file: open " + missing + ": no such file or directory"},
 		"no ca file":         {func(o *Options) { o.TLS.CAFile = missing }, "etcd.tls.ca_file: open " + missing + ": no such file or directory"},
 		"ca without a cert":  {func(o *Options) { o.TLS.CAFile = empty }, "etcd.tls.ca_file: no certificate in " + empty},
 		"key among the cas":  {func(o *Options) { o.TLS.CAFile = mixed }, "etcd.tls.ca_file: " + mixed + ": block 2 is no certificate: x509: malformed tbs certificate"},
-		"cert without key":   {func(o *Options) { o.TLS.CertFile = pair.cert }, "etcd.tls.cert_file and etcd.tls.key_file need each other"},
 		"no cert file":       {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = missing, pair.key }, "etcd.tls.cert_file: open " + missing + ": no such file or directory"},
 		"no key file":        {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, missing }, "etcd.tls.key_file: open " + missing + ": no such file or directory"},
 		"key of another":     {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, other.key }, "etcd.tls.cert_file " + pair.cert + ", etcd.tls.key_file " + other.key + ": tls: private key does not match public key"},

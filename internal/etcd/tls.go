@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -24,12 +23,10 @@ type TLS struct {
 	ServerName string
 }
 
-func (t TLS) used() bool { return t != TLS{} }
-
 // config returns nil where nothing is set. The files are tried here, since clientv3
 // would say at best which file is wrong, never which option names it.
 func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
-	if !t.used() {
+	if t == (TLS{}) {
 		return nil, nil
 	}
 	if err := cmp.Or(t.checkCA(), t.checkPair()); err != nil {
@@ -104,11 +101,8 @@ func (t TLS) checkCA() error {
 }
 
 func (t TLS) checkPair() error {
-	if t.CertFile == "" && t.KeyFile == "" {
+	if t.CertFile == "" {
 		return nil
-	}
-	if t.CertFile == "" || t.KeyFile == "" {
-		return errors.New("etcd.tls.cert_file and etcd.tls.key_file need each other")
 	}
 	certPEM, err := os.ReadFile(t.CertFile)
 	if err != nil {

@@ -127,8 +127,7 @@ func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
 func (s *secure) admin(t *testing.T, p pair) *clientv3.Client {
 	t.Helper()
 	o := s.options(s.cluster.Addr(0), p)
-	require.NoError(t, o.validate())
-	cfg, err := o.TLS.config(o.Logger)
+	cfg, err := o.TLS.config(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	return s.cluster.Connect(func(c *clientv3.Config) { c.TLS = cfg })
 }

@@ -136,6 +136,8 @@ func Invalid() []Case {
 		{"etcd:\n  endpoints: [http://a:2379, \"b:2379\"]\n", `:2: etcd.endpoints: "http://a:2379" and "b:2379" differ in their scheme: all endpoints must have the same, or none`},
 		{"etcd:\n  endpoints: [unix://]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "unix://"`},
 		{"etcd:\n  endpoints: [\"://a:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "://a:2379"`},
+		{"etcd:\n  endpoints: [\"[fe80::1%eth0]:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "[fe80::1%eth0]:2379"`},
+		{"etcd:\n  endpoints: [\"a\\nb:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "a\nb:2379"`},
 		{"web:\n  listen: \"127.0.0.1:9480\"\n", `:2: web.listen: "127.0.0.1:9480" overlaps with ops.listen, ":9480"`},
 		{"ops:\n  listen: \":9481\"\n", `:2: web.listen: ":9481" overlaps with ops.listen, ":9481"`},
 	}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/config/configtest"
+)
+
+// What serve refuses, config check refuses, with the same line.
+func TestInvalidConfigurations(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range configtest.Invalid() {
+		t.Run(c.Error, func(t *testing.T) {
+			require.NoError(t, os.WriteFile("unlocker.yaml", []byte(c.File), 0o600))
+			for _, command := range [][]string{{"config", "check"}, {"serve"}} {
+				code, stdout, stderr := call(t, t.Context(), command...)
+				require.Equal(t, exitUsage, code)
+				require.Empty(t, stdout)
+				require.Equal(t, "unlocker: unlocker.yaml"+c.Error+"\n", stderr)
+			}
+		})
+	}
+}
+
+// What config check accepts, serve accepts: the values at the ends of their ranges, and each kind of endpoint.
+func TestValidConfigurations(t *testing.T) {
+	t.Chdir(t.TempDir())
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, file := range map[string]string{
+		"minima": `
+etcd: {dial_timeout: 1ns, request_timeout: 1ns}
+reaper: {grace: 2ns, clock_tolerance: 0, settle: 0, standby_delay: 0, freshness: 2s, orphan_grace: 1s, probe_interval: 1ns,
+         storm: {min_locks: 0, fraction: 0, window: 0, hold: 0}}
+election: {ttl: 2s}
+resync_interval: 0
+metrics: {max_lock_series: 0, forced_unlock_retention: 0}
+`,
+		"maxima": `
+reaper: {grace: 24h, clock_tolerance: 24h, settle: 24h, standby_delay: 24h, probe_interval: 12h, batch_size: 124, concurrency: 1024,
+         storm: {fraction: 1, window: 1h, hold: 1h}}
+metrics: {max_lock_series: 100000}
+policies: [{match: "**", mode: "off", grace: 24h}, {match: "[a-c]{x,y}?"}]
+`,
+		"another election":  `{prefix: "//a//", election: {key: //b//}}`,
+		"no election":       `{election: {enabled: false, key: /mutexes}}`,
+		"off":               `{reaper: {mode: "off"}, log: {level: error, format: logfmt}}`,
+		"path prefix":       `{web: {path_prefix: /a/b-c_d.e}}`,
+		"password":          `{etcd: {username: u, password: p}}`,
+		"server name":       `{etcd: {endpoints: ["https://127.0.0.1:1"], tls: {server_name: "a b"}}}`,
+		"plain":             `{etcd: {endpoints: ["127.0.0.1:1", "[::1]:1", "a:65535"]}}`,
+		"plain and TLS":     `{etcd: {endpoints: ["127.0.0.1:1"], tls: {server_name: a}}}`,
+		"http":              `{etcd: {endpoints: ["http://127.0.0.1:1", "http://[::1]:1/"]}}`,
+		"https":             `{etcd: {endpoints: ["https://127.0.0.1:1", "https://a:1/"]}}`,
+		"unix":              `{etcd: {endpoints: ["unix:///a", "unix://b c"]}}`,
+		"unix and TLS":      `{etcd: {endpoints: ["unix:///a"], tls: {server_name: a}}}`,
+		"unixs":             `{etcd: {endpoints: ["unixs:///a"]}}`,
+		"addresses of host": `{ops: {listen: "127.0.0.1:0"}, web: {listen: "127.0.0.1:0"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile("unlocker.yaml", []byte(file), 0o600))
+			for _, command := range [][]string{{"config", "check"}, {"serve", "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0"}} {
+				code, _, stderr := call(t, canceled, command...)
+				require.Equal(t, exitOK, code, stderr)
+			}
+		})
+	}
+}
