@@ -21,10 +21,10 @@ func newConfig() *cobra.Command {
 func newConfigCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Tell whether the configuration is right",
-		Long: `Read the configuration as serve would, with its flags and its environment.
-Exit with 0 and say which file was read, or with 2 and the first mistake.
-Nothing is opened but that file: certificates and passwords are not.`,
+		Short: "Check the configuration",
+		Long: `Read the configuration as serve does, from the same flags, environment and file.
+Exit with 0 and print which file was read, or with 2 and the first error.
+No other file is opened: certificates and password files are not checked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, source, err := loadConfig(cmd)
@@ -32,7 +32,7 @@ Nothing is opened but that file: certificates and passwords are not.`,
 				return err
 			}
 			if source == "" {
-				source = "no file, flags and environment over the defaults"
+				source = "no file: flags, environment and defaults"
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok (%s)\n", source)
 			return err
@@ -45,10 +45,10 @@ Nothing is opened but that file: certificates and passwords are not.`,
 func newConfigPrint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
-		Short: "Print the configuration in force, without secrets",
-		Long: `Print every key with the value that serve would use, in the form of the
-configuration file. The password is replaced: restore it before you use the
-output as a file.`,
+		Short: "Print the effective configuration, without secrets",
+		Long: `Print every key with the value that serve would use, as a configuration file.
+The password is replaced by <redacted>: restore it before you use the output as
+a configuration file.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := loadConfig(cmd)

@@ -114,7 +114,7 @@ func TestConfigCheckAndPrint(t *testing.T) {
 	t.Chdir(t.TempDir())
 	code, stdout, stderr := call(t, t.Context(), "config", "check")
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, "ok (no file, flags and environment over the defaults)\n", stdout)
+	require.Equal(t, "ok (no file: flags, environment and defaults)\n", stdout)
 
 	t.Setenv("UNLOCKER_ETCD_PASSWORD", "hush")
 	code, printed, stderr := call(t, t.Context(), "config", "print", "--reaper-grace=7s", "--etcd-username=u")
