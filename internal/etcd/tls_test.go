@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
