@@ -14,9 +14,9 @@ import (
 // revokeTimeout bounds the end of an attempt.
 const revokeTimeout = 2 * time.Second
 
-// attempt takes part in the election with a new lease until that fails or ctx is done. Every
-// error of etcd passes through here. etcd revokes leases at NOSPACE too, even where ctx is done;
-// one that is not revoked expires.
+// attempt takes part in the election with a new lease until that fails or ctx is done. Every error
+// of etcd that matters is returned here. The key goes with the lease, also if ctx is done, and at
+// NOSPACE too; a lease that is not revoked expires.
 func (e *Elector) attempt(ctx context.Context) error {
 	granting, cancel := context.WithTimeout(ctx, e.RequestTimeout)
 	defer cancel()
@@ -35,14 +35,13 @@ func (e *Elector) attempt(ctx context.Context) error {
 	return err
 }
 
-// contend campaigns until the session ends, anything fails, or ctx is done; whichever comes first
-// ends the others. A campaign whose session ended would stay blocked, and later return nil without
-// a key (etcd#19597).
+// contend campaigns until the session ends, anything fails, or ctx is done. Each cancels the rest:
+// a campaign whose session ended would stay blocked and later return nil without a key (etcd#19597).
 func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 	g, ctx := errgroup.WithContext(ctx)
-	// A canceled campaign resigns with the context of its client. Here that is done too, so the call
-	// fails at once, and the key goes with the lease. A new watcher opens a stream with a
-	// valid token, which an old one may not have (etcd#17623).
+	// A canceled campaign resigns with the context of its client: this one is done too, so that the
+	// call fails at once. A new watcher opens a new stream; on one whose token has expired etcd
+	// refuses watches.
 	client := clientv3.NewCtxClient(ctx)
 	client.KV, client.Lease, client.Watcher = e.Client.KV, e.Client.Lease, clientv3.NewWatcher(e.Client)
 	defer func() { _ = client.Watcher.Close() }()
@@ -55,7 +54,7 @@ func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 	campaigned := make(chan struct{})
 	g.Go(func() error {
 		<-session.Done()
-		return errors.New("the session's lease expired or was revoked")
+		return errors.New("the session ended: its lease is gone or was not renewed in time")
 	})
 	g.Go(func() error {
 		if err := election.Campaign(ctx, e.Identity); err != nil {
@@ -69,8 +68,8 @@ func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 }
 
 // follow reads who leads, when the campaign returns and three times in a TTL, until a read fails or
-// shows that our key should be the oldest and is not. The read decides, the campaign
-// only says when: it may return without a key, and its watch may hang.
+// our key should be the oldest and is not. The read decides, the campaign only says when: it may
+// return without a key, and its watch may hang.
 func (e *Elector) follow(ctx context.Context, election *concurrency.Election, lease clientv3.LeaseID, campaigned <-chan struct{}) error {
 	for won := false; ; {
 		select {

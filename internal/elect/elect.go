@@ -1,20 +1,18 @@
-// Package elect elects one of several replicas leader, with the session and the election of
-// etcd's client library. Leadership is a head start: the leader acts first, the others act a
-// little later, and the transaction they act with is safe whoever sends it.
+// Package elect elects one of several replicas leader, with etcd's own session and election.
+// Leadership is a head start: the leader acts first, the others act a little later, and the
+// transaction they act with is safe whoever sends it.
 //
 // It guarantees:
-//
-//   - A replica leads only after a read has shown the oldest key of the election on its own
-//     lease. The read is repeated three times in a TTL. If it fails, or shows another key, the
-//     leadership ends.
-//   - Run ends when its context is done, at most two seconds later, and for no other reason.
-//     It gives the key up, so that the next replica leads at once.
+//   - A replica leads only after a read has shown the oldest key of the election on its lease. The
+//     read is repeated three times in a TTL; if it fails or shows another key, leadership ends.
+//   - Run ends at most two seconds after its context, and for no other reason. It gives the key
+//     up, so that the next replica leads at once.
 //   - A role with readwrite on the election's keys, [key/, key0), suffices.
 //
 // It does not guarantee that only one replica leads: one that is cut off from etcd, or was
 // suspended, may notice up to a TTL or a request timeout after another one was elected. Nor that
 // any leads: etcd may be away, without a quorum, or out of space, where it grants no lease. Nor
-// that elections are separate where one's key is a path prefix of the other's.
+// that elections are separate where one's key extends the other's, as key/a does key.
 package elect
 
 import (
@@ -48,14 +46,11 @@ const (
 
 // Options are what an Elector needs; all are required.
 type Options struct {
-	// Client bounds unary calls that have no deadline, as internal/etcd's does: the
-	// library's Campaign makes such calls.
+	// Client bounds unary calls that have no deadline, as internal/etcd's does: Campaign's have none.
 	Client *clientv3.Client
-	// Key names the election: its keys are <Key>/<lease ID in hex>. A slash at its end makes
-	// no difference.
+	// Key names the election: its keys are <Key>/<lease ID in hex>. A trailing slash is ignored.
 	Key string
-	// TTL is the time after which a leader that vanished is replaced: whole seconds, at
-	// least two.
+	// TTL is when a leader that vanished is replaced: whole seconds, at least two.
 	TTL time.Duration
 	// Identity is the value of this replica's key, for example its hostname and process ID.
 	Identity string
@@ -82,8 +77,8 @@ type Status struct {
 	Leader bool
 	// Since is when this replica began to lead, zero while it does not.
 	Since time.Time
-	// Holder is the identity of the leader as last read, "" if it is unknown. While etcd
-	// answers it is at most a third of a TTL old.
+	// Holder is the identity of the leader, read at most a third of a TTL ago while etcd answers,
+	// or "" if it is unknown.
 	Holder string
 }
 
@@ -101,8 +96,7 @@ func New(o Options) (*Elector, error) {
 	return &Elector{Options: o, warned: map[string]time.Time{}}, nil
 }
 
-// Leader reports whether this replica leads. It makes no calls to etcd and is safe for
-// concurrent use. Call it again before each act.
+// Leader reports whether this replica leads, as Status does. Call it again before each act.
 func (e *Elector) Leader() bool { return e.Status().Leader }
 
 // Status makes no calls to etcd and is safe for concurrent use.
@@ -143,11 +137,10 @@ func (e *Elector) report(ctx context.Context, err error) {
 
 // reasonOf returns the gRPC code of an error, Unknown for this package's own.
 func reasonOf(err error) string {
-	var known rpctypes.EtcdError
-	switch {
-	case errors.As(err, &known):
+	if known := (rpctypes.EtcdError{}); errors.As(err, &known) {
 		return known.Code().String()
-	case errors.Is(err, context.DeadlineExceeded):
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
 		return codes.DeadlineExceeded.String()
 	}
 	return status.Code(err).String()
@@ -157,14 +150,13 @@ func reasonOf(err error) string {
 func (e *Elector) set(holder string, leader bool, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	since := e.status.Since
 	switch {
 	case leader && !e.status.Leader:
-		since = time.Now()
+		e.status.Since = time.Now()
 		e.Logger.Info(message.Leading, "key", e.Key)
 	case !leader && e.status.Leader:
-		since = time.Time{}
+		e.status.Since = time.Time{}
 		e.Logger.Info(message.NotLeading, "key", e.Key, "reason", why)
 	}
-	e.status = Status{Leader: leader, Since: since, Holder: holder}
+	e.status.Leader, e.status.Holder = leader, holder
 }
