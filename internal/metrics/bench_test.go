@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkScrape is a scrape with the default caps reached.
+// BenchmarkScrape measures a scrape at the default limits.
 func BenchmarkScrape(b *testing.B) {
 	s := full()
 	for i := range 500 {

@@ -15,27 +15,27 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Snapshot is what a scrape tells. It is read only.
+// Snapshot is the state that one scrape exports. It is read-only.
 type Snapshot struct {
 	Table  table.Stats
 	Scan   scan.Status
 	Reaper reaper.Stats
-	// Forced are the recent forced unlocks, the newest first.
+	// Forced are the recent forced unlocks, newest first.
 	Forced []reaper.Removal
 	// Holds are those in force.
-	Holds map[verdict.Hold]reaper.HoldStatus
-	Probe probe.Status
-	// Leader: this replica acts first.
+	Holds map[reaper.Hold]reaper.HoldStatus
+	Probe scan.ProbeStatus
+	// Leader reports whether this replica removes first.
 	Leader bool
-	// Certificates are the ends of the client's certificates, by their label; zero
-	// where a file cannot be read.
+	// Certificates are the expiry times of the etcd client's certificates, by label; zero
+	// if a file cannot be read.
 	Certificates map[string]time.Time
 }
 
-// Source gives snapshots.
+// Source provides snapshots.
 type Source interface {
-	// Snapshot returns soon, at the latest when ctx is done, and asks etcd for
-	// nothing. It is called concurrently by concurrent scrapes.
+	// Snapshot returns soon, at the latest when ctx is done, and sends nothing to etcd.
+	// Concurrent scrapes call it concurrently.
 	Snapshot(ctx context.Context) (Snapshot, error)
 }
 
@@ -45,8 +45,8 @@ const DefaultTimeout = 5 * time.Second
 // Options are what a Collector needs.
 type Options struct {
 	Source Source
-	// MaxLockSeries is how many locks at most have series of their own, and
-	// again how many forced unlocks; 0 for none.
+	// MaxLockSeries is the maximum number of locks with series of their own, and the
+	// same for forced unlocks; 0 means none.
 	MaxLockSeries int
 	// Timeout bounds the wait for a snapshot; 0 means DefaultTimeout.
 	Timeout time.Duration
@@ -59,7 +59,7 @@ type Collector struct {
 	families []family
 }
 
-// New returns a Collector, which is to be registered with a registry once.
+// New validates the options and returns a Collector. Register it with one registry, once.
 func New(o Options) (*Collector, error) {
 	switch {
 	case o.Source == nil:
@@ -79,10 +79,10 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Without a snapshot it gives one
-// invalid metric, which fails the scrape.
+// Collect implements prometheus.Collector. Without a snapshot it sends one invalid
+// metric, which fails the scrape.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	// The interface hands on no context of the scrape.
+	// prometheus.Collector has no context of the scrape.
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
 	s, err := c.Source.Snapshot(ctx)

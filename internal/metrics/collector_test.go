@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// full has something to tell in every family.
+// full is a snapshot with at least one series in every family.
 func full() Snapshot {
 	return Snapshot{
 		Table: table.Stats{
@@ -177,8 +177,8 @@ func TestNewRefuses(t *testing.T) {
 	require.Equal(t, DefaultTimeout, c.Timeout)
 }
 
-// perLock are the families with a series for each overdue lock, and what they
-// leave out.
+// perLock are the families with a series for each overdue lock, and the number of
+// omitted locks.
 func perLock() []string {
 	return []string{
 		"unlocker_lock_locked_timestamp_seconds", "unlocker_lock_alert_timestamp_seconds",

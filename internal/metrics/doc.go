@@ -1,20 +1,19 @@
-// Package metrics shows Prometheus what this replica sees and does.
+// Package metrics exports to Prometheus what this replica observes and does.
 //
-// It reads one snapshot for each scrape and keeps none: what a scrape tells
-// belongs to one instant, and nothing is counted here that is counted elsewhere.
-// Only the histograms live here, since they cannot be read from a snapshot.
+// Each scrape reads one snapshot and keeps none, so all values of a scrape are from one
+// instant. Nothing is counted here that is counted elsewhere. Only the histograms are
+// kept here, because they cannot be computed from a snapshot.
 //
-// It guarantees that no lock's name, host or owner can break a scrape or make
-// it grow without bound: label values are valid UTF-8 and clipped, values that
-// are equal afterwards share one series, and locks with series of their own are
-// capped. It does not guarantee that a label tells two locks apart, nor that a
-// lock has series at all: unlocker_lock_series_omitted says how many have none.
+// The package guarantees that no lock name, host or owner can break a scrape or make it
+// grow without bound. Label values are valid UTF-8 and truncated. Values that are equal
+// after that share one series. The number of locks with series of their own is limited.
+// The package does not guarantee that labels distinguish two locks, nor that a lock has
+// series at all: unlocker_lock_series_omitted is the number of locks without.
 //
-// A scrape without a snapshot fails as a whole. To leave out what is not known
-// would resolve the very alerts that it should raise; a failed scrape makes
-// `up` 0, which everybody alerts on already. The handler must therefore keep
-// promhttp.HTTPErrorOnError, which is its default. That etcd is away is no
-// reason to fail: a snapshot is of what is in memory.
+// A scrape without a snapshot fails as a whole. Leaving out unknown values would resolve
+// the very alerts that should fire; a failed scrape sets `up` to 0, which users alert on
+// already. The handler must therefore keep promhttp.HTTPErrorOnError, its default. An
+// unreachable etcd does not fail a scrape: a snapshot is of what is in memory.
 //
-// The metrics are described in docs/metrics.md, which a test holds to the code.
+// docs/metrics.md describes the metrics; a test compares it with the code.
 package metrics

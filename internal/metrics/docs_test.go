@@ -50,8 +50,8 @@ func kind(f *dto.MetricFamily) string {
 	return strings.ToLower(f.GetType().String())
 }
 
-// The tables in docs/metrics.md must be what the code says, name, type, labels
-// and help; where they are not, the failure shows the rows to paste.
+// The tables in docs/metrics.md must agree with the code in name, type, labels and help.
+// If they do not, the failure shows the rows to paste.
 func TestDocsHaveEveryMetric(t *testing.T) {
 	var want []string
 	for _, f := range gathered(t) {
@@ -72,8 +72,8 @@ func TestDocsHaveEveryMetric(t *testing.T) {
 	require.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"))
 }
 
-// Label values that the code chooses, unlike names of locks and hosts, are an
-// interface too.
+// Label values that the code defines, unlike names of locks and hosts, are an interface
+// too.
 func TestDocsHaveEveryLabelValue(t *testing.T) {
 	var want []string
 	for _, f := range gathered(t) {
@@ -100,8 +100,7 @@ func TestDocsHaveEveryLabelValue(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// Everything that is not ours comes from a collector whose names are documented
-// as a pattern.
+// All other metrics come from collectors whose names are documented as a pattern.
 func TestDocsHaveStandardCollectors(t *testing.T) {
 	patterns := rows(t, "[a-z_]+\\*")
 	for _, p := range []string{"go_*", "process_*", "grpc_client_*"} {

@@ -26,7 +26,7 @@ func scrape(t *testing.T, s Source) *httptest.ResponseRecorder {
 	return rec
 }
 
-// Half an answer would resolve alerts: see the package comment.
+// A partial answer would resolve alerts: see the package comment.
 func TestScrapeWithoutSnapshotFails(t *testing.T) {
 	var none *Snapshot
 	for want, s := range map[string]source{
@@ -55,7 +55,7 @@ func TestSnapshotTimeout(t *testing.T) {
 	})
 }
 
-// The next scrape is as good as any.
+// A failed scrape does not affect the next one.
 func TestScrapeRecovers(t *testing.T) {
 	var calls atomic.Int32
 	s := source(func(context.Context) (Snapshot, error) {
@@ -70,7 +70,7 @@ func TestScrapeRecovers(t *testing.T) {
 	require.Contains(t, rec.Body.String(), "\nunlocker_locks{state=\"held\"} 5\n")
 }
 
-// Each scrape takes one snapshot, and all that it tells is of that one.
+// Each scrape takes one snapshot, and all its values are from that snapshot.
 func TestConcurrentScrapes(t *testing.T) {
 	var calls atomic.Uint64
 	reg, h := newRegistry(t, source(func(context.Context) (Snapshot, error) {

@@ -24,16 +24,16 @@ type family struct {
 	collect func(*view, emit)
 }
 
-// emit takes the value of one series, its labels in the order of the family's.
-// No label set may come twice.
+// emit takes the value of one series, with label values in the order of the family's
+// labels. A label set must not be emitted twice.
 type emit func(value float64, labels ...string)
 
 func one(value func(*view) float64) func(*view, emit) {
 	return func(v *view, e emit) { e(value(v)) }
 }
 
-// families is the list of all metrics that come of a snapshot. The help texts
-// stand in docs/metrics.md too.
+// families returns all metrics that are computed from a snapshot. docs/metrics.md
+// has the same help texts.
 func families() []family {
 	var all []family
 	add := func(name string, kind prometheus.ValueType, help string, collect func(*view, emit), labels ...string) {
@@ -41,61 +41,61 @@ func families() []family {
 	}
 
 	add("unlocker_locks", gauge, "Locks by state.", states, "state")
-	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken, by its owner's clock.",
+	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken, by its holder's clock.",
 		dates((*lock.Lock).LockedAt), "lock")
-	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock that is past it.",
+	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock past its alert time, by its holder's clock.",
 		dates((*lock.Lock).AlertAt), "lock")
-	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "When a lock past its alert time may be removed, by its owner's clock.",
+	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "The auto-unlock time of a lock past its alert time, by its holder's clock.",
 		dates((*lock.Lock).AutoUnlockAt), "lock")
-	add("unlocker_lock_info", gauge, "Who holds a lock that is past its alert time; always 1.",
+	add("unlocker_lock_info", gauge, "The holder of a lock past its alert time; always 1.",
 		infos, "lock", "hostname", "owner")
-	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time without series of their own.",
+	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time that have no series of their own.",
 		one(func(v *view) float64 { return float64(v.omitted()) }))
 
-	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a lock was last removed by force, for those of the recent past.",
+	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a recently force-unlocked lock was removed.",
 		removals, "lock", "hostname")
-	add("unlocker_forced_unlocks_total", counter, "Locks removed by force, by what led to it.",
+	add("unlocker_forced_unlocks_total", counter, "Locks that were force-unlocked, by trigger.",
 		func(v *view, e emit) { counts(e, triggers(), v.Reaper.Removed) }, "trigger")
-	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that came too late: the lock was renewed or released first, or another replica won.",
+	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that deleted nothing: the lock was modified or released concurrently, or another replica removed it.",
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
-	add("unlocker_forced_unlock_failures_total", counter, "Attempts at a removal that failed, by reason.",
-		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
-	add("unlocker_would_unlock_total", counter, "Locks that would have been removed, were it not for a dry run.",
+	add("unlocker_forced_unlock_failures_total", counter, "Attempts to remove a lock that failed, by reason.",
+		func(v *view, e emit) { counts(e, reaper.Reasons(), v.Reaper.Failures) }, "reason")
+	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
-	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and still there.",
+	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and not yet removed.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
 
-	add("unlocker_reaper_hold", gauge, "Whether a hold keeps locks from being removed automatically, by reason.",
+	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")
-	add("unlocker_leader", gauge, "Whether this replica acts first; without an election each does.",
+	add("unlocker_leader", gauge, "Whether this replica is the leader, which removes first; without an election every replica is.",
 		one(func(v *view) float64 { return boolean(v.Leader) }))
 
-	add("unlocker_lock_acquisitions_total", counter, "Locks seen taken.",
+	add("unlocker_lock_acquisitions_total", counter, "Lock acquisitions observed.",
 		one(func(v *view) float64 { return float64(v.Table.Acquired) }))
-	add("unlocker_lock_renewals_total", counter, "Renewals seen.",
+	add("unlocker_lock_renewals_total", counter, "Lock renewals observed.",
 		one(func(v *view) float64 { return float64(v.Table.Renewed) }))
-	add("unlocker_lock_releases_total", counter, "Locks seen released, by whom: self is this replica, other is the owner, another replica or a person.",
+	add("unlocker_lock_releases_total", counter, "Lock releases observed, by whom: self is this replica, other is the holder, another replica or a person.",
 		releases, "by")
 
-	add("unlocker_clock_offset_seconds", gauge, "Our clock minus the median of the owners' hosts; 0 while fewer than three are known.",
+	add("unlocker_clock_offset_seconds", gauge, "The replica's clock minus the median clock of the holders' hosts; 0 while fewer than three hosts are known.",
 		one(func(v *view) float64 { return v.OwnOffset().Seconds() }))
-	add("unlocker_host_clock_offset_seconds", gauge, "The clock of an owner's host minus ours, for hosts beyond the tolerance, the worst first.",
+	add("unlocker_host_clock_offset_seconds", gauge, "The clock of a holder's host minus the replica's clock, for hosts beyond the tolerance, the largest offsets first.",
 		hostOffsets, "hostname")
 
-	add("unlocker_etcd_up", gauge, "Whether the newest probe of etcd was answered and the watch is up.",
+	add("unlocker_etcd_up", gauge, "Whether the last probe of etcd succeeded and the watch is up.",
 		one(func(v *view) float64 { return boolean(v.Scan.Connected && v.Probe.OK) }))
-	add("unlocker_etcd_alarm", gauge, "Whether etcd has raised an alarm, by alarm.", alarms, "alarm")
-	add("unlocker_certificate_expiry_timestamp_seconds", gauge, "When the certificates of a file for connections to etcd expire, the first of them; 0 where it cannot be read.",
+	add("unlocker_etcd_alarm", gauge, "Whether an alarm is raised in etcd, by alarm.", alarms, "alarm")
+	add("unlocker_certificate_expiry_timestamp_seconds", gauge, "When the first certificate of a file for connections to etcd expires; 0 if the file cannot be read.",
 		certificates, "certificate")
-	add("unlocker_etcd_revision", gauge, "The newest revision of etcd that was seen.",
+	add("unlocker_etcd_revision", gauge, "The newest etcd revision observed.",
 		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
-	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last showed an event or a progress notice; 0 for never.",
+	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last received an event or a progress notice; 0 if never.",
 		one(func(v *view) float64 { return seconds(v.Scan.Progress) }))
-	add("unlocker_last_resync_timestamp_seconds", gauge, "When the last full listing ended; 0 for never.",
+	add("unlocker_last_resync_timestamp_seconds", gauge, "When the last full listing finished; 0 if never.",
 		one(func(v *view) float64 { return seconds(v.Scan.Resynced) }))
-	add("unlocker_watch_restarts_total", counter, "Watches that ended and listings that failed, by reason.",
+	add("unlocker_watch_restarts_total", counter, "Failed watches and failed listings, by reason.",
 		func(v *view, e emit) { counts(e, scan.Reasons(), v.Scan.Restarts) }, "reason")
-	add("unlocker_resync_drift_total", counter, "Differences between a full listing and what the watch had shown.",
+	add("unlocker_resync_drift_total", counter, "Differences between a full listing and the state known from the watch.",
 		one(func(v *view) float64 { return float64(v.Table.Drift) }))
 	return all
 }
@@ -113,8 +113,8 @@ func alarms(v *view, e emit) {
 	}
 }
 
-// certificates does not use seconds: certificates that are never to expire end in the
-// year 9999, beyond what nanoseconds can count.
+// certificates does not use seconds: a certificate without an expiry ends in the year
+// 9999, beyond the range of int64 nanoseconds.
 func certificates(v *view, e emit) {
 	for name, end := range v.Certificates {
 		if end.IsZero() {
@@ -124,12 +124,12 @@ func certificates(v *view, e emit) {
 	}
 }
 
-// medianOf is the number of hosts from which on their median says something
-// about our own clock.
+// medianOf is the minimum number of hosts for their median to be evidence about the
+// replica's own clock.
 const medianOf = 3
 
-// OwnOffset is our clock minus the median of the owners' hosts, 0 while fewer
-// than three are known.
+// OwnOffset returns the replica's clock minus the median clock of the holders' hosts, or
+// 0 while fewer than three hosts are known.
 func (s *Snapshot) OwnOffset() time.Duration {
 	if s.Table.Clocks.Hosts < medianOf {
 		return 0
@@ -184,7 +184,7 @@ func triggers() []verdict.Trigger {
 	return []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.API}
 }
 
-// counts gives the known ones from zero on, and whatever else was counted.
+// counts emits the known labels, starting at zero, and all others that were counted.
 func counts[K ~string](e emit, known []K, counted map[K]uint64) {
 	for _, k := range known {
 		if _, ok := counted[k]; !ok {

@@ -46,7 +46,7 @@ func TestHistogramsAreClassicAndNative(t *testing.T) {
 	}
 }
 
-// The range of the classic buckets fits into the native ones without a loss.
+// The native buckets cover the range of the classic ones at full resolution.
 func TestNativeBucketsAreBounded(t *testing.T) {
 	h := NewHistograms()
 	for _, tc := range []struct {
@@ -92,7 +92,7 @@ func TestExpositionOfHistogram(t *testing.T) {
 func TestRegistryRefusesASecondOfAKind(t *testing.T) {
 	_, err := NewRegistry(NewHistograms(), NewHistograms())
 	require.ErrorContains(t, err, "registering a metrics collector: ")
-	for range 2 { // they share nothing
+	for range 2 { // registries share nothing
 		_, err = NewRegistry(NewHistograms())
 		require.NoError(t, err)
 	}

@@ -22,8 +22,8 @@ func requireParses(tb testing.TB, text []byte) {
 	require.NoError(tb, err)
 }
 
-// named is a snapshot in which locks of these names are overdue, the first the
-// longest, and were removed, the first last.
+// named is a snapshot in which locks of these names are overdue, the first one longest,
+// and were removed, the first one last.
 func named(names ...string) Snapshot {
 	s := Snapshot{Table: table.Stats{OverdueTotal: len(names)}}
 	for i, n := range names {
@@ -69,7 +69,7 @@ func TestHostileLabels(t *testing.T) {
 	}
 }
 
-// A join on the lock takes one info for each, whatever hosts collide with it.
+// A join on the lock finds one info for each, whatever host labels collide.
 func TestOneInfoPerLock(t *testing.T) {
 	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []lock.Lock{
 		makeLock("a\xff", fields{"hostname": "first", "owner": "o\n"}), makeLock("a\xfe", fields{"hostname": "second"}),
@@ -90,7 +90,7 @@ func TestHostileHostsOfRemovals(t *testing.T) {
 		exposition(t, reg, "unlocker_forced_unlock_timestamp_seconds"))
 }
 
-// What the ledger clipped already must get the label that the table's name gets.
+// A name that the ledger truncated must get the same label as the name in the table.
 func FuzzLabel(f *testing.F) {
 	for _, s := range []string{"", "a", "\xff", strings.Repeat("x", 600), strings.Repeat("\xff", 600), strings.Repeat("é", 300), strings.Repeat("x", 510) + "€€€"} {
 		f.Add(s)

@@ -23,17 +23,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // noon is 1700000000.
 var noon = time.Unix(1_700_000_000, 0)
 
-// always is a source of one snapshot.
+// always is a Source that returns the same snapshot each time.
 type always Snapshot
 
 func (a always) Snapshot(context.Context) (Snapshot, error) { return Snapshot(a), nil }
 
-// source is a function that is a Source.
+// source is a function that implements Source.
 type source func(context.Context) (Snapshot, error)
 
 func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) }
 
-// fields are a lock's, by their names; a uuid is there anyway.
+// fields are the fields of a lock by name; a uuid is always added.
 type fields map[string]string
 
 func makeLock(name string, f fields) lock.Lock {
@@ -49,7 +49,7 @@ func removal(name, host string, after int) reaper.Removal {
 	return reaper.Removal{Name: name, Hostname: host, At: noon.Add(time.Duration(after) * time.Second)}
 }
 
-// newRegistry is as strict as a registry can be, and has all metrics.
+// newRegistry returns a pedantic registry with all metrics.
 func newRegistry(tb testing.TB, s Source, most int) (*prometheus.Registry, *Histograms) {
 	tb.Helper()
 	c, err := New(Options{Source: s, MaxLockSeries: most})
@@ -60,8 +60,8 @@ func newRegistry(tb testing.TB, s Source, most int) (*prometheus.Registry, *Hist
 	return reg, h
 }
 
-// exposition is what a scrape answers, without comments, of the metrics named;
-// those that end in an underscore are prefixes.
+// exposition returns a scrape's lines for the given metrics, without comments. A name
+// that ends in an underscore is a prefix.
 func exposition(tb testing.TB, g prometheus.Gatherer, names ...string) string {
 	tb.Helper()
 	families, err := g.Gather()
@@ -96,7 +96,7 @@ func cutLast(s string) (before, after string, found bool) {
 	return s[:i], s[i+1:], true
 }
 
-// unindent makes a literal of a test comparable.
+// unindent removes the indentation of a literal in a test.
 func unindent(s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 )
 
-// NewRegistry returns a registry with the collectors given, go_*, process_* and
+// NewRegistry returns a registry with the given collectors, go_*, process_* and
 // unlocker_build_info. It shares nothing with any other registry.
 func NewRegistry(given ...prometheus.Collector) (*prometheus.Registry, error) {
 	reg := prometheus.NewRegistry()

@@ -6,15 +6,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// Label values are cut behind these numbers of bytes, where an ellipsis follows.
-// They are those of the ledger and of the table, so that a lock has the same
-// label in every series.
+// Label values are truncated to these numbers of bytes, and an ellipsis is appended. The
+// ledger and the table use the same numbers, so that a lock has the same label in every
+// series.
 const (
 	maxName = 512
 	maxHost = 253
 )
 
-// view is a snapshot with its per-lock series chosen and labelled.
+// view is a snapshot with its per-lock series selected and labeled.
 type view struct {
 	Snapshot
 	overdue []overdue
@@ -33,20 +33,20 @@ type forced struct {
 
 type forcedKey struct{ name, host string }
 
-func newView(s Snapshot, most int) *view {
+func newView(s Snapshot, maximum int) *view {
 	v := &view{Snapshot: s}
-	v.chooseOverdue(most)
-	v.chooseForced(most)
+	v.chooseOverdue(maximum)
+	v.chooseForced(maximum)
 	return v
 }
 
-// chooseOverdue merges by name alone, not by all labels of unlocker_lock_info:
-// a query joins the other series to it, which takes one of it for each lock. The
-// longest overdue stays.
-func (v *view) chooseOverdue(most int) {
-	seen := make(map[string]bool, min(most, len(v.Table.Overdue)))
+// chooseOverdue merges by name alone, not by all labels of unlocker_lock_info: queries
+// join other series with it, which requires one series for each lock. Of locks with the
+// same label, the one overdue longest is kept.
+func (v *view) chooseOverdue(maximum int) {
+	seen := make(map[string]bool, min(maximum, len(v.Table.Overdue)))
 	for i := range v.Table.Overdue {
-		if len(v.overdue) >= most {
+		if len(v.overdue) >= maximum {
 			return
 		}
 		l := &v.Table.Overdue[i]
@@ -59,10 +59,10 @@ func (v *view) chooseOverdue(most int) {
 }
 
 // chooseForced keeps the newest removal for each set of labels.
-func (v *view) chooseForced(most int) {
-	seen := make(map[forcedKey]bool, min(most, len(v.Forced)))
+func (v *view) chooseForced(maximum int) {
+	seen := make(map[forcedKey]bool, min(maximum, len(v.Forced)))
 	for i := range v.Forced {
-		if len(v.forced) >= most {
+		if len(v.forced) >= maximum {
 			return
 		}
 		r := &v.Forced[i]
@@ -74,14 +74,14 @@ func (v *view) chooseForced(most int) {
 	}
 }
 
-// omitted is the number of locks past their alert time that have no series of
-// their own: beyond the cap, or merged with another's.
+// omitted returns the number of locks past their alert time that have no series of their
+// own: beyond the limit, or merged with another lock.
 func (v *view) omitted() int {
 	return max(0, v.Table.OverdueTotal-len(v.overdue))
 }
 
-// label makes a label value of what somebody wrote. It is idempotent.
-func label(s string, most int) string {
-	// Clip does not look further, and a name may have a megabyte.
-	return lock.Clip([]byte(s[:min(len(s), 2*most)]), most)
+// label returns a valid label value for untrusted text. It is idempotent.
+func label(s string, maximum int) string {
+	// A name may have a megabyte; Clip needs no more than this.
+	return lock.Clip([]byte(s[:min(len(s), 2*maximum)]), maximum)
 }

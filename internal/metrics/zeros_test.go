@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nothing happened yet: everything that can be counted is there, at zero.
+// Before anything has happened, every counter is exported as zero.
 func TestZerosFromTheStart(t *testing.T) {
 	reg, _ := newRegistry(t, always{}, 500)
 	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
