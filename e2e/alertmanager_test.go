@@ -32,7 +32,7 @@ func (s *stack) testAlerts(t *testing.T) {
 	}, overdue.Labels)
 	require.Equal(t, "Lock billing/invoices +ü is overdue, held by worker-1.example.org", overdue.Annotations["summary"])
 	require.Contains(t, overdue.Annotations["description"], "held by invoices on worker-1.example.org")
-	require.Contains(t, overdue.Annotations["description"], "it is removed by force from "+alertAt.Add(time.Hour-2*time.Second).UTC().Format(time.DateTime))
+	require.Contains(t, overdue.Annotations["description"], "it may be force-unlocked from "+alertAt.Add(time.Hour-2*time.Second).UTC().Format(time.DateTime))
 	require.Equal(t, "http://unlocker.example.com/locks/billing/invoices%20%2B%C3%BC", overdue.Annotations["dashboard_url"])
 	require.Equal(t, "/team", overdue.receiver)
 	require.Contains(t, s.follow(t, overdue.Annotations["dashboard_url"]), `"uuid of billing/invoices +ü of worker-1.example.org"`)
@@ -53,7 +53,7 @@ func (s *stack) testAlerts(t *testing.T) {
 		"alertname": "UnlockerForcedUnlock", "severity": "warning", "job": "unlocker", "namespace": "e2e",
 		"lock": w.lock, "hostname": w.hostname,
 	}, forced.Labels)
-	require.Equal(t, "Lock billing/invoices +ü of worker-1.example.org was removed by force", forced.Annotations["summary"])
+	require.Equal(t, "Lock billing/invoices +ü of worker-1.example.org was force-unlocked", forced.Annotations["summary"])
 	s.hook.await("UnlockerLockOverdue", w.lock, "resolved", died)
 	s.etcd.awaitGone(w.lock + "/")
 	require.Equal(t, []string{"UnlockerForcedUnlock", "UnlockerLockOverdue"}, s.hook.alerts(), "nobody is told anything else")
