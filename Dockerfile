@@ -1,13 +1,13 @@
-# Both bases can be pinned by digest; `make image` gives the arguments below.
+# Both base images can be pinned by digest; `make image` sets the other arguments.
 #   docker build --build-arg BUILD_IMAGE=golang:1.26-bookworm@sha256:… \
 #                --build-arg RUNTIME_IMAGE=gcr.io/distroless/static-debian12:nonroot@sha256:… .
 ARG BUILD_IMAGE=docker.io/library/golang:1.26-bookworm
 ARG RUNTIME_IMAGE=gcr.io/distroless/static-debian12:nonroot
 
-# Go compiles for other machines: no emulation.
+# Go cross-compiles, so no emulation is needed.
 FROM --platform=${BUILDPLATFORM} ${BUILD_IMAGE} AS build
 WORKDIR /src
-# Modules first: they change less often than the code.
+# Modules first, because they change less often than the code.
 ARG GOPROXY
 COPY go.mod go.sum ./
 RUN go mod download
@@ -27,17 +27,17 @@ RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -buil
         -X github.com/prometheus/common/version.BuildDate=${BUILDDATE} \
         -X github.com/prometheus/common/version.BuildUser=make" \
       -o /unlocker ./cmd/unlocker
-# The commit's time, so that the same commit gives the same layer.
+# The time of the commit, so that the same commit gives the same layer.
 ARG SOURCE_DATE_EPOCH=0
 RUN touch -d "@${SOURCE_DATE_EPOCH}" /unlocker
 
-# No shell and no packages: certificates, a user, and the binary.
+# No shell and no packages: only CA certificates, a user, and the binary.
 FROM ${RUNTIME_IMAGE}
 ARG VERSION=unknown
 ARG REVISION=unknown
 ARG BUILDDATE=unknown
 LABEL org.opencontainers.image.title="unlocker" \
-      org.opencontainers.image.description="Keeps distributed mutexes in etcd safe to live with" \
+      org.opencontainers.image.description="Alerts on overdue etcd locks and removes expired ones" \
       org.opencontainers.image.source="https://github.com/etcd-unlocker/unlocker" \
       org.opencontainers.image.documentation="https://github.com/etcd-unlocker/unlocker/blob/main/docs/operations.md" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -45,9 +45,9 @@ LABEL org.opencontainers.image.title="unlocker" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /unlocker /unlocker
-# By number, so that Kubernetes can tell that it is not root.
+# Numeric, so that Kubernetes can verify that it is not root.
 USER 65532:65532
-# The working directory is searched for unlocker.yaml.
+# unlocker looks for unlocker.yaml in the working directory.
 WORKDIR /
 EXPOSE 9480 9481
 ENTRYPOINT ["/unlocker"]

@@ -1,16 +1,16 @@
-# What CI runs. `make help` lists the targets.
+# The targets that CI runs. `make help` lists them.
 
 GO        ?= go
 BIN       := bin
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 BRANCH    ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
-# The commit's date, not today's: the same commit gives the same binary.
+# The date of the commit, so that the same commit gives the same binary.
 BUILDDATE ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
-# The race detector needs the C compiler that go would call.
+# The race detector needs the C compiler that go uses.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
 .PHONY: help build demo test e2e hunt hunt-short hunt-model chart lint fuzz bench bench-big image release clean
@@ -30,15 +30,15 @@ test: ## Run the tests
 e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
 	$(GO) test -count=1 -timeout 20m -tags e2e ./e2e/...
 
-# HUNT_SEED repeats what was done, HUNT_TIME says for how long; see hunt/doc.go.
+# HUNT_SEED repeats a run, HUNT_TIME sets its duration; see hunt/doc.go.
 HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
-hunt: ## Look for broken promises on real etcd under faults (16 min)
+hunt: ## Search for broken promises on real etcd under faults (16 min)
 	$(HUNT)
 
 hunt-short: ## The same for CI (2.5 min)
 	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
 
-hunt-model: ## Live through 10,000 random histories of the pure core (25 s)
+hunt-model: ## Run 10,000 random histories on the pure core (25 s)
 	HUNT_HISTORIES=$${HUNT_HISTORIES:-10000} $(GO) test -count=1 -timeout 20m -run TestHuntForBrokenPromises -v ./internal/reaper
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
@@ -48,7 +48,6 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 lint: ## Run golangci-lint
 	golangci-lint run --build-tags e2e,hunt ./...
 
-# Each fuzz target for FUZZTIME.
 FUZZTIME ?= 20s
 fuzz: ## Run each fuzz target for FUZZTIME (20s)
 	@set -e; for pkg in lock config; do \
@@ -62,7 +61,7 @@ bench: ## Run the small benchmarks
 bench-big: ## Run the measurements that docs/performance.md reports
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...
 
-# With podman or buildah: BUILDER='buildah bud'. The image's layer depends on the commit alone, if BUILDER sets
+# With podman or buildah: BUILDER='buildah bud'. The image layer depends only on the commit if BUILDER sets
 # times to SOURCE_DATE_EPOCH: buildah with --timestamp, docker buildx with rewrite-timestamp=true.
 BUILDER           ?= docker build
 IMAGE             ?= ghcr.io/etcd-unlocker/unlocker:$(VERSION)
@@ -71,8 +70,8 @@ image: ## Build the container image with BUILDER (docker build)
 	$(BUILDER) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg BRANCH=$(BRANCH) \
 	  --build-arg BUILDDATE=$(BUILDDATE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) -t $(IMAGE) .
 
-release: ## Build archives, bills of materials and checksums into dist/
+release: ## Build archives, SBOMs and checksums into dist/
 	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh dist
 
-clean: ## Remove what was built
+clean: ## Remove build output
 	rm -rf $(BIN) dist

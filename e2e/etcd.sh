@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# etcd.sh VERSION OUTDIR: builds the etcd server of a version, from the Go module
-# proxy, as OUTDIR/etcd-VERSION; does nothing where that exists. It takes a
-# module of its own, because `go install` refuses modules with replace directives.
+# etcd.sh VERSION OUTDIR: builds the etcd server of a version from the Go module
+# proxy as OUTDIR/etcd-VERSION, unless it exists. It uses a temporary module,
+# because `go install` rejects modules with replace directives.
 set -euo pipefail
 version=$1 out=$2
 binary=$out/etcd-$version
@@ -14,4 +14,4 @@ export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
 go mod init e2e.test/etcd
 go get -tool "go.etcd.io/etcd/server/v3@v$version"
 go build -trimpath -ldflags '-s -w' -o "$binary.new" go.etcd.io/etcd/server/v3
-mv "$binary.new" "$binary" # whole or not at all
+mv "$binary.new" "$binary" # only when complete

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check.sh: all that can be known of the chart without a cluster. What it needs and does not find it builds from the Go module proxy
-# into $UNLOCKER_TOOLS (~/.cache/unlocker-tools): go, python3 and, where CI=true, promtool must be there. `check.sh readme` writes README.md
-# anew instead.
+# check.sh: checks the chart as far as possible without a cluster. It builds missing tools from the Go module proxy into
+# $UNLOCKER_TOOLS (~/.cache/unlocker-tools). It requires go, python3 and, if CI=true, promtool. `check.sh readme` regenerates
+# README.md instead.
 set -euo pipefail
 cd "$(dirname "$0")"
 here=$PWD root=$(cd ../.. && pwd) chart=$PWD/unlocker
@@ -11,14 +11,14 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$tools"
 
 helm=4.3.1 unittest=1.1.2 kubeconform=0.8.0 helmdocs=1.14.2 operator=0.85.0
-# The oldest Kubernetes that the chart is for, and the newest.
+# The oldest and the newest supported Kubernetes.
 kubernetes=(1.30.14 1.36.3)
 
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 die() { printf 'check.sh: %s\n' "$*" >&2; exit 1; }
 
-# build NAME-VERSION PACKAGE MODULE VERSION [go mod edit's flags]: in a module of its own, as `go install` refuses
-# modules with replace directives, and whole or not at all.
+# build NAME-VERSION PACKAGE MODULE VERSION [go mod edit flags]: in a temporary module, because `go install` rejects
+# modules with replace directives. Moved into place only when complete.
 build() {
   local name=$1 package=$2 module=$3 version=$4 dir
   shift 4
@@ -36,13 +36,13 @@ build() {
   mv "$dir/tool" "$tools/$name"
 }
 
-# module PATH VERSION: downloads it and tells where it is.
+# module PATH VERSION: downloads a module and prints its directory.
 module() {
   (cd "$work" && GOFLAGS=-mod=mod GOWORK=off go mod download -json "$1@v$2") |
     python3 -c 'import json, sys; m = json.load(sys.stdin); sys.exit(m["Error"]) if m.get("Error") else print(m["Dir"])'
 }
 
-# schemas VERSION: of Kubernetes, and of the Prometheus operator's resources.
+# schemas VERSION: makes the schemas of Kubernetes and of the Prometheus operator's resources.
 schemas() {
   local out=$tools/schemas-$1-$operator dir crds
   [ -d "$out" ] && return
@@ -53,7 +53,7 @@ schemas() {
   mv "$out.new" "$out"
 }
 
-values() { # the name of each value set
+values() { # prints the names of the value sets
   local f
   for f in "$chart"/ci/*-values.yaml; do basename "$f" -values.yaml; done
 }
@@ -70,7 +70,7 @@ build "helm-unittest-$unittest" github.com/helm-unittest/helm-unittest/cmd/helm-
   -replace github.com/vmware-labs/yaml-jsonpath=github.com/helm-unittest/yaml-jsonpath@v0.4.0
 build "kubeconform-$kubeconform" github.com/yannh/kubeconform/cmd/kubeconform github.com/yannh/kubeconform $kubeconform
 for version in "${kubernetes[@]}"; do schemas "$version"; done
-# Both tell on stderr of each file that they found through a link.
+# Both warn on stderr about each file that is a symbolic link.
 unlinked() {
   local failed=0
   "$@" 2>"$work/stderr" || failed=$?
@@ -88,7 +88,7 @@ done
 step "helm unittest"
 unlinked "$tools/helm-unittest-$unittest" --strict "$chart"
 
-step "every manifest of every value set, against Kubernetes ${kubernetes[*]}"
+step "every manifest of every value set is valid for Kubernetes ${kubernetes[*]}"
 for set in $(values); do
   for version in "${kubernetes[@]}"; do
     helm template chart "$chart" --namespace locks --kube-version "$version" --values "$chart/ci/$set-values.yaml" >"$work/$set.yaml"
@@ -97,7 +97,7 @@ for set in $(values); do
   done
 done
 
-step "schemas refuse fields that are not there"
+step "the schemas reject unknown fields"
 for change in s/readinessProbe:/readinesProbe:/ s/unhealthyPodEvictionPolicy:/unhealthyPodEviction:/ s/metricRelabelings:/metricRelabeling:/ s/runAsNonRoot:/runAsNonroot:/; do
   sed "$change" "$work/all-on.yaml" >"$work/changed.yaml"
   cmp -s "$work/all-on.yaml" "$work/changed.yaml" && die "$change changes nothing"
@@ -115,18 +115,18 @@ print(re.sub(r"^    ", "", block[1], flags=re.M))
 P
   name=
   if grep -q 'name: UNLOCKER_ETCD_USERNAME' "$work/$set.yaml"; then name=UNLOCKER_ETCD_USERNAME=somebody; fi
-  env $name "$work/daemon" config check --config "$work/$set-unlocker.yaml" || die "$set: the daemon refuses its configuration"
+  env $name "$work/daemon" config check --config "$work/$set-unlocker.yaml" || die "$set: the daemon rejects its configuration"
 done
 
 step "the binary knows each argument of the daemon and of helm test"
 for set in $(values); do
-  # The arguments of each container called unlocker, a line each container.
+  # The arguments of each container named unlocker, one line per container.
   awk '/^---/ { ours = 0 } / - name: unlocker$/ { ours = 1 } !/^ *(#|- )/ { if (open) print ""; open = 0 }
        open && /^ *- / { sub(/^ *- /, ""); printf "%s\037", $0 } ours && /^ *args:$/ { open = 1; ours = 0 }' "$work/$set.yaml" >"$work/$set-args"
   [ -s "$work/$set-args" ] || die "$set: no arguments found"
   while IFS=$'\x1f' read -r -a args; do
-    # With --help all flags are parsed, and nothing is done.
-    "$work/daemon" "${args[@]}" --help >/dev/null || die "$set: the binary refuses ${args[*]}"
+    # With --help, flags are parsed and nothing else is done.
+    "$work/daemon" "${args[@]}" --help >/dev/null || die "$set: the binary rejects ${args[*]}"
     echo "${args[*]}"
   done <"$work/$set-args"
 done
@@ -136,7 +136,7 @@ if command -v promtool >/dev/null; then
   for set in $(values); do
     sed -n '/^kind: PrometheusRule$/,/^---$/p' "$work/$set.yaml" | sed -n '/^spec:$/,/^---$/s/^  //p' >"$work/$set-rules.yaml"
     [ -s "$work/$set-rules.yaml" ] || continue
-    promtool check rules "$work/$set-rules.yaml" || die "$set: Prometheus refuses its alerts"
+    promtool check rules "$work/$set-rules.yaml" || die "$set: Prometheus rejects its alerts"
     checked=yes
   done
   [ "${checked:-}" ] || die "no value set has alerts"
@@ -145,29 +145,29 @@ else
   echo "skipped: promtool is not installed"
 fi
 
-step "mistakes are refused, for the reason that the file says"
+step "invalid values are rejected, with the message given in the file"
 for file in "$here"/testdata/invalid-*.yaml; do
   wants=$(sed -n '1s/^# wants: //p' "$file")
-  [ -n "$wants" ] || die "$file: says not what it wants"
+  [ -n "$wants" ] || die "$file: has no line \"# wants:\""
   if helm template chart "$chart" --values "$chart/ci/default-values.yaml" --values "$file" >/dev/null 2>"$work/refused"; then
     die "$file is accepted"
   fi
-  grep -qF -- "$wants" "$work/refused" || die "$file is refused for another reason: $(cat "$work/refused")"
+  grep -qF -- "$wants" "$work/refused" || die "$file is rejected with another message: $(cat "$work/refused")"
   count=$((${count:-0} + 1))
 done
-echo "$count mistakes"
-if helm template chart "$chart" >/dev/null 2>"$work/refused"; then die "no endpoints are needed"; fi
-grep -q 'config.etcd.endpoints: name the members' "$work/refused" || die "without endpoints: $(cat "$work/refused")"
+echo "$count invalid files"
+if helm template chart "$chart" >/dev/null 2>"$work/refused"; then die "empty endpoints are accepted"; fi
+grep -q 'config.etcd.endpoints: list the etcd members' "$work/refused" || die "without endpoints: $(cat "$work/refused")"
 
-step "the package holds the files that are links here"
+step "the package contains the files that are symbolic links here"
 helm package "$chart" --destination "$work" >/dev/null
 tar -xzf "$work"/unlocker-*.tgz -C "$work"
 for file in unlocker.rules.yaml dashboard.json; do
-  [ ! -L "$work/unlocker/files/$file" ] && cmp "$chart/files/$file" "$work/unlocker/files/$file" || die "$file is not in the package as it should"
+  [ ! -L "$work/unlocker/files/$file" ] && cmp "$chart/files/$file" "$work/unlocker/files/$file" || die "$file is missing from the package or differs"
 done
-if [ -e "$work/unlocker/tests" ] || [ -e "$work/unlocker/ci" ]; then die "the package holds tests"; fi
+if [ -e "$work/unlocker/tests" ] || [ -e "$work/unlocker/ci" ]; then die "the package contains tests"; fi
 
-step "README.md is what helm-docs makes"
+step "README.md is up to date with helm-docs"
 docs --dry-run >"$work/README.md"
 diff -u "$chart/README.md" "$work/README.md" || die "run deploy/helm/check.sh readme"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# install.sh: installs each value set of ci/ on a real Kubernetes API server, upgrades it, and removes it again. The API server runs without
-# nodes, so no pod starts: what it shows is that the server takes every object, defaults and admission included, and that the pods meet
-# the Pod Security Standard "restricted". It needs go, openssl, curl, python3, and what check.sh has built.
+# install.sh: installs each value set of ci/ on a real Kubernetes API server, upgrades it, and uninstalls it. The API server has no
+# nodes, so no pod starts. It checks that the server accepts every object, including defaulting and admission, and that the pods meet
+# the Pod Security Standard "restricted". It requires go, openssl, curl, python3, and the tools that check.sh builds.
 set -euo pipefail
 cd "$(dirname "$0")"
 chart=$PWD/unlocker root=$(cd ../.. && pwd)
@@ -11,7 +11,7 @@ helm=$tools/helm-4.3.1 kubernetes=1.36.3 operator=0.85.0
 work=$(mktemp -d)
 pids=()
 stop() {
-  # Nothing of theirs is to be kept, and without etcd the API server takes long to end.
+  # Their data is not needed, and without etcd the API server takes long to stop.
   for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
   wait 2>/dev/null || true
   rm -rf "$work"
@@ -21,7 +21,7 @@ trap stop EXIT
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 die() { printf 'install.sh: %s\n' "$*" >&2; tail -5 "$work"/*.log >&2 2>/dev/null || true; exit 1; }
 
-# The module of Kubernetes replaces its parts by folders that only its repository has: they are published as v0 of the same release.
+# The Kubernetes module replaces its staging modules with directories of its repository. They are published as v0 of the same release.
 build_apiserver() {
   [ -x "$tools/kube-apiserver-$kubernetes" ] && return
   echo "building kube-apiserver $kubernetes"
@@ -53,7 +53,7 @@ certificate() { # NAME SUBJECT
     -addext 'basicConstraints=critical,CA:TRUE' -keyout "$work/$1.key" -out "$work/$1.crt" 2>/dev/null
 }
 
-# api METHOD PATH [FILE [TYPE]] prints the answer, and fails where the server refuses.
+# api METHOD PATH [FILE [TYPE]] prints the response, and fails if the server rejects the request.
 api() {
   local body=()
   [ $# -lt 3 ] || body=(-H "Content-Type: ${4:-application/json}" --data-binary "@$3")
@@ -105,7 +105,7 @@ for _ in $(seq 120); do
   sleep 0.25
 done
 
-# pod SET: the pod that the Deployment would make, through admission, without making it.
+# pod SET: sends the Deployment's pod through admission, as a dry run.
 pod() {
   api GET "/apis/apps/v1/namespaces/$1/deployments" | python3 -c '
 import json, sys
@@ -120,34 +120,34 @@ print(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": t["metadata"], 
 namespace() { # NAME [LABELS]
   printf '{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "%s", "labels": {%s}}}' "$1" "${2:-}" >"$work/namespace.json"
   api POST /api/v1/namespaces "$work/namespace.json" >/dev/null
-  # Its controller does not run here.
+  # The ServiceAccount controller does not run here.
   echo '{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}' >"$work/account.json"
   api POST "/api/v1/namespaces/$1/serviceaccounts" "$work/account.json" >/dev/null
 }
 
-namespace monitoring # where one of the value sets wants its monitoring to lie
+namespace monitoring # one of the value sets uses it
 for values in "$chart"/ci/*-values.yaml; do
   set=ci-$(basename "$values" -values.yaml)
   step "$set"
   namespace "$set" '"pod-security.kubernetes.io/enforce": "restricted"'
   "$helm" install unlocker "$chart" --namespace "$set" --values "$values" >"$work/$set.txt" 2>"$work/helm.log" || die "install: $(cat "$work/helm.log")"
   grep -E '^(STATUS|REVISION):' "$work/$set.txt"
-  pod "$set" >"$work/answer" || die "the pod is refused: $(cat "$work/answer")"
+  pod "$set" >"$work/answer" || die "the pod is rejected: $(cat "$work/answer")"
   "$helm" upgrade unlocker "$chart" --namespace "$set" --values "$values" --set config.log.format=logfmt >/dev/null 2>"$work/helm.log" || die "upgrade: $(cat "$work/helm.log")"
   "$helm" get manifest unlocker --namespace "$set" | grep -E '^kind:' | sort | uniq -c
   "$helm" uninstall unlocker --namespace "$set" >/dev/null 2>"$work/helm.log" || die "uninstall: $(cat "$work/helm.log")"
 done
 
-step "a pod that may gain privileges is refused here"
-# Or the namespaces would enforce nothing.
+step "a pod that may gain privileges is rejected"
+# Otherwise the namespaces would enforce nothing.
 python3 - "$work/pod.json" <<'P'
 import json, sys
 p = json.load(open(sys.argv[1]))
 p["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
-p["spec"]["serviceAccountName"] = p["spec"]["serviceAccount"] = "default"  # the chart's is gone again
+p["spec"]["serviceAccountName"] = p["spec"]["serviceAccount"] = "default"  # the chart's was uninstalled
 json.dump(p, open(sys.argv[1], "w"))
 P
 if api POST "/api/v1/namespaces/$set/pods?dryRun=All" "$work/pod.json" >"$work/answer" 2>/dev/null; then die "it is accepted"; fi
-python3 -c 'import json, sys; m = json.load(sys.stdin)["message"]; sys.exit(m) if "violates PodSecurity" not in m else print(m)' <"$work/answer" || die "refused for another reason: $(cat "$work/answer")"
+python3 -c 'import json, sys; m = json.load(sys.stdin)["message"]; sys.exit(m) if "violates PodSecurity" not in m else print(m)' <"$work/answer" || die "rejected for another reason: $(cat "$work/answer")"
 
 step "done"

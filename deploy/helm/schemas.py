@@ -4,7 +4,7 @@
 usage: schemas.py OUT FILE...
 
 A FILE is the swagger.json of Kubernetes (api/openapi-spec in the module k8s.io/kubernetes) or a CustomResourceDefinition as JSON. Each
-schema stands alone, and refuses fields that are not there. Its name is what kubeconform's {{.ResourceKind}}{{.KindSuffix}} asks for.
+schema is self-contained and rejects unknown fields. Its name is kubeconform's {{.ResourceKind}}{{.KindSuffix}}.
 """
 import json
 import pathlib
@@ -12,7 +12,7 @@ import sys
 
 REF = "#/definitions/"
 INT_OR_STRING = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-# The swagger calls both a string. Manifests have numbers there as well.
+# The swagger defines both as strings, but manifests may use numbers.
 SCALARS = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": INT_OR_STRING,
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"anyOf": [{"type": "number"}, {"type": "string"}]},
@@ -20,7 +20,7 @@ SCALARS = {
 
 
 def strict(node):
-    """Returns the schema with every object closed that names its fields."""
+    """Returns the schema with additional properties forbidden in every object that defines its fields."""
     if isinstance(node, list):
         return [strict(n) for n in node]
     if not isinstance(node, dict):
@@ -28,7 +28,7 @@ def strict(node):
     if node.get("x-kubernetes-int-or-string") is True:
         return INT_OR_STRING
     fields = node.get("properties")
-    # A field may itself be called "properties": then it has a schema for a value, not a mapping of schemas.
+    # A field may itself be named "properties". Its value is then a schema, not a mapping of schemas.
     closed = isinstance(fields, dict) and all(isinstance(f, dict) for f in fields.values())
     out = {k: strict(v) for k, v in node.items() if not k.startswith("x-kubernetes-")}
     if closed and "additionalProperties" not in node and not node.get("x-kubernetes-preserve-unknown-fields"):
@@ -37,7 +37,7 @@ def strict(node):
 
 
 def names(node):
-    """Yields the definitions that a schema refers to."""
+    """Yields the names of the definitions that a schema refers to."""
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
             yield node["$ref"].removeprefix(REF)
@@ -58,12 +58,12 @@ def reachable(schema, definitions):
 
 
 def from_swagger(swagger):
-    """Yields group, version, kind and schema of all that the API server takes."""
+    """Yields group, version, kind and schema of everything that the API server accepts."""
     definitions = {name: SCALARS.get(name) or strict(d) for name, d in swagger["definitions"].items()}
     for name, original in swagger["definitions"].items():
         for gvk in original.get("x-kubernetes-group-version-kind", []):
             if "apiVersion" not in original.get("properties", {}):
-                continue  # no object of its own, such as a part of a watch
+                continue  # not an object of its own, such as a watch event
             schema = dict(definitions[name])
             schema["definitions"] = reachable(schema, definitions)
             yield gvk["group"], gvk["version"], gvk["kind"], schema

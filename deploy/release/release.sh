@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# release.sh OUT: what `make release` calls. For each platform it writes to OUT an archive and the bill
-# of materials of the binary in it, and then the checksums of all. The same commit and the same Go give the
-# same bytes, wherever and whenever they are built.
+# release.sh OUT: called by `make release`. For each platform it writes to OUT an archive and the SBOM of its
+# binary, and then the checksums of all files. The builds are reproducible: the same commit and the same Go
+# version give the same bytes.
 # VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
 set -euo pipefail
 out=$(realpath -m "$1")
@@ -10,8 +10,8 @@ cd "$(dirname "$0")/../.."
 platforms=${PLATFORMS:-linux/amd64 linux/arm64}
 date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
-# What a machine's own settings would change in the binary. Nothing of git goes in but what LDFLAGS
-# say: the sources without their history give the same binary.
+# Settings of the machine that would change the binary. Only LDFLAGS contain data from git, so the
+# sources without their history give the same binary.
 export LC_ALL=C TZ=UTC CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0
 umask 022
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ build() { # OS ARCH FILE
   GOOS=$1 GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
 }
 
-# One that runs here, for what the commands say of themselves, and the tool for the bills.
+# A binary for this machine, which prints the shell completions, and the SBOM tool.
 build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here"
 go build -o "$work/sbom" ./deploy/release/sbom
 

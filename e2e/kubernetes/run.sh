@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# run.sh: the chart on a whole Kubernetes cluster, with pods that run: installed beside an etcd with TLS, tested, upgraded, and its leader's pod
-# crashed while locks fall due. It prints what it measures.
+# run.sh: tests the chart on a full Kubernetes cluster with running pods. It installs the chart next to an etcd with TLS, runs helm test, upgrades it,
+# and crashes the leader's pod while locks become due. It prints the measured times.
 #
-# It wants kubectl (KUBECONFIG), openssl, jq, helm as $HELM, and on the nodes two images: $UNLOCKER_IMAGE, and $ETCD_IMAGE with /etcd and /etcdctl.
-# $CRASH is a command that kills the daemon of the pod it is given by SIGKILL, on its node; without one the pod is deleted by force, which the daemon
-# notices and resigns on. It makes the namespace unlocker-e2e, and removes it. CI has no nodes: there deploy/helm/install.sh asks the API server alone.
+# It requires kubectl (KUBECONFIG), openssl, jq, helm as $HELM, and two images on the nodes: $UNLOCKER_IMAGE, and $ETCD_IMAGE with /etcd and /etcdctl.
+# $CRASH is a command that takes the name of a pod and kills its daemon with SIGKILL on the node. Without it, the pod is force-deleted, which lets the
+# daemon resign first. The script creates the namespace unlocker-e2e and deletes it. CI has no nodes; deploy/helm/install.sh tests against an API server there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 helm=${HELM:-helm} image=${UNLOCKER_IMAGE:-ghcr.io/etcd-unlocker/unlocker:0.1.0} etcd_image=${ETCD_IMAGE:-ex.test/etcd:3.7.3}
@@ -19,7 +19,7 @@ finish() {
 }
 trap finish EXIT
 
-step "an etcd with TLS, which lets in those with a certificate"
+step "an etcd with TLS that requires client certificates"
 kubectl create namespace "$ns" >/dev/null
 kubectl label namespace "$ns" pod-security.kubernetes.io/enforce=restricted >/dev/null
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=e2e -keyout "$work/ca.key" -out "$work/ca.crt" 2>/dev/null
@@ -61,15 +61,15 @@ chart() { # COMMAND [FLAGS]
 step "helm install --wait"
 start=$SECONDS
 chart install >"$work/notes"
-echo "ready after $((SECONDS - start)) s, of which the chart waits 20 s on purpose"
+echo "ready after $((SECONDS - start)) s, including the 20 s of minReadySeconds"
 sed -n '/^NOTES:/,$p' "$work/notes"
 k get pods -l app.kubernetes.io/name=unlocker
 
 step "helm test"
 "$helm" test unlocker --namespace "$ns" --logs 2>&1 | grep -v 'symbolic link' | tail -12
-k get pod -l app.kubernetes.io/name=unlocker -o json | jq -r '.items[0].spec.containers[0].env[]? | select(.name == "GOMEMLIMIT") | "GOMEMLIMIT is to be " + .value'
+k get pod -l app.kubernetes.io/name=unlocker -o json | jq -r '.items[0].spec.containers[0].env[]? | select(.name == "GOMEMLIMIT") | "GOMEMLIMIT is " + .value'
 
-# lock NAME SECONDS: in one transaction, due so long from now.
+# lock NAME SECONDS: takes a lock in one transaction and prints its auto_unlock_at, which is SECONDS from now.
 lock() {
   local now
   now=$(date +%s)
@@ -77,7 +77,7 @@ lock() {
     "$1" "u-$1" "$1" "$1" "$now" "$1" $((now + $2)) | k exec -i etcd -- /etcdctl --cacert /tls/ca.crt --cert /tls/tls.crt --key /tls/tls.key txn >/dev/null
   echo $((now + $2))
 }
-# removal NAME: when the lock was removed, by the daemon's log, in seconds since the epoch.
+# removal NAME: prints when the daemon's log says that the lock was removed, in seconds since the epoch.
 removal() {
   local line
   for _ in $(seq 300); do
@@ -85,20 +85,20 @@ removal() {
     [ -z "$line" ] || { date -d "$line" +%s.%N; return; }
     sleep 0.2
   done
-  die "lock $1 is still there"
+  die "lock $1 was not removed"
 }
-leader() { # the pod that leads, by the identity HOST_PID that is in the election
+leader() { # prints the leader's pod, from the identity HOST_PID in the election key
   etcdctl get --prefix /unlocker/leader --sort-by CREATE --limit 1 --print-value-only | sed 's/_[0-9]*$//' | head -1
 }
 
-step "the leader removes"
+step "the leader removes a lock"
 due=$(lock first 3)
 at=$(removal first)
 awk -v at="$at" -v due="$due" 'BEGIN { printf "first: removed %.2f s after auto_unlock_at (grace 2 s, clock_tolerance 2 s)\n", at - due }'
 
 step "the leader's pod crashes"
 pod=$(leader)
-[ -n "$pod" ] || die "nobody leads"
+[ -n "$pod" ] || die "there is no leader"
 due=$(lock second 4)
 if [ -n "${CRASH:-}" ]; then
   $CRASH "$pod"
@@ -110,7 +110,7 @@ at=$(removal second)
 awk -v at="$at" -v due="$due" -v crashed="$crashed" 'BEGIN { printf "second: removed %.2f s after the crash, %.2f s after auto_unlock_at (grace 2 s, standby_delay 5 s)\n", at - crashed, at - due }'
 k rollout status deployment -l app.kubernetes.io/name=unlocker --timeout 2m >/dev/null
 
-step "an upgrade while locks fall due"
+step "an upgrade while locks become due"
 due=$(lock third 6)
 chart upgrade --set config.log.level=debug >/dev/null
 at=$(removal third)

@@ -6,10 +6,10 @@
 {{- printf "/etc/unlocker-secrets/%s-listener" . -}}
 {{- end -}}
 
-{{/* The daemon's configuration file: .Values.config and what follows from other values. */}}
+{{/* The daemon's configuration file: .Values.config, and keys that other values determine. */}}
 {{- define "unlocker.config" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- include "unlocker.refuse" (list $config "etcd" "password" "it would be readable in the ConfigMap; put it in a secret and name that in etcd.auth.existingSecret") -}}
+{{- include "unlocker.refuse" (list $config "etcd" "password" "it would be readable in the ConfigMap; put it in a Secret and set etcd.auth.existingSecret") -}}
 {{- include "unlocker.refuse" (list $config "ops" "listen" "set ops.port") -}}
 {{- include "unlocker.refuse" (list $config "web" "listen" "set web.port, or web.enabled to false") -}}
 {{- $etcd := dict -}}
@@ -44,24 +44,24 @@
 {{- toYaml (mergeOverwrite $config $set) -}}
 {{- end -}}
 
-{{/* Fails where a key is given in config: (list config section key why). */}}
+{{/* Fails if a key is set in config: (list config section key why). */}}
 {{- define "unlocker.refuse" -}}
 {{- if dig (index . 1) (index . 2) "" (index . 0) -}}
 {{- fail (printf "config.%s.%s: %s" (index . 1) (index . 2) (index . 3)) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What the schema cannot say: relations between values that would give pods that do not start, or do not work. */}}
+{{/* Relations between values that the schema cannot express; without them pods would not start or not work. */}}
 {{- define "unlocker.validate" -}}
 {{- $v := .Values -}}
 {{- if not (dig "etcd" "endpoints" list $v.config) -}}
-{{- fail "config.etcd.endpoints: name the members of etcd, as in --set 'config.etcd.endpoints={https://etcd-0.etcd:2379}'" -}}
+{{- fail "config.etcd.endpoints: list the etcd members, as in --set 'config.etcd.endpoints={https://etcd-0.etcd:2379}'" -}}
 {{- end -}}
 {{- if and $v.etcd.auth.existingSecret (not $v.etcd.auth.usernameKey) (not (dig "etcd" "username" "" $v.config)) -}}
 {{- fail "etcd.auth.existingSecret: needs config.etcd.username, or etcd.auth.usernameKey" -}}
 {{- end -}}
 {{- if and $v.etcd.tls.existingSecret (ne (empty $v.etcd.tls.certKey) (empty $v.etcd.tls.keyKey)) -}}
-{{- fail "etcd.tls: certKey and keyKey go together" -}}
+{{- fail "etcd.tls: certKey and keyKey must be set together" -}}
 {{- end -}}
 {{- range $name := list "ops" "web" -}}
 {{- $listener := get $v $name -}}
@@ -74,15 +74,15 @@
 {{- end -}}
 {{- end -}}
 {{- if and $v.ingress.enabled (not $v.web.enabled) -}}
-{{- fail "ingress.enabled: leads nowhere without web.enabled" -}}
+{{- fail "ingress.enabled: requires web.enabled" -}}
 {{- end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- fail "ingress.hosts: name at least one host" -}}
 {{- end -}}
 {{- if and $v.web.enabled (eq (int $v.web.port) (int $v.ops.port)) -}}
-{{- fail "web.port: must not be that of ops.port" -}}
+{{- fail "web.port: must differ from ops.port" -}}
 {{- end -}}
 {{- if lt (int $v.terminationGracePeriodSeconds) (add (int $v.preStopSleepSeconds) 6 | int) -}}
-{{- fail "terminationGracePeriodSeconds: must be at least preStopSleepSeconds + 6, the daemon needs up to five to stop" -}}
+{{- fail "terminationGracePeriodSeconds: must be at least preStopSleepSeconds + 6; the daemon needs up to five to stop" -}}
 {{- end -}}
 {{- end -}}

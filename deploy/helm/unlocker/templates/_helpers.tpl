@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 50 characters leave room for what is put behind the name. */}}
+{{/* 50 characters leave room for suffixes. */}}
 {{- define "unlocker.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -14,14 +14,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What never changes during a release's life: a Deployment's selector cannot. */}}
+{{/* Constant for the life of a release, because a Deployment's selector is immutable. */}}
 {{- define "unlocker.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "unlocker.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: daemon
 {{- end -}}
 
-{{/* Takes the root and what the object is for: (list $ "ops"). */}}
+{{/* Takes the root and the component: (list $ "ops"). */}}
 {{- define "unlocker.labels" -}}
 {{- $root := index . 0 -}}
 {{- $labels := dict
@@ -69,13 +69,13 @@ app.kubernetes.io/component: daemon
 {{- dig "web" "path_prefix" "" .Values.config | trimAll "/" | printf "/%s" -}}
 {{- end -}}
 
-{{/* Inside the cluster, without a slash at the end. */}}
+{{/* URL inside the cluster, without a trailing slash. */}}
 {{- define "unlocker.webURL" -}}
 {{- printf "%s://%s-web.%s.svc:%d%s" .Values.web.scheme (include "unlocker.fullname" .) .Release.Namespace
   (int .Values.web.service.port) (include "unlocker.webPath" . | trimSuffix "/") -}}
 {{- end -}}
 
-{{/* Where people find the web listener, without a slash at the end. */}}
+{{/* URL at which people reach the web listener, without a trailing slash. */}}
 {{- define "unlocker.dashboardURL" -}}
 {{- if .Values.prometheusRule.dashboardURL -}}
 {{- trimSuffix "/" .Values.prometheusRule.dashboardURL -}}
@@ -87,7 +87,7 @@ app.kubernetes.io/component: daemon
 {{- end -}}
 {{- end -}}
 
-{{/* A file of the chart, with links that lead to this release. */}}
+{{/* A file of the chart, with links to this release. */}}
 {{- define "unlocker.file" -}}
 {{- $root := index . 0 -}}
 {{- $text := $root.Files.Get (index . 1) -}}
@@ -99,7 +99,7 @@ app.kubernetes.io/component: daemon
   | replace "https://github.com/etcd-unlocker/unlocker/blob/main/docs/runbooks/" (printf "%s/" (trimSuffix "/" $root.Values.prometheusRule.runbookURL)) -}}
 {{- end -}}
 
-{{/* Ports of the endpoints, as JSON. A unix socket has none, and gets 2379 rather than a rule for all ports. */}}
+{{/* Ports of the endpoints, as JSON. A unix socket has none; it gets 2379 rather than a rule for all ports. */}}
 {{- define "unlocker.etcdPorts" -}}
 {{- $ports := list -}}
 {{- range .Values.config.etcd.endpoints -}}

@@ -1,4 +1,4 @@
-{{/* The daemon's container, all but its name. */}}
+{{/* The daemon's container, except its name. */}}
 {{- define "unlocker.container" -}}
 image: {{ include "unlocker.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -65,7 +65,7 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* MEMORY_LIMIT_MIB counts in 1,048,576 bytes and GOMEMLIMIT in 1,000,000: that leaves 4.6 % of the limit to what the Go runtime does not count. */}}
+{{/* MEMORY_LIMIT_MIB is in units of 1,048,576 bytes, GOMEMLIMIT of 1,000,000: that leaves 4.6 % of the limit for memory outside the Go runtime. */}}
 {{- define "unlocker.memoryEnv" -}}
 {{- if .Values.goMemLimit -}}
 - name: GOMEMLIMIT
@@ -117,7 +117,7 @@ httpGet:
 {{- end }}
 {{- end -}}
 
-{{/* Modes are decimal, as YAML 1.1 and 1.2 disagree on octal ones: 288 is 0440. */}}
+{{/* Modes are decimal, because YAML 1.1 and 1.2 disagree on octal numbers: 288 is 0440. */}}
 {{- define "unlocker.volumes" -}}
 - name: config
   configMap:
