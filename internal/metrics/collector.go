@@ -23,8 +23,8 @@ type Snapshot struct {
 	// Forced are the recent forced unlocks, newest first.
 	Forced []reaper.Removal
 	// Holds are those in force.
-	Holds map[reaper.Hold]reaper.HoldStatus
-	Probe scan.ProbeStatus
+	Holds map[verdict.Hold]reaper.HoldStatus
+	Probe probe.Status
 	// Leader reports whether this replica removes first.
 	Leader bool
 	// Certificates are the expiry times of the etcd client's certificates, by label; zero

@@ -59,7 +59,7 @@ func families() []family {
 	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that deleted nothing: the lock was modified or released concurrently, or another replica removed it.",
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
 	add("unlocker_forced_unlock_failures_total", counter, "Attempts to remove a lock that failed, by reason.",
-		func(v *view, e emit) { counts(e, reaper.Reasons(), v.Reaper.Failures) }, "reason")
+		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
 	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
 	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and not yet removed.",
