@@ -81,7 +81,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 	past := time.Now().Add(-time.Minute)
 	etcd.putLocks("dead", 1, past, past)
 	etcd.awaitGone("dead/")
-	const forced = "UNLOCKER WARNING: 1 forced unlock in the last 60m: dead/00000 (worker-1.example.org, "
+	const forced = "UNLOCKER WARNING: 1 forced unlock in the last 1h00m: dead/00000 (worker-1.example.org, "
 	awaitCheck(t, 1, forced, both...)
 	one, _ := check(t, of("--url", a.web("https"))...)
 	other, _ := check(t, of("--url", b.web("https"))...)

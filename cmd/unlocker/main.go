@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func main() {
@@ -46,6 +45,9 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
+// maxError is the maximum length of a printed error, in bytes.
+const maxError = 4 << 10
+
 // run executes the command line and turns its error into an exit code.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
 	completeTree(root)
@@ -57,25 +59,12 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
-	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", words(err))
+	// The error may quote what a server answered.
+	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(lock.Clip([]byte(err.Error()), maxError)))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailure
-}
-
-// maxWords bounds an error on the terminal.
-const maxWords = 4 << 10
-
-// words are what a terminal gets of an error, which may repeat what a server said.
-func words(err error) string {
-	lines := strings.Split(lock.Clip([]byte(err.Error()), maxWords), "\n")
-	for i, line := range lines {
-		if !text.Clean(line) {
-			lines[i] = text.Escape(line)
-		}
-	}
-	return strings.Join(lines, "\n")
 }
 
 func newRoot() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func newUnlock() *cobra.Command {
@@ -46,7 +46,7 @@ uuid is another, you said no, etcd refused or did not answer.`,
 				return usageError{errors.New("--yes is needed where stdin is no terminal")}
 			}
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
-				removed, err := a.Unlock(cmd.Context(), name, text.Unquote(uuid), confirm(cmd, yes))
+				removed, err := a.Unlock(cmd.Context(), name, terminal.Unquote(uuid), confirm(cmd, yes))
 				if other := (*admin.OtherHolder)(nil); errors.As(err, &other) {
 					return errors.Join(output.Lock(cmd.ErrOrStderr(), output.Table, other.Lock), err)
 				}

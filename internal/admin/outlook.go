@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // outlook says what is wrong with a lock and what comes next, as far as that can be
@@ -51,7 +51,7 @@ func (a *Admin) removal(l *lock.Lock, d Detail) string {
 		return unremoved(p, from)
 	}
 	due := l.AutoUnlockAt().Time().Add(p.Grace)
-	at := fmt.Sprintf("%s on (%s): %s of grace behind auto_unlock_at.", text.Instant(due), text.Relative(due, d.At), p.Grace)
+	at := fmt.Sprintf("%s on (%s): %s of grace behind auto_unlock_at.", terminal.Time(due), terminal.Relative(due, d.At), p.Grace)
 	switch over := d.At.Sub(due); {
 	case over < 0:
 		return "Unless its owner renews it, the daemon removes it from " + at
@@ -60,7 +60,7 @@ func (a *Admin) removal(l *lock.Lock, d Detail) string {
 			" It waits for holds to end, until it has watched the owner for long enough, and for clocks that are off."
 	}
 	return fmt.Sprintf("It ought to be gone since %s (%s). Either no daemon runs, or one holds removals back "+
-		"(unlocker_reaper_hold), or they fail (unlocker_forced_unlock_failures_total).", text.Instant(due), text.Relative(due, d.At))
+		"(unlocker_reaper_hold), or they fail (unlocker_forced_unlock_failures_total).", terminal.Time(due), terminal.Relative(due, d.At))
 }
 
 func unremoved(p reaper.Policy, from string) string {
@@ -95,7 +95,7 @@ func faults(l *lock.Lock, d Detail) []string {
 		switch lock.ParseField([]byte(f.Name)) {
 		case lock.FieldAlertAt, lock.FieldAliveAt, lock.FieldAutoUnlockAt, lock.FieldLockedAt:
 			if _, err := lock.ParseTimestamp([]byte(f.Value)); err != nil {
-				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, text.Quoted(lock.Clip([]byte(f.Value), maxFault)), err))
+				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, terminal.QuoteAlways(lock.Clip([]byte(f.Value), maxFault)), err))
 				if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n/1000 > 1e9 {
 					found = append(found, "Those are milliseconds, it seems; write seconds.")
 				}

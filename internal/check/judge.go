@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Rules tell what is worth an alert.
@@ -190,7 +191,7 @@ func (j *judgement) holds(came []Answer) {
 	if j.Hold > 0 && wait > j.Hold {
 		state = Warning
 	}
-	j.find(state, "nothing is removed for %s: %s (%s)", span(wait), clean(hold.Hold, maxName), clean(hold.Reason, maxReason))
+	j.find(state, "nothing is removed for %s: %s (%s)", terminal.Duration(wait), clean(hold.Hold, maxName), clean(hold.Reason, maxReason))
 }
 
 // removal is a forced unlock, and how long ago it was by the clock of who did it.
@@ -209,10 +210,10 @@ func (j *judgement) forced(came []Answer) {
 	var names []string
 	for _, r := range recent {
 		name, by := clean(r.Name, maxName), holder(r.Hostname, r.Owner)
-		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, span(r.ago)))
-		j.long = append(j.long, fmt.Sprintf("%s: removed by force %s ago (%s); was held by %s", name, span(r.ago), clean(r.Trigger, maxName), by))
+		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, terminal.Duration(r.ago)))
+		j.long = append(j.long, fmt.Sprintf("%s: removed by force %s ago (%s); was held by %s", name, terminal.Duration(r.ago), clean(r.Trigger, maxName), by))
 	}
-	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), span(j.Forced), list(names, len(names)))
+	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }
 
 // recent returns the forced unlocks that count, the newest first. Nobody held an
@@ -263,7 +264,7 @@ func about(a Answer) string {
 		words = append(words, fmt.Sprintf("sees etcd at revision %d", s.Etcd.Revision))
 	}
 	for _, h := range s.Holds {
-		words = append(words, fmt.Sprintf("held for %s: %s (%s)", span(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
+		words = append(words, fmt.Sprintf("held for %s: %s (%s)", terminal.Duration(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
 	}
 	return url + ": " + strings.Join(words, "; ")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // The states of locks, as the API spells them.
@@ -61,7 +62,7 @@ func (j *judgement) late(a Answer, late, total int) {
 	slices.SortStableFunc(locks, func(a, b api.Lock) int { return since(a).Compare(since(b)) })
 	var names []string
 	for _, l := range locks {
-		names = append(names, fmt.Sprintf("%s (%s, %s)", clean(l.Name, maxName), holder(l.Hostname, l.Owner), span(a.Status.Now.Sub(since(l)))))
+		names = append(names, fmt.Sprintf("%s (%s, %s)", clean(l.Name, maxName), holder(l.Hostname, l.Owner), terminal.Duration(a.Status.Now.Sub(since(l)))))
 		j.long = append(j.long, describe(l, a.Status.Now))
 	}
 	text := fmt.Sprintf("%d of %s overdue", late, count(total, "lock"))
@@ -104,7 +105,7 @@ func since(l api.Lock) time.Time {
 func describe(l api.Lock, now time.Time) string {
 	words := []string{clean(l.State, maxName)}
 	if at := since(l); !at.IsZero() && now.After(at) {
-		words[0] += ", past its alert time for " + span(now.Sub(at))
+		words[0] += ", past its alert time for " + terminal.Duration(now.Sub(at))
 	}
 	words = append(words, "held by "+holder(l.Hostname, l.Owner))
 	if !l.LockedAt.IsZero() {
@@ -134,14 +135,14 @@ func (j *judgement) one(a Answer) {
 	}
 	j.times(1, age, late)
 	j.long = append(j.long, describe(l, now))
-	by := fmt.Sprintf("held by %s for %s", holder(l.Hostname, l.Owner), span(age))
+	by := fmt.Sprintf("held by %s for %s", holder(l.Hostname, l.Owner), terminal.Duration(age))
 	switch l.State {
 	case held:
 		j.find(OK, "%s is %s", name, by)
 	case overdue:
-		j.find(Warning, "%s is overdue for %s, %s", name, span(late), by)
+		j.find(Warning, "%s is overdue for %s, %s", name, terminal.Duration(late), by)
 	case expired:
-		j.find(Critical, "%s expired %s ago and is still there, %s", name, span(now.Sub(l.AutoUnlockAt)), by)
+		j.find(Critical, "%s expired %s ago and is still there, %s", name, terminal.Duration(now.Sub(l.AutoUnlockAt)), by)
 	case undated:
 		j.find(Warning, "%s is undated and never removed automatically, %s", name, by)
 	case malformed:

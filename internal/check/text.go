@@ -3,9 +3,10 @@ package check
 import (
 	"fmt"
 	"strings"
-	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // unsafe is what has a meaning in the output of a plugin, or to the shell and the
@@ -28,7 +29,7 @@ func clean(s string, limit int) string {
 		switch {
 		case r == '\n', r == '\t':
 			return ' '
-		case r == utf8.RuneError, !unicode.IsPrint(r), strings.ContainsRune(unsafe, r):
+		case r == utf8.RuneError, !terminal.Printable(r), strings.ContainsRune(unsafe, r):
 			return -1
 		}
 		return r
@@ -36,32 +37,8 @@ func clean(s string, limit int) string {
 	return clip(s, limit)
 }
 
-// clip cuts between characters and marks the cut.
-func clip(s string, limit int) string {
-	const mark = "…"
-	if len(s) <= limit {
-		return s
-	}
-	end := limit - len(mark)
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + mark
-}
-
-// span writes a time in the two largest units that matter.
-func span(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	const day = 24 * time.Hour
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
+// clip cuts text off after limit bytes, between characters, and marks the cut.
+func clip(s string, limit int) string { return lock.Clip([]byte(s), limit) }
 
 // count writes a number of things.
 func count(n int, thing string) string {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Query selects locks for a page.
@@ -174,5 +174,5 @@ func (h *handler) send(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	// People look at it with curl. Who went away needs no answer.
-	_, _ = w.Write(append(text.EscapeJSON(body), '\n'))
+	_, _ = w.Write(append(terminal.EscapeJSON(body), '\n'))
 }

@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // encodeJSON returns a value as JSON, its lines but the first indented by prefix.
@@ -21,7 +21,7 @@ func encodeJSON(v any, prefix string) ([]byte, error) {
 	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
-	return text.EscapeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
+	return terminal.EscapeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
 }
 
 // encodeYAML returns a value as YAML with the names, the order and the omissions that
@@ -44,7 +44,7 @@ func encodeYAML(v any) ([]byte, error) {
 		return nil, err
 	}
 	err = enc.Close()
-	return text.EscapeJSON(b.Bytes()), err
+	return terminal.EscapeJSON(b.Bytes()), err
 }
 
 // toNode reads the next value of JSON.
@@ -89,7 +89,7 @@ func toScalar(s string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(s)
 	n.Tag = "!!str"
-	raw := func(r rune) bool { return r != '\n' && r != '\t' && !text.Shows(r) }
+	raw := func(r rune) bool { return r != '\n' && r != '\t' && !terminal.Printable(r) }
 	if strings.ContainsFunc(s, raw) || strings.IndexAny(s, " \t\n") == 0 || old(s) {
 		n.Style = yaml.DoubleQuotedStyle
 	}

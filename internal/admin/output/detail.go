@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Lock prints one lock: all of it, a table only the head of what is long.
@@ -20,7 +20,7 @@ func Lock(w io.Writer, f Format, d admin.Detail) error {
 		return encode(w, f, d.LockDetail)
 	}
 	if f == Name {
-		_, err := fmt.Fprintln(w, text.Quote(d.Name))
+		_, err := fmt.Fprintln(w, terminal.Quote(d.Name))
 		return err
 	}
 	b := bufio.NewWriter(w)
@@ -34,10 +34,10 @@ func Removed(w io.Writer, f Format, r api.Forced) error {
 	case JSON, YAML:
 		return encode(w, f, r)
 	case Name:
-		_, err := fmt.Fprintln(w, text.Quote(r.Name))
+		_, err := fmt.Fprintln(w, terminal.Quote(r.Name))
 		return err
 	}
-	_, err := fmt.Fprintf(w, "lock %s removed at revision %d (uuid %s)\n", text.Quote(r.Name), r.Revision, text.Quote(r.UUID))
+	_, err := fmt.Fprintf(w, "lock %s removed at revision %d (uuid %s)\n", terminal.Quote(r.Name), r.Revision, terminal.Quote(r.UUID))
 	return err
 }
 
@@ -59,11 +59,11 @@ func Question(d admin.Detail) string {
 	holder := ""
 	switch {
 	case d.Owner != "" && d.Hostname != "":
-		holder = ", held by " + text.Quote(d.Owner) + " on " + text.Quote(d.Hostname)
+		holder = ", held by " + terminal.Quote(d.Owner) + " on " + terminal.Quote(d.Hostname)
 	case d.Owner+d.Hostname != "":
-		holder = ", held by " + text.Quote(d.Owner+d.Hostname)
+		holder = ", held by " + terminal.Quote(d.Owner+d.Hostname)
 	}
-	return fmt.Sprintf("Remove lock %s%s? Its owner may still be working. [y/N] ", text.Cut(text.Quote(d.Name), 60), text.Cut(holder, 100))
+	return fmt.Sprintf("Remove lock %s%s? Its owner may still be working. [y/N] ", terminal.Truncate(terminal.Quote(d.Name), 60), terminal.Truncate(holder, 100))
 }
 
 // bounds are how much is printed of values.
@@ -89,9 +89,9 @@ func describe(w *bufio.Writer, d admin.Detail, most bounds) {
 			block(w, fmt.Sprintf("%-*s", titleColumns, title+":"), "  ", v, most)
 		}
 	}
-	line("Name", text.Cut(text.Quote(d.Name), most.columns))
+	line("Name", terminal.Truncate(terminal.Quote(d.Name), most.columns))
 	line("State", d.State)
-	for _, part := range wrap(outlook(d), textColumns) {
+	for _, part := range wrap(terminal.Text(strings.Join(d.Outlook, " ")), textColumns) {
 		fmt.Fprintf(w, "%-*s%s\n", titleColumns, "", part)
 	}
 	line("UUID", optional(d.UUID))
@@ -130,7 +130,7 @@ func moment(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return text.Instant(t) + "  (" + relative(t, now) + ")"
+	return terminal.Time(t) + "  (" + relative(t, now) + ")"
 }
 
 // described tells whether a field has a line of its own, with its value if that could
@@ -178,11 +178,11 @@ func printFields(w *bufio.Writer, title string, fields []api.Field, more int, mo
 	names := make([]string, len(shown))
 	longest := 0
 	for i, f := range shown {
-		names[i] = text.Cut(text.Quote(f.Name), most.columns)
-		longest = max(longest, min(text.Columns(names[i]), 30))
+		names[i] = terminal.Truncate(terminal.Quote(f.Name), most.columns)
+		longest = max(longest, min(terminal.Columns(names[i]), 30))
 	}
 	for i, f := range shown {
-		pad := strings.Repeat(" ", max(longest-text.Columns(names[i]), 0))
+		pad := strings.Repeat(" ", max(longest-terminal.Columns(names[i]), 0))
 		block(w, "  "+names[i]+":"+pad+" ", "    ", f.Value, most)
 	}
 	if more += len(fields) - len(shown); more > 0 {
@@ -194,37 +194,25 @@ func printFields(w *bufio.Writer, title string, fields []api.Field, more int, mo
 // are indented so that none looks like a title.
 func block(w *bufio.Writer, title, indent, value string, most bounds) {
 	if !strings.Contains(value, "\n") {
-		fmt.Fprintf(w, "%s%s\n", title, text.Cut(text.Quote(value), most.columns))
+		fmt.Fprintf(w, "%s%s\n", title, terminal.Truncate(terminal.Quote(value), most.columns))
 		return
 	}
 	fmt.Fprintf(w, "%s\n", strings.TrimRight(title, " "))
 	lines := strings.Split(strings.TrimRight(value, "\r\n"), "\n")
 	for _, l := range lines[:min(len(lines), most.lines)] {
 		l = strings.ReplaceAll(strings.TrimSuffix(l, "\r"), "\t", "    ")
-		if !text.Clean(l) {
-			l = text.Escape(l)
-		}
-		fmt.Fprintln(w, strings.TrimRight(indent+text.Cut(l, most.columns), " "))
+		fmt.Fprintln(w, strings.TrimRight(indent+terminal.Truncate(terminal.Text(l), most.columns), " "))
 	}
 	if more := len(lines) - most.lines; more > 0 {
 		fmt.Fprintf(w, "%s… %d more lines: -o wide\n", indent, more)
 	}
 }
 
-// outlook may quote a value.
-func outlook(d admin.Detail) string {
-	s := strings.Join(d.Outlook, " ")
-	if !text.Clean(s) {
-		return text.Escape(s)
-	}
-	return s
-}
-
 // wrap breaks text between words, of which one may be longer than a line.
 func wrap(long string, most int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(long) {
-		if line != "" && text.Columns(line)+1+text.Columns(word) > most {
+		if line != "" && terminal.Columns(line)+1+terminal.Columns(word) > most {
 			lines, line = append(lines, line), ""
 		}
 		if line != "" {

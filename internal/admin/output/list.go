@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // List prints locks as they are at now. There may be very many: it goes through them,
@@ -41,7 +41,7 @@ func listData(w io.Writer, f Format, locks iter.Seq[api.Lock]) error {
 
 func listNames(w *bufio.Writer, locks iter.Seq[api.Lock]) error {
 	for k := range locks {
-		if _, err := w.WriteString(text.Quote(k.Name) + "\n"); err != nil {
+		if _, err := w.WriteString(terminal.Quote(k.Name) + "\n"); err != nil {
 			return err
 		}
 	}
@@ -59,7 +59,7 @@ type column struct {
 func tableColumns(f Format) []column {
 	const short = 1 << 10 // bounded by what it is
 	all := []column{
-		{"NAME", func(k *api.Lock, _ time.Time) string { return text.Quote(k.Name) }, 60, 120},
+		{"NAME", func(k *api.Lock, _ time.Time) string { return terminal.Quote(k.Name) }, 60, 120},
 		{"STATE", func(k *api.Lock, _ time.Time) string { return k.State }, short, short},
 		{"HOSTNAME", func(k *api.Lock, _ time.Time) string { return optional(k.Hostname) }, 40, 120},
 		{"OWNER", func(k *api.Lock, _ time.Time) string { return optional(k.Owner) }, 30, 120},
@@ -94,7 +94,7 @@ func listTable(w *bufio.Writer, f Format, now time.Time, locks iter.Seq[api.Lock
 	for k := range locks {
 		some = true
 		for i, c := range table {
-			widths[i] = max(widths[i], text.Columns(text.Cut(c.cell(&k, now), c.most)))
+			widths[i] = max(widths[i], terminal.Columns(terminal.Truncate(c.cell(&k, now), c.most)))
 		}
 	}
 	if !some {
@@ -105,7 +105,7 @@ func listTable(w *bufio.Writer, f Format, now time.Time, locks iter.Seq[api.Lock
 	}
 	for k := range locks {
 		for i, c := range table {
-			cells[i] = text.Cut(c.cell(&k, now), c.most)
+			cells[i] = terminal.Truncate(c.cell(&k, now), c.most)
 		}
 		if err := writeRow(w, cells, widths); err != nil {
 			return err
@@ -117,7 +117,7 @@ func listTable(w *bufio.Writer, f Format, now time.Time, locks iter.Seq[api.Lock
 func writeRow(w *bufio.Writer, cells []string, widths []int) error {
 	for i, cell := range cells {
 		if i < len(cells)-1 {
-			cell += strings.Repeat(" ", widths[i]-text.Columns(cell)+gap)
+			cell += strings.Repeat(" ", widths[i]-terminal.Columns(cell)+gap)
 		}
 		if _, err := w.WriteString(cell); err != nil {
 			return err
@@ -133,7 +133,7 @@ func optional(s string) string {
 	if s == "" {
 		return none
 	}
-	return text.Quote(s)
+	return terminal.Quote(s)
 }
 
 func token(n int64) string {
@@ -148,16 +148,12 @@ func held(since, now time.Time) string {
 	if since.IsZero() {
 		return none
 	}
-	d := now.Sub(since).Round(time.Second)
-	if d < 0 {
-		return "-" + text.Span(-d)
-	}
-	return text.Span(d)
+	return terminal.Duration(now.Sub(since))
 }
 
 func relative(t, now time.Time) string {
 	if t.IsZero() {
 		return none
 	}
-	return text.Relative(t, now)
+	return terminal.Relative(t, now)
 }
