@@ -65,7 +65,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	code, stdout, stderr := e.call(null, "unlock", "a", "--uuid", "u-a")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its owner may still be working. [y/N] ")
+	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its holder may still be working. [y/N] ")
 	require.Contains(t, stderr, "unlocker: no answer: nothing is removed; --yes is needed where stdin is no terminal\n")
 	require.EqualValues(t, 6, e.keys())
 }

@@ -3,7 +3,6 @@ package check
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
@@ -23,18 +22,18 @@ const (
 	maxOutput = 8000
 )
 
-// clean makes foreign text printable and bounded.
+// clean makes untrusted text safe for the output of a plugin, and bounds it.
 func clean(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t':
 			return ' '
-		case r == utf8.RuneError, !terminal.Printable(r), strings.ContainsRune(unsafe, r):
+		case strings.ContainsRune(unsafe, r):
 			return -1
 		}
 		return r
 	}, s)
-	return clip(s, limit)
+	return clip(terminal.Strip(s), limit)
 }
 
 // clip cuts text off after limit bytes, between characters, and marks the cut.

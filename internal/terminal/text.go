@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// Printable reports whether a terminal shows a character as itself and in its place. It
+// printable reports whether a terminal shows a character as itself and in its place. It
 // is false for control characters, bidirectional controls and invisible characters.
 // Unicode counts some invisible letters and marks as printable: they are excluded here.
-func Printable(r rune) bool {
+func printable(r rune) bool {
 	const blankBraille = '\u2800'
 	if r < utf8.RuneSelf { // the common case
 		return ' ' <= r && r <= '~'
@@ -24,24 +24,48 @@ func Printable(r rune) bool {
 // of them are drawn over the lines above and below.
 const maxMarks = 3
 
+// scanner reports of one character after the other whether it is safe to print. marks
+// counts those since the last letter, which a line needs before its first mark.
+type scanner struct{ marks int }
+
+func newScanner() scanner { return scanner{marks: maxMarks} }
+
+func (s *scanner) safe(r rune) bool {
+	switch {
+	case r < utf8.RuneSelf || !unicode.Is(unicode.M, r):
+		s.marks = 0
+	case s.marks >= maxMarks:
+		return false
+	default:
+		s.marks++
+	}
+	return printable(r)
+}
+
+// invalid reports whether r, the first character of s, stands for a byte that is not UTF-8.
+func invalid(s string, r rune) bool { return r == utf8.RuneError && !strings.HasPrefix(s, "\uFFFD") }
+
 // clean reports whether one line of text can be printed unchanged.
 func clean(s string) bool {
-	marks := maxMarks // a mark needs a letter before it
+	scan := newScanner()
 	for i, r := range s {
-		if invalid(s[i:], r) || !Printable(r) {
-			return false
-		}
-		if !unicode.Is(unicode.M, r) {
-			marks = 0
-		} else if marks++; marks > maxMarks {
+		if invalid(s[i:], r) || !scan.safe(r) {
 			return false
 		}
 	}
 	return true
 }
 
-// invalid reports whether r, the first character of s, stands for a byte that is not UTF-8.
-func invalid(s string, r rune) bool { return r == utf8.RuneError && !strings.HasPrefix(s, "\uFFFD") }
+// Strip returns text without the characters that are not safe to print.
+func Strip(s string) string {
+	scan := newScanner()
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !scan.safe(r) {
+			return -1
+		}
+		return r
+	}, s)
+}
 
 // Text returns text of one or more lines in which every line that is not safe to print
 // is escaped, as in a Go string.
@@ -81,14 +105,9 @@ func Unquote(s string) string {
 
 func escape(s string) string {
 	var b strings.Builder
-	marks := maxMarks
+	scan := newScanner()
 	for i, r := range s {
-		if unicode.Is(unicode.M, r) {
-			marks++
-		} else {
-			marks = 0
-		}
-		switch {
+		switch safe := scan.safe(r); {
 		case invalid(s[i:], r):
 			fmt.Fprintf(&b, `\x%02x`, s[i])
 		case r == '"' || r == '\\':
@@ -98,7 +117,7 @@ func escape(s string) string {
 			b.WriteString(`\n`)
 		case r == '\t':
 			b.WriteString(`\t`)
-		case Printable(r) && marks <= maxMarks:
+		case safe:
 			b.WriteRune(r)
 		case r < utf8.RuneSelf:
 			fmt.Fprintf(&b, `\x%02x`, r)

@@ -91,14 +91,19 @@ func TestText(t *testing.T) {
 }
 
 func TestEscapeJSON(t *testing.T) {
-	given := map[string]string{"a": "\x1b\u009b\u202e\U000e0041 日本 𝔘\n"}
-	raw, err := json.MarshalIndent(given, "", "\t")
+	given := map[string]string{"a": "\x1b\u009b\u202e\U000e0041 日本 𝔘\n e" + strings.Repeat("\u0301", 4)}
+	raw, err := json.MarshalIndent(given, "", "  ")
 	require.NoError(t, err)
 	escaped := terminal.EscapeJSON(raw)
-	require.Contains(t, string(escaped), `"\u001b\u009b\u202e\udb40\udc41 日本 𝔘\n"`)
+	require.Contains(t, string(escaped), `"\u001b\u009b\u202e\udb40\udc41 日本 𝔘\n e`+strings.Repeat("\u0301", 3)+`\u0301"`)
+	require.Contains(t, string(terminal.EscapeYAML(raw)), `\u202e\U000e0041 日本`)
 	var decoded map[string]string
 	require.NoError(t, json.Unmarshal(escaped, &decoded))
 	require.Equal(t, given, decoded)
+}
+
+func TestStrip(t *testing.T) {
+	require.Equal(t, "a[31mb 日"+strings.Repeat("\u0301", 3), terminal.Strip("\xffa\x1b[31mb\n\u202e \ufffd日"+strings.Repeat("\u0301", 9)))
 }
 
 func TestDuration(t *testing.T) {

