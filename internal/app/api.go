@@ -75,7 +75,7 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 		c.Sight, c.Since = item.Sight, item.Due
 	}
 	verdict := v.app.reaper.Judge(c)
-	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(entry.Fields), MoreFields: entry.More, Verdict: verdict}
+	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(entry.Fields), MoreFields: entry.More, Verdict: apiVerdict(verdict)}
 	if verdict.Trigger != "" {
 		detail.Due = verdict.Due.UTC()
 	}
@@ -90,6 +90,17 @@ func fields(all []reaper.Field) []api.Field {
 	return shown
 }
 
+func apiVerdict(v reaper.Verdict) *api.Verdict {
+	return &api.Verdict{
+		Now: v.Now, LockedAt: v.LockedAt, AutoUnlockAt: v.AutoUnlockAt, AliveAt: v.AliveAt, Renewed: v.Renewed,
+		OrphanDue: v.OrphanDue, Removable: v.Removable, Token: v.Token, Revision: v.Revision,
+		Measured: v.Measured, Offset: v.Offset, Age: v.Age, Anchor: v.Anchor, Credit: v.Credit,
+		Policy: v.Policy, Mode: string(v.Mode), Grace: v.Grace, Tolerance: v.Tolerance, Settle: v.Settle,
+		StandbyDelay: v.StandbyDelay, Leader: v.Leader,
+		Action: string(v.Action), Trigger: string(v.Trigger), Due: v.Due, Left: v.Left,
+	}
+}
+
 // Forced implements web.Source.
 func (v view) Forced(most int) []api.Forced {
 	recent := v.app.reaper.Ledger().Page(most)
@@ -97,7 +108,7 @@ func (v view) Forced(most int) []api.Forced {
 	for i, r := range recent {
 		shown[i] = api.Forced{
 			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner,
-			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: r.Verdict,
+			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: apiVerdict(r.Verdict),
 		}
 	}
 	return shown
