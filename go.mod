@@ -3,6 +3,7 @@ module github.com/etcd-unlocker/unlocker
 go 1.26.8
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/anishathalye/porcupine v1.1.0
 	github.com/bmatcuk/doublestar/v4 v4.10.4
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.1
