@@ -87,36 +87,36 @@ func TestOutlook(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.cli.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	const removes = `Unless its owner renews it, the daemon removes it from \S+ \S+ UTC on \(in \S+\): %s of grace behind auto_unlock_at\.`
+	const removes = `Unless its holder renews it, the daemon removes it at \S+ \S+ UTC \(in \S+\), a grace of %s after auto_unlock_at\.`
 	for name, want := range map[string]string{
 		"x":            fmt.Sprintf(removes, "3s"),
 		"slow/x":       fmt.Sprintf(removes, "1h0m0s"),
-		"slow/expired": "Its owner did not renew it in time. " + fmt.Sprintf(removes, "1h0m0s"),
-		"overdue":      "Its owner has it for longer than it meant to. " + fmt.Sprintf(removes, "3s"),
-		"dry/a/b":      `The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
-		"dry/expired":  `Its owner did not renew it in time. The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
+		"slow/expired": "Its holder did not renew it before its auto_unlock_at. " + fmt.Sprintf(removes, "1h0m0s"),
+		"overdue":      "It is held past its alert_at. " + fmt.Sprintf(removes, "3s"),
+		"dry/a/b":      `The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
+		"dry/expired":  `Its holder did not renew it before its auto_unlock_at. The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
 		"off/x":        `The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
-		"expired":      `Its owner did not renew it in time. The daemon removes it from .* UTC on \(\S+ ago\): 3s of grace behind auto_unlock_at. It waits for holds to end, .*`,
-		"forgotten":    `Its owner did not renew it in time. It ought to be gone since .* UTC \(1h59m ago\). Either no daemon runs, or .*`,
+		"expired":      `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(\S+ ago\)\. The daemon still waits during a hold, .*`,
+		"forgotten":    `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(1h59m ago\) but still exists: no daemon is running, .*`,
 		"undated":      `There is no auto_unlock_at. It is never removed automatically.`,
 		"left":         `There is no auto_unlock_at. It is never removed automatically.`,
-		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. Those are milliseconds, it seems; write seconds. locked_at is "0": outside .* It is never removed automatically.`,
+		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically.`,
 		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically.`,
-		"stray":        `There is no uuid: nobody holds it. There are other keys .* It is never removed automatically.`,
-		"leased":       `A key of it carries a lease: .* It is never removed automatically.`,
-		"orphan":       `There is no uuid: nobody holds it. These are leftovers, .* The daemon removes them once nobody has written them for 1m0s\.`,
+		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically.`,
+		"leased":       `A key has a lease: .* It is never removed automatically.`,
+		"orphan":       `There is no uuid: nobody holds it. Its fields are leftovers, .* The daemon removes them once they have not been modified for 1m0s\.`,
 		"off/orphan":   `There is no uuid: nobody holds it. .* The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
 	} {
 		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)
 	}
 }
 
-// As with the reaper, no policy does more than the mode, and none is looked at behind the first.
+// As in the reaper, no policy exceeds the mode, and only the first that matches applies.
 func TestOutlookWithAMode(t *testing.T) {
 	for mode, want := range map[string]string{
 		"dry-run": "reaper.mode is dry-run",
 		"off":     "reaper.mode is off",
-		"enforce": "the daemon removes it from",
+		"enforce": "the daemon removes it at",
 	} {
 		w := newWorld(t, func(c *config.Config) {
 			c.Reaper.Mode = mode
