@@ -70,11 +70,11 @@ object Host "locks" {
 	require.EqualValues(t, 1, late.ExitStatus)
 	require.Equal(t, []string{"overdue=1;0;@5:;0", "locks_held=0;;;0", "locks_overdue=1;;;0", "locks_expired=0;;;0", "locks_undated=0;;;0",
 		"locks_malformed=0;;;0", "locks_orphaned=0;;;0", "backlog=0;;;0", "forced=0;0;;0"}, late.Performance)
-	require.Contains(t, late.Output, "\nicinga/00000: overdue, past its alert time for 3m")
+	require.Contains(t, late.Output, "\nicinga/00000: overdue, 3m")
 	require.Contains(t, late.Output, "; held by worker-1.example.org since ")
-	require.Contains(t, late.Output, "; sees etcd at revision ")
+	require.Contains(t, late.Output, "; etcd revision ")
 	require.NotContains(t, late.Output, "|")
-	single := i.await("unlocker-single", "UNLOCKER WARNING: icinga/00000 is overdue for 3m")
+	single := i.await("unlocker-single", "UNLOCKER WARNING: icinga/00000 is overdue by 3m")
 	require.EqualValues(t, 1, single.State)
 	free := i.await("unlocker-not/held", "UNLOCKER OK: not/held is not held")
 	require.EqualValues(t, 0, free.State)
@@ -95,10 +95,10 @@ object Host "locks" {
 	require.Len(t, forced.Performance, 9)
 
 	etcd.kill()
-	require.EqualValues(t, 2, i.await("unlocker", "UNLOCKER CRITICAL: nobody tells of the locks: "+web+" does not see etcd").State)
-	require.EqualValues(t, 2, i.await("unlocker-single", "UNLOCKER CRITICAL: nobody tells of the locks: "+web+" does not see etcd").State)
+	require.EqualValues(t, 2, i.await("unlocker", "UNLOCKER CRITICAL: no daemon reports on the locks: "+web+" cannot reach etcd").State)
+	require.EqualValues(t, 2, i.await("unlocker-single", "UNLOCKER CRITICAL: no daemon reports on the locks: "+web+" cannot reach etcd").State)
 	d.kill()
-	require.EqualValues(t, 2, i.await("unlocker", "UNLOCKER CRITICAL: nobody tells of the locks: "+web+" does not answer").State)
+	require.EqualValues(t, 2, i.await("unlocker", "UNLOCKER CRITICAL: no daemon reports on the locks: "+web+" does not answer").State)
 }
 
 // Every flag of the plugin has a variable, and its value arrives.

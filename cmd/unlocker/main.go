@@ -1,5 +1,4 @@
-// Command unlocker watches the locks that programs hold in etcd, tells people
-// before one of them expires, and removes those that have.
+// Command unlocker alerts on overdue etcd locks and removes expired ones.
 package main
 
 import (
@@ -34,13 +33,13 @@ const (
 	exitUsage   = 2 // the command line or the configuration is wrong
 )
 
-// usageError marks an error that the caller of the command made.
+// usageError is the error of a wrong command line or configuration.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// exitCode is the error of a command that has said itself what happened, and ends
-// with a code of its own.
+// exitCode is the error of a command that has printed its result and exits with a code
+// of its own.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -59,7 +58,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
-	// The error may quote what a server answered.
+	// The error may quote the answer of a server.
 	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(lock.Clip([]byte(err.Error()), maxError)))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
@@ -70,14 +69,18 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unlocker",
-		Short: "Keep distributed mutexes in etcd safe to live with",
-		Long: `unlocker watches the locks that programs hold in etcd, exports metrics so that
-people are told before a lock expires, and removes the locks that have expired.
+		Short: "Alert on overdue etcd locks and remove expired ones",
+		Long: `unlocker watches the locks that programs hold in etcd. It exports metrics from
+which Prometheus alerts on locks that are held too long, and it removes the locks
+that have expired.
 
-Every flag of serve is also a key of the configuration file and an environment
-variable: --etcd-endpoints is etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS. A flag
-wins over the environment, the environment over the file, the file over the
-default. list, show, unlock and config read the same configuration.`,
+Run the daemon with serve. The other commands work without it, except check, which
+asks a daemon.
+
+Every flag of serve is also a configuration key and an environment variable:
+--etcd-endpoints, etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS are the same setting.
+A flag overrides the environment, the environment overrides the file, and the file
+overrides the default. list, show, unlock and config read the same configuration.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Print("unlocker"),

@@ -33,7 +33,7 @@ func TestShowCommand(t *testing.T) {
 	code, stdout, stderr = e.call(nil, "show", "billing")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Equal(t, "unlocker: no lock \"billing\" under /mutexes/; below it there is \"billing/invoices\"\n", stderr)
+	require.Equal(t, "unlocker: no lock \"billing\" under /mutexes/; there are locks below it: \"billing/invoices\"\n", stderr)
 }
 
 // A name goes in as it came out.

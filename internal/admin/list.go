@@ -36,7 +36,7 @@ func (f Filter) Validate() error {
 		}
 	}
 	if !doublestar.ValidatePattern(f.Match) {
-		return fmt.Errorf("--match: %q is no valid pattern", f.Match)
+		return fmt.Errorf("--match: %q is not a valid pattern", f.Match)
 	}
 	if f.Limit < 0 {
 		return fmt.Errorf("--limit: must be at least 0, not %d", f.Limit)

@@ -104,8 +104,8 @@ func TestListOfMany(t *testing.T) {
 func TestFilterIsChecked(t *testing.T) {
 	for want, f := range map[string]admin.Filter{
 		`--state: unknown state "Held": want held, overdue, expired, undated, malformed, orphaned`: {States: []string{"overdue", "Held"}},
-		`--match: "[a" is no valid pattern`:   {Match: "[a"},
-		"--limit: must be at least 0, not -1": {Limit: -1},
+		`--match: "[a" is not a valid pattern`:                                                     {Match: "[a"},
+		"--limit: must be at least 0, not -1":                                                      {Limit: -1},
 	} {
 		require.EqualError(t, f.Validate(), want)
 	}

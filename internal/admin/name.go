@@ -13,7 +13,7 @@ import (
 func ParseName(prefix, given string) (string, error) {
 	name := terminal.Unquote(given)
 	if below, whole := strings.CutPrefix(name, prefix); whole && lock.ValidateName(below) == nil {
-		return "", fmt.Errorf("%s is a key: the name of a lock goes without the prefix, as in %s", quoted(name), quoted(below))
+		return "", fmt.Errorf("%s is a key: give the name of the lock without the prefix: %s", quoted(name), quoted(below))
 	}
 	return name, lock.ValidateName(name)
 }

@@ -123,14 +123,14 @@ func (e *noLock) Unwrap() error { return ErrNoLock }
 func (e *noLock) Error() string {
 	words := fmt.Sprintf("no lock %s under %s", quoted(e.name), e.prefix)
 	if e.foreign > 0 {
-		words += "; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone"
+		words += "; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches"
 	}
 	if len(e.nested) > 0 {
 		var below []string
 		for _, n := range e.nested {
 			below = append(below, quoted(n))
 		}
-		words += "; below it there is " + strings.Join(below, ", ")
+		words += "; there are locks below it: " + strings.Join(below, ", ")
 	}
 	return words
 }

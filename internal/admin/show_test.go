@@ -138,9 +138,9 @@ func TestShowOfNoLock(t *testing.T) {
 	w.native("native")
 	for name, want := range map[string]string{
 		"none":    `no lock "none" under /mutexes/`,
-		"billing": `no lock "billing" under /mutexes/; below it there is "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
-		"evil":    `no lock "evil" under /mutexes/; below it there is "evil/\x1b[2J"`,
-		"native":  `no lock "native" under /mutexes/; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone`,
+		"billing": `no lock "billing" under /mutexes/; there are locks below it: "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
+		"evil":    `no lock "evil" under /mutexes/; there are locks below it: "evil/\x1b[2J"`,
+		"native":  `no lock "native" under /mutexes/; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches`,
 		"\u202e":  `no lock "\u202e" under /mutexes/`,
 	} {
 		_, err := w.Show(t.Context(), name)
@@ -158,7 +158,7 @@ func TestParseName(t *testing.T) {
 		require.Equal(t, want, name)
 	}
 	for given, want := range map[string]string{
-		"/mutexes/a/b": `"/mutexes/a/b" is a key: the name of a lock goes without the prefix, as in "a/b"`,
+		"/mutexes/a/b": `"/mutexes/a/b" is a key: give the name of the lock without the prefix: "a/b"`,
 		"/a":           `lock name "/a" has an empty segment`,
 		"":             `lock name "" is empty`,
 		"\xff":         `lock name "�" is not UTF-8`,

@@ -17,14 +17,14 @@ type OtherHolder struct {
 }
 
 func (e *OtherHolder) Error() string {
-	return fmt.Sprintf("lock %s is held under another uuid: nothing is removed", quoted(e.Lock.Name))
+	return fmt.Sprintf("lock %s is held under another uuid: nothing was removed", quoted(e.Lock.Name))
 }
 
 func (e *OtherHolder) Unwrap() error { return reaper.ErrOtherUUID }
 
 // Unlock removes a lock if its uuid is the one given. Before that it shows the lock to
 // confirm, whose error ends it. The lock may change meanwhile: a renewal does not
-// matter, but where another holds it then, nothing is removed and the error is
+// matter, but where another holds it then, nothing was removed and the error is
 // OtherHolder. ErrAmbiguous, which is the reaper's, says that nobody knows.
 func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Detail) error) (api.Forced, error) {
 	shown, err := a.Show(ctx, name)

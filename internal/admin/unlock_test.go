@@ -68,7 +68,7 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	require.ErrorContains(t, err, `"orphan"`)
 	for _, uuid := range []string{"", "u-b", "U-a"} {
 		_, err = w.Unlock(t.Context(), "a", uuid, unasked(t))
-		require.EqualError(t, err, `lock "a" is held under another uuid: nothing is removed`)
+		require.EqualError(t, err, `lock "a" is held under another uuid: nothing was removed`)
 		other := (*admin.OtherHolder)(nil)
 		require.ErrorAs(t, err, &other)
 		require.Equal(t, "u-a", other.Lock.UUID)

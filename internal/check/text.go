@@ -8,13 +8,13 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// unsafe is what has a meaning in the output of a plugin, or to the shell and the
-// pages that a monitoring system hands it on to: Nagios' illegal_macro_output_chars,
-// and the backslash, behind which an n is a line end to some readers.
+// unsafe are the characters with a meaning in the output of a plugin, or in the shells and
+// web pages that receive it: the illegal_macro_output_chars of Nagios, and the backslash,
+// which some readers expand in "\n".
 const unsafe = "|`~$&'\"<>\\"
 
-// Bounds in bytes. The first line stays below 1 KiB, which is all that an NRPE of
-// version 2 hands on; Nagios reads 8 KiB.
+// Limits in bytes. The first line stays below 1 KiB, which is all that NRPE 2 forwards;
+// Nagios reads 8 KiB.
 const (
 	maxName   = 100
 	maxReason = 200
@@ -39,7 +39,7 @@ func clean(s string, limit int) string {
 // clip cuts text off after limit bytes, between characters, and marks the cut.
 func clip(s string, limit int) string { return lock.Clip([]byte(s), limit) }
 
-// count writes a number of things.
+// count formats a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -47,10 +47,10 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// inLine is how many names the first line holds.
+// inLine is the maximum number of names in the first line.
 const inLine = 5
 
-// list joins the first few of all words.
+// list joins the first names and counts the others.
 func list(all []string, total int) string {
 	shown := all[:min(len(all), inLine)]
 	text := strings.Join(shown, ", ")

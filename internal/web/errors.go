@@ -17,7 +17,7 @@ func (e *statusError) Error() string { return e.words }
 func badRequest(words string) error { return &statusError{http.StatusBadRequest, words} }
 
 func notFound() error {
-	return &statusError{http.StatusNotFound, "no such path; there are /api/v1/locks, /api/v1/locks/NAME, /api/v1/forced-unlocks and /api/v1/status"}
+	return &statusError{http.StatusNotFound, "no such path: want /api/v1/locks, /api/v1/locks/NAME, /api/v1/forced-unlocks and /api/v1/status"}
 }
 
 // fail answers with an error. What goes wrong between us and etcd is logged, and

@@ -151,7 +151,7 @@ func (h *handler) answer(get getter) http.HandlerFunc {
 			defer func() { <-h.slots }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests are under way, try again"})
+			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests in flight, try again"})
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -49,7 +50,7 @@ func query(r *http.Request) (Query, error) {
 	}
 	after, err := base64.RawURLEncoding.DecodeString(values.Get("after"))
 	if err != nil {
-		return Query{}, badRequest(fmt.Sprintf("after: %q is no cursor that next gave", clip(values.Get("after"))))
+		return Query{}, badRequest(fmt.Sprintf("after: %q is not the value of a next", clip(values.Get("after"))))
 	}
 	q.After = string(after)
 	for _, list := range values["state"] {
@@ -58,7 +59,7 @@ func query(r *http.Request) (Query, error) {
 				continue
 			}
 			if !slices.Contains(api.States(), state) {
-				return Query{}, badRequest(fmt.Sprintf("state: %q is none of %s", clip(state), strings.Join(api.States(), ", ")))
+				return Query{}, badRequest(fmt.Sprintf("state: unknown state %q: want %s", clip(state), strings.Join(api.States(), ", ")))
 			}
 			q.States = append(q.States, state)
 		}
@@ -69,11 +70,11 @@ func query(r *http.Request) (Query, error) {
 func known(r *http.Request, names ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest("the query string cannot be read")
+		return nil, badRequest("malformed query string")
 	}
 	for name := range values {
 		if !slices.Contains(names, name) {
-			return nil, badRequest(fmt.Sprintf("%q is no parameter; there are %s", clip(name), strings.Join(names, ", ")))
+			return nil, badRequest(fmt.Sprintf("unknown parameter %q: want %s", clip(name), cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	return values, nil
