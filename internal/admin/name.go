@@ -8,8 +8,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// ParseName reads a lock's name as it was given on a command line: as it is, or quoted,
-// as list and show print names that a terminal must not get raw.
+// ParseName parses the name of a lock on a command line: as it is, or quoted as list and
+// show print names that are not safe to print. It refuses keys.
 func ParseName(prefix, given string) (string, error) {
 	name := terminal.Unquote(given)
 	if below, whole := strings.CutPrefix(name, prefix); whole && lock.ValidateName(below) == nil {
@@ -18,5 +18,5 @@ func ParseName(prefix, given string) (string, error) {
 	return name, lock.ValidateName(name)
 }
 
-// quoted is how an error says a name.
+// quoted formats a name for an error.
 func quoted(name string) string { return terminal.QuoteAlways(lock.Clip([]byte(name), 200)) }

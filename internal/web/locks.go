@@ -14,7 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// Sizes of a page.
+// Limits of a page.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
@@ -31,14 +31,14 @@ func (h *handler) locks(r *http.Request) (any, error) {
 	}
 	page := api.LockPage{Locks: locks}
 	if last != "" {
-		// A name may hold what JSON cannot.
+		// A name may contain bytes that are invalid in JSON.
 		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last))
 	}
 	return page, nil
 }
 
-// query reads state, q, hostname, limit and after, and refuses what it does not
-// know: a misspelt filter would show too much.
+// query parses state, q, hostname, limit and after. It refuses unknown parameters, since a
+// misspelled filter would show too much.
 func query(r *http.Request) (Query, error) {
 	values, err := known(r, "state", "q", "hostname", "limit", "after")
 	if err != nil {
@@ -92,7 +92,7 @@ func limit(values url.Values) (int, error) {
 	return n, nil
 }
 
-// lock answers for the name behind the path, its slashes plain or escaped.
+// lock answers with the lock whose name follows the path, with plain or escaped slashes.
 func (h *handler) lock(r *http.Request) (any, error) {
 	if _, err := known(r); err != nil {
 		return nil, err
@@ -113,11 +113,11 @@ func (h *handler) forced(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	most, err := limit(values)
+	n, err := limit(values)
 	if err != nil {
 		return nil, err
 	}
-	return api.ForcedList{Forced: h.Source.Forced(most)}, nil
+	return api.ForcedList{Forced: h.Source.Forced(n)}, nil
 }
 
 func (h *handler) status(r *http.Request) (any, error) {
@@ -127,7 +127,7 @@ func (h *handler) status(r *http.Request) (any, error) {
 	return h.Source.Status(r.Context())
 }
 
-// clip bounds what is repeated of a request.
+// clip bounds what an answer or a log line quotes of a request.
 func clip(text string) string { return lock.Clip([]byte(text), 200) }
 
 func errorBody(err error) api.Error { return api.Error{Error: lock.Clip([]byte(err.Error()), 1000)} }
