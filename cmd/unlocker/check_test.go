@@ -71,7 +71,7 @@ func TestEmptyRangesNeverAlert(t *testing.T) {
 	require.Contains(t, stdout, " overdue=1;;;0 ")
 }
 
-// All of them UNKNOWN, where a plugin's caller looks for it.
+// Each is UNKNOWN, on stdout, as plugins report it.
 func TestWrongChecks(t *testing.T) {
 	for args, names := range map[string]string{
 		"--frob":                     "--frob",
@@ -123,7 +123,7 @@ func TestCheckPassword(t *testing.T) {
 	require.Contains(t, stdout, "answers 418")
 }
 
-// Told to end, it does not say what it does not know.
+// An interrupted check reports UNKNOWN.
 func TestInterruptedCheck(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

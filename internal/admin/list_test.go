@@ -33,7 +33,7 @@ func TestList(t *testing.T) {
 	require.Zero(t, l.Total)
 	require.Equal(t, "/mutexes/", l.Prefix)
 
-	// As a name, "a!" is behind "a"; as a key, it is before "a/alert_at".
+	// As a name, "a!" is after "a"; as a key, it is before "a/alert_at".
 	w.take("a!", time.Hour, 2*time.Hour)
 	w.take("a", -time.Minute, time.Hour)
 	w.take("a/b", -time.Hour, -time.Minute)

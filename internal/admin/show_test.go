@@ -23,7 +23,7 @@ func (w *world) show(name string) admin.Detail {
 
 func TestShow(t *testing.T) {
 	w := newWorld(t)
-	w.put("a", "hostname", "worker-0", "purpose", "of an earlier owner", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
+	w.put("a", "hostname", "worker-0", "purpose", "of an earlier holder", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
 	w.put("a", "uuid", "u", "owner", "billing", "auto_unlock_at", in(time.Hour), "alive_at", in(0), "backtrace", "main.go:1")
 	w.take("a/b", time.Hour, time.Hour)
 	d := w.show("a")

@@ -56,7 +56,7 @@ func TestUnlockEndsWithANo(t *testing.T) {
 	require.Len(t, w.keys(), 6)
 }
 
-// Nobody is asked where nothing can come of it.
+// Nobody is asked if the removal cannot succeed.
 func TestUnlockOfWhatCannotBe(t *testing.T) {
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
@@ -76,7 +76,7 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	require.Len(t, w.keys(), 7)
 }
 
-// While a person thinks, the world goes on.
+// The lock changes while a person decides.
 func TestUnlockIsOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
@@ -123,7 +123,7 @@ func TestUnlockAtFullQuota(t *testing.T) {
 	require.Empty(t, w.keys())
 }
 
-// proxied is a world whose Admin goes through a proxy, with little patience.
+// proxied is a world whose Admin connects through a proxy, with a short timeout.
 func proxied(t *testing.T) (*world, *localetcd.Proxy) {
 	t.Helper()
 	w := newWorld(t)
@@ -187,7 +187,7 @@ func TestHangingEtcdIsOneLine(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	w, p := proxied(t)
 	p.Blackhole()
-	for what, err := range everything(cancelled(), w.Admin) {
+	for what, err := range everything(canceled(), w.Admin) {
 		require.ErrorIs(t, err, admin.ErrInterrupted, what)
 	}
 	require.NoError(t, p.Heal())

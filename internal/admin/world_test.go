@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is an Admin on a real etcd, and a client beside it.
+// world is an Admin on a real etcd, and a client of the same etcd.
 type world struct {
 	*admin.Admin
 	t       *testing.T
@@ -92,7 +92,7 @@ func (w *world) native(name string) {
 	require.NoError(w.t, err)
 }
 
-// yes is a person who says so, and never is asked in vain.
+// yes is a person who confirms.
 func yes(admin.Detail) error { return nil }
 
 // unasked is a person who must not be asked.
@@ -103,7 +103,7 @@ func unasked(t *testing.T) func(admin.Detail) error {
 	}
 }
 
-func cancelled() context.Context {
+func canceled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx

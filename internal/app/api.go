@@ -102,8 +102,8 @@ func apiVerdict(v reaper.Verdict) *api.Verdict {
 }
 
 // Forced implements web.Source.
-func (v view) Forced(most int) []api.Forced {
-	recent := v.app.reaper.Ledger().Page(most)
+func (v view) Forced(limit int) []api.Forced {
+	recent := v.app.reaper.Ledger().Page(limit)
 	shown := make([]api.Forced, len(recent))
 	for i, r := range recent {
 		shown[i] = api.Forced{

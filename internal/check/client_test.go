@@ -119,14 +119,14 @@ func TestAskForOneLock(t *testing.T) {
 	require.Nil(t, a.Lock)
 }
 
-// A single lock is read from etcd: where that is out of sight it would take long.
+// A single lock is read from etcd, which takes long if etcd cannot be reached.
 func TestBlindDaemonIsNotAskedForALock(t *testing.T) {
 	f := newFake(t, answer(cutOff))
 	require.NoError(t, ask(t, Rules{Lock: "a"}, enough, f.URL)[0].Err)
 	require.Equal(t, []string{"GET /api/v1/status"}, f.asked())
 }
 
-// What a daemon, or what stands in its place, may do instead of answering.
+// What a daemon, or a program in its place, may do instead of answering.
 func TestBrokenDaemons(t *testing.T) {
 	page := func(status int, text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -234,7 +234,7 @@ func TestRefusedAndSilent(t *testing.T) {
 	require.Equal(t, Warning, Judge(byDefault(t), answers).State)
 }
 
-// A byte now and then is no answer.
+// A byte now and then is not an answer.
 func TestDrippingDaemon(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for tick := time.NewTicker(5 * time.Millisecond); ; {

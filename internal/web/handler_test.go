@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type source struct {
 	query  Query
 	name   string
-	most   int
+	limit  int
 	last   string
 	err    error
 	inside chan struct{} // where set, Status waits until it is closed
@@ -46,8 +46,8 @@ func (s *source) Lock(_ context.Context, name string) (api.LockDetail, error) {
 	return api.LockDetail{Lock: api.Lock{Name: name}}, s.err
 }
 
-func (s *source) Forced(most int) []api.Forced {
-	s.most = most
+func (s *source) Forced(limit int) []api.Forced {
+	s.limit = limit
 	return []api.Forced{{Name: "a", Trigger: "expiry"}}
 }
 
@@ -188,7 +188,7 @@ func TestQuery(t *testing.T) {
 	require.Equal(t, Query{After: "x/\xff", Limit: defaultLimit}, s.query)
 	require.NotContains(t, body, "next")
 	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3")
-	require.Equal(t, 3, s.most)
+	require.Equal(t, 3, s.limit)
 }
 
 func TestFailures(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// evil is a name that would clear the screen, and turn the rest of its line around.
+// evil is a name that would clear the screen and reverse the rest of its line.
 const evil = "e\x1b[2Jv\u202ei\nl\u200b"
 
 func locks() []api.Lock {
@@ -201,7 +201,7 @@ func TestQuestion(t *testing.T) {
 	require.Contains(t, output.Question(d), "…? Its")
 }
 
-// Whatever stands in etcd.
+// Whatever etcd contains.
 func TestNothingRawGetsOut(t *testing.T) {
 	hostile := rapid.Map(rapid.SliceOf(rapid.SampledFrom([]string{"\x1b[31m", "\n", "\r", "\t", "\u202e", "\u0085", "\xff", "\u200b", "\u2028", "日", "𝔘", "é", ": ", "- ", "#", `"`, `'`, "a", " ", "|", "\u0301", "\U000e0041"})),
 		func(parts []string) string { return strings.Join(parts, "") })
@@ -232,7 +232,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("broken") }
 
-func TestFailingOutputIsTold(t *testing.T) {
+func TestFailedWritesAreReported(t *testing.T) {
 	for _, f := range output.Formats() {
 		f := output.Format(f)
 		require.ErrorContains(t, output.List(broken{}, f, now, slices.Values(locks())), "broken")
