@@ -166,10 +166,10 @@ func TestCommandsWithoutEtcd(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range []string{"list", "show a", "unlock a --uuid u --yes"} {
 		began := time.Now()
-		code, stdout, stderr := callIn(t.Context(), nil, append(strings.Fields(args), "--etcd-endpoints=127.0.0.1:1", "--etcd-request-timeout=300ms")...)
+		code, stdout, stderr := callIn(t.Context(), nil, append(strings.Fields(args), "--etcd-endpoints=127.0.0.1:1", "--etcd-request-timeout=1s")...)
 		require.Equal(t, exitFailure, code)
 		require.Empty(t, stdout)
-		require.Equal(t, "unlocker: etcd at 127.0.0.1:1 does not answer within 300ms: dial tcp 127.0.0.1:1: connect: connection refused\n", stderr)
+		require.Equal(t, "unlocker: etcd at 127.0.0.1:1 does not answer within 1s: dial tcp 127.0.0.1:1: connect: connection refused\n", stderr)
 		require.Less(t, time.Since(began), 3*time.Second)
 	}
 }

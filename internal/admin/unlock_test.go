@@ -158,16 +158,16 @@ func everything(ctx context.Context, a *admin.Admin) map[string]error {
 func TestNoEtcdIsOneLine(t *testing.T) {
 	a := open(t, func(c *config.Config) {
 		c.Etcd.Endpoints = []string{"127.0.0.1:1", "127.0.0.1:2"}
-		c.Etcd.RequestTimeout = 300 * time.Millisecond
+		c.Etcd.RequestTimeout = time.Second // enough to learn that the connection is refused
 	})
 	began := time.Now()
 	for what, err := range everything(t.Context(), a) {
-		require.ErrorContains(t, err, "etcd at 127.0.0.1:1, 127.0.0.1:2 does not answer within 300ms: dial tcp 127.0.0.1:", what)
+		require.ErrorContains(t, err, "etcd at 127.0.0.1:1, 127.0.0.1:2 does not answer within 1s: dial tcp 127.0.0.1:", what)
 		require.ErrorContains(t, err, "refused", what)
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 150, err.Error())
 	}
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 20*time.Second)
 }
 
 func TestHangingEtcdIsOneLine(t *testing.T) {
