@@ -81,7 +81,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 	past := time.Now().Add(-time.Minute)
 	etcd.putLocks("dead", 1, past, past)
 	etcd.awaitGone("dead/")
-	const forced = "UNLOCKER WARNING: 1 forced unlock in the last 60m: dead/00000 (worker-1.example.org, "
+	const forced = "UNLOCKER WARNING: 1 forced unlock in the last 1h00m: dead/00000 (worker-1.example.org, "
 	awaitCheck(t, 1, forced, both...)
 	one, _ := check(t, of("--url", a.web("https"))...)
 	other, _ := check(t, of("--url", b.web("https"))...)
@@ -109,26 +109,26 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 // What the daemon says of itself outweighs what it says of its locks.
 func TestCheckOfADaemonInTrouble(t *testing.T) {
 	nowhere := startDaemon(t, freeAddr(t))
-	awaitCheck(t, 2, "UNLOCKER CRITICAL: nobody tells of the locks: "+nowhere.web("http")+" has not listed the locks yet", "--url", nowhere.web("http"))
+	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+nowhere.web("http")+" has not listed the locks yet", "--url", nowhere.web("http"))
 
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr, "--reaper-settle", "10m")
 	url := d.web("http")
-	awaitCheck(t, 0, "UNLOCKER OK: 0 locks, none overdue; nothing is removed for ", "--url", url)
+	awaitCheck(t, 0, "UNLOCKER OK: 0 locks, none overdue; removals are on hold for ", "--url", url)
 
 	maintenance := etcdserverpb.NewMaintenanceClient(etcd.client.ActiveConnection())
 	alarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}
 	_, err := maintenance.Alarm(t.Context(), alarm)
 	require.NoError(t, err)
-	awaitCheck(t, 2, "UNLOCKER CRITICAL: etcd raised NOSPACE: no owner can renew a lock; 0 locks, none overdue", "--url", url)
+	awaitCheck(t, 2, "UNLOCKER CRITICAL: etcd raised NOSPACE: no holder can renew its lock; 0 locks, none overdue", "--url", url)
 	awaitCheck(t, 0, "UNLOCKER OK: a is not held | held=0;;;0 age=0s;;;0 past_alert=0s;;;0 forced=0;0;;0\n", "--url", url, "--lock", "a")
-	awaitCheck(t, 3, "UNLOCKER UNKNOWN: nobody tells of the locks: "+url+" answers 400 Bad Request: ", "--url", url, "--lock", "a//b")
+	awaitCheck(t, 3, "UNLOCKER UNKNOWN: no daemon reports on the locks: "+url+" answers 400 Bad Request: ", "--url", url, "--lock", "a//b")
 
 	etcd.kill()
-	awaitCheck(t, 2, "UNLOCKER CRITICAL: nobody tells of the locks: "+url+" does not see etcd", "--url", url)
-	awaitCheck(t, 2, "UNLOCKER CRITICAL: nobody tells of the locks: "+url+" does not see etcd", "--url", url, "--lock", "a")
+	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+url+" cannot reach etcd", "--url", url)
+	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+url+" cannot reach etcd", "--url", url, "--lock", "a")
 	d.kill()
-	awaitCheck(t, 2, "UNLOCKER CRITICAL: nobody tells of the locks: "+url+" does not answer: dial tcp", "--url", url)
+	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+url+" does not answer: dial tcp", "--url", url)
 }
 
 // webConfig writes a file for exporter-toolkit, with its certificate and password.

@@ -110,7 +110,7 @@ func TestUnlockAsksAtATerminal(t *testing.T) {
 		cmd.Stdin = strings.NewReader(answer.text)
 		o := finish(t, cmd)
 		require.Equal(t, answer.code, o.code, o.stdout)
-		require.Contains(t, o.stdout, "Remove lock a/00000, held by worker-1.example.org? Its owner may still be working. [y/N] ")
+		require.Contains(t, o.stdout, "Remove lock a/00000, held by worker-1.example.org? Its holder may still be working. [y/N] ")
 		count, _ := etcd.keys("")
 		require.Equal(t, answer.left, count)
 	}

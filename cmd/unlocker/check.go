@@ -11,7 +11,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/check"
 )
 
-// checkFlags are the flags of check, as numbers and texts.
+// checkFlags are the flags of check.
 type checkFlags struct {
 	check.Options
 	check.Rules
@@ -23,22 +23,28 @@ func newCheck() *cobra.Command {
 	f := &checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check daemons, as a Nagios plugin",
-		Long: `Ask the web listener of the daemon, or of each of its replicas, and print one line
-as plugins for Nagios and Icinga do. Exit with 0 OK, 1 WARNING, 2 CRITICAL or
-3 UNKNOWN. None of these flags is a key of the configuration.
+		Short: "Check the daemon and its locks, as a Nagios plugin",
+		Long: `Query the API of the daemon, or of each of its replicas, and print the result as
+plugins for Nagios and Icinga do. The exit code is 0 for OK, 1 for WARNING, 2 for
+CRITICAL and 3 for UNKNOWN. The command does not read the configuration file.
 
-CRITICAL: no daemon answers in time, or none that does sees the locks; etcd raised
-an alarm, so that owners cannot renew; -c. WARNING: one of several daemons does not
-answer or does not see the locks; forced unlocks; removals held back for long;
-undated or malformed locks; -w. UNKNOWN: the command line is wrong.
+CRITICAL: no daemon answers and reports on the locks within the timeout; etcd raised
+an alarm, so holders cannot renew; the number of overdue locks is outside the
+--critical range.
+WARNING: one of several daemons does not answer or does not report on the locks;
+there were forced unlocks; removals have been on hold for too long; there are undated
+or malformed locks; the number of overdue locks is outside the --warning range.
+UNKNOWN: the command line is wrong.
 
---lock judges one lock, and that somebody sees it: held or not held is OK, overdue,
-undated or malformed a WARNING, expired CRITICAL.
+With --lock, only that lock is checked. It is OK if it is held or not held, WARNING if
+it is overdue, undated or malformed or was force-unlocked, and CRITICAL if it is
+expired or no daemon reports on it.
 
-RANGE is [@][START:][END]: 10 alerts below 0 and above 10, 10: below 10, ~:10 above
-10, 10:20 outside, @10:20 inside. An empty RANGE alerts never.`,
-		// RunE refuses arguments, in the way of a plugin.
+RANGE is [@][START:][END] as for all Nagios plugins. It alerts on a number below START
+or above END: "10" on less than 0 or more than 10, "10:" on less than 10, "~:10" on
+more than 10, "10:20" on less than 10 or more than 20. "@10:20" alerts on 10 to 20.
+An empty RANGE never alerts.`,
+		// RunE refuses arguments, with the output of a plugin.
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return report(cmd.OutOrStdout(), f.result(cmd, args))
@@ -55,21 +61,21 @@ func (f *checkFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringArrayVar(&f.URLs, "url", []string{"http://127.0.0.1:9481"},
-		"`URL` of a daemon's web listener, with its path prefix; once for each replica")
-	flags.VarP(rangeOf(&f.Warning, "0"), "warning", "w", "warn by the number of locks past their alert time (default 0)")
-	flags.VarP(rangeOf(&f.Critical, ""), "critical", "c", "critical by the same number (default none)")
-	flags.Var(rangeOf(&f.Undated, "0"), "undated", "warn by the number of undated and malformed locks, which are never removed automatically (default 0)")
-	flags.StringVar(&f.Lock, "lock", "", "judge the lock `NAME` only")
-	flags.UintVar(&f.forced, "forced-minutes", 60, "warn of forced unlocks for this many `MINUTES`; 0 for not at all")
-	flags.UintVar(&f.hold, "hold-minutes", 5, "warn when removals are held back for longer than `MINUTES`; 0 for not at all")
-	flags.UintVarP(&f.timeout, "timeout", "t", 10, "`SECONDS` for everything together")
-	flags.CountVarP(&f.verbose, "verbose", "v", "also print each lock that counts, its holder, and each daemon with its holds")
-	flags.StringVar(&f.CAFile, "ca-file", "", "PEM `FILE` of the authorities to trust; empty: those of the system")
-	flags.StringVar(&f.CertFile, "cert-file", "", "PEM `FILE` of the client certificate; needs --key-file")
-	flags.StringVar(&f.KeyFile, "key-file", "", "PEM `FILE` of the client certificate's key; needs --cert-file")
-	flags.StringVar(&f.ServerName, "server-name", "", "`NAME` expected in the server's certificate; empty: the URL's host")
-	flags.StringVar(&f.Username, "username", "", "`USER` for basic auth; needs --password-file")
-	flags.StringVar(&f.PasswordFile, "password-file", "", "`FILE` that holds nothing but the password")
+		"`URL` of a daemon's web listener with its path prefix; repeat for each replica")
+	flags.VarP(rangeOf(&f.Warning, "0"), "warning", "w", "WARNING if the number of overdue and expired locks is outside `RANGE` (default 0)")
+	flags.VarP(rangeOf(&f.Critical, ""), "critical", "c", "CRITICAL if the same number is outside `RANGE` (default none)")
+	flags.Var(rangeOf(&f.Undated, "0"), "undated", "WARNING if the number of undated and malformed locks, which are never removed automatically, is outside `RANGE` (default 0)")
+	flags.StringVar(&f.Lock, "lock", "", "check only the lock `NAME`")
+	flags.UintVar(&f.forced, "forced-minutes", 60, "WARNING if there were forced unlocks in the last `MINUTES`; 0 ignores them")
+	flags.UintVar(&f.hold, "hold-minutes", 5, "WARNING if removals have been on hold for more than `MINUTES`; 0 ignores holds")
+	flags.UintVarP(&f.timeout, "timeout", "t", 10, "time limit for the whole check, in `SECONDS`")
+	flags.CountVarP(&f.verbose, "verbose", "v", "also print the locks concerned with their holders, and the daemons with their holds")
+	flags.StringVar(&f.CAFile, "ca-file", "", "PEM `FILE` with the trusted certificate authorities; default: those of the system")
+	flags.StringVar(&f.CertFile, "cert-file", "", "PEM `FILE` with the client certificate; requires --key-file")
+	flags.StringVar(&f.KeyFile, "key-file", "", "PEM `FILE` with the key of the client certificate; requires --cert-file")
+	flags.StringVar(&f.ServerName, "server-name", "", "`NAME` expected in the server certificate; default: the host of the URL")
+	flags.StringVar(&f.Username, "username", "", "`USER` for basic auth; requires --password-file")
+	flags.StringVar(&f.PasswordFile, "password-file", "", "`FILE` that contains the password and nothing else")
 }
 
 func (f *checkFlags) result(cmd *cobra.Command, args []string) check.Result {
@@ -91,7 +97,7 @@ func (f *checkFlags) result(cmd *cobra.Command, args []string) check.Result {
 	return result
 }
 
-// settle checks what flags say together, and turns numbers into times.
+// settle checks the flags against each other, and converts numbers to durations.
 func (f *checkFlags) settle(cmd *cobra.Command, args []string) error {
 	const day = 24 * 60
 	given := cmd.Flags().Changed
@@ -99,9 +105,9 @@ func (f *checkFlags) settle(cmd *cobra.Command, args []string) error {
 	case len(args) > 0:
 		return fmt.Errorf("unexpected argument %q", args[0])
 	case given("lock") && f.Lock == "":
-		return errors.New("--lock needs a name")
+		return errors.New("--lock requires a name")
 	case given("lock") && (given("warning") || given("critical") || given("undated")):
-		return errors.New("--lock goes without --warning, --critical and --undated: they count locks")
+		return errors.New("--lock excludes --warning, --critical and --undated, which count locks")
 	case f.timeout == 0 || f.timeout > 600:
 		return errors.New("--timeout must be 1 to 600 seconds")
 	case f.forced > 366*day || f.hold > 366*day:
@@ -113,7 +119,7 @@ func (f *checkFlags) settle(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// report prints a result, and returns its exit code where that is not 0.
+// report prints a result, and returns its exit code as an error if it is not 0.
 func report(w io.Writer, r check.Result) error {
 	if _, err := io.WriteString(w, r.String()); err != nil {
 		return exitCode(check.Unknown)
@@ -129,7 +135,7 @@ type rangeValue struct{ *check.Range }
 
 func rangeOf(r *check.Range, byDefault string) rangeValue {
 	v := rangeValue{r}
-	_ = v.Set(byDefault) // a literal
+	_ = v.Set(byDefault) // a valid literal
 	return v
 }
 

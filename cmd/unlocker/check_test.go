@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 		"below zero":      {"-w -5: --url " + busy, 0, "UNLOCKER OK: 1 of 4 locks overdue"},
 		"two replicas":    {"--url " + idle + " --url=" + idle, 0, "UNLOCKER OK: 3 locks"},
 		"one is down":     {"--url http://127.0.0.1:1 --url " + idle, 1, "UNLOCKER WARNING: http://127.0.0.1:1 does not answer: dial tcp"},
-		"down":            {"--url http://127.0.0.1:1", 2, "UNLOCKER CRITICAL: nobody tells of the locks: http://127.0.0.1:1 does not answer: dial tcp"},
+		"down":            {"--url http://127.0.0.1:1", 2, "UNLOCKER CRITICAL: no daemon reports on the locks: http://127.0.0.1:1 does not answer: dial tcp"},
 		"one lock":        {"--lock x/y --url " + busy, 0, "UNLOCKER OK: x/y is not held | held=0;;;0"},
 		"not this binary": {"--url " + idle + "/nowhere", 2, "answers 404 Not Found: no such lock"},
 	} {
@@ -71,14 +71,14 @@ func TestEmptyRangesNeverAlert(t *testing.T) {
 	require.Contains(t, stdout, " overdue=1;;;0 ")
 }
 
-// All of them UNKNOWN, where a plugin's caller looks for it.
+// Each is UNKNOWN, on stdout, as plugins report it.
 func TestWrongChecks(t *testing.T) {
 	for args, names := range map[string]string{
 		"--frob":                     "--frob",
 		"-x":                         "-x",
 		"--url":                      "--url",
 		"-w ten":                     "-w, --warning",
-		"-c 20:10":                   "begins above its end",
+		"-c 20:10":                   "start is greater than end",
 		"--undated x":                "--undated",
 		"-t soon":                    "--timeout",
 		"-t 0":                       "--timeout",
@@ -88,11 +88,11 @@ func TestWrongChecks(t *testing.T) {
 		"--forced-minutes 999999999": "--forced-minutes",
 		"--hold-minutes 999999999":   "--hold-minutes",
 		"extra":                      "unexpected argument extra",
-		"--lock=":                    "--lock needs a name",
-		"--lock a -w 5":              "--lock goes without",
-		"--lock a --undated 5":       "--lock goes without",
+		"--lock=":                    "--lock requires a name",
+		"--lock a -w 5":              "--lock excludes",
+		"--lock a --undated 5":       "--lock excludes",
 		"--url ftp://x":              "http://HOST",
-		"--url http://u:hush@x":      "no credentials",
+		"--url http://u:hush@x":      "must not contain credentials",
 		"--ca-file absent":           "absent",
 		"--cert-file absent":         "certificate and key",
 		"--username u":               "password file",
@@ -123,7 +123,7 @@ func TestCheckPassword(t *testing.T) {
 	require.Contains(t, stdout, "answers 418")
 }
 
-// Told to end, it does not say what it does not know.
+// An interrupted check reports UNKNOWN.
 func TestInterruptedCheck(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

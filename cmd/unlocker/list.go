@@ -21,13 +21,15 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the locks",
-		Long: `List the locks as etcd holds them now, ordered by name. No daemon is needed: the
-command speaks to etcd itself, with the daemon's configuration.
+		Long: `List the locks in etcd, ordered by name. The command connects to etcd directly, with
+the configuration of the daemon, and works without one.
 
-HELD is the time since the lock was taken, ALERT and UNLOCK are how far alert_at
-and auto_unlock_at are away; all by the owner's clock against that of this host.
-Names with characters that a terminal would not show as what they are come in
-quotes; show and unlock take them so.`,
+HELD is the time since locked_at. ALERT and UNLOCK are the times until or since
+alert_at and auto_unlock_at. The holder's clock set them, and they are compared with
+the clock of this host.
+
+A name that is not safe to print on a terminal is quoted and escaped. show and
+unlock accept names in this form.`,
 		Example: `  unlocker list --state overdue,expired
   unlocker list --match 'billing/**' -o wide
   unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
@@ -48,36 +50,37 @@ quotes; show and unlock take them so.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringSliceVar(&filter.States, "state", nil, strings.Join(api.States(), ", ")+"; comma separated")
-	flags.StringVar(&filter.Hostname, "hostname", "", "of locks held on this host only")
-	flags.StringVar(&filter.Match, "match", "", "of locks whose name fits this pattern only: * stops at a slash, ** does not")
-	flags.IntVar(&filter.Limit, "limit", 0, "print the first so many; 0 for all")
+	flags.StringSliceVar(&filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
+	flags.StringVar(&filter.Hostname, "hostname", "", "list only locks held on this host")
+	flags.StringVar(&filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
+	flags.IntVar(&filter.Limit, "limit", 0, "list at most this many locks, the first by name; 0 lists all")
 	addAdminFlags(cmd, &format)
 	complete(cmd, "state", api.States())
 	return cmd
 }
 
-// remark says what the output does not.
+// remark prints to stderr why the output is empty or incomplete.
 func remark(cmd *cobra.Command, l *admin.Listing) {
 	var words string
 	switch {
 	case l.Total == 0:
 		words = "no locks under " + l.Prefix
 	case l.Matched == 0:
-		words = fmt.Sprintf("none of the %d locks under %s is wanted", l.Total, l.Prefix)
+		words = fmt.Sprintf("none of the %d locks under %s match", l.Total, l.Prefix)
 	case l.Len() < l.Matched:
-		words = fmt.Sprintf("the first %d of %d locks", l.Len(), l.Matched)
+		words = fmt.Sprintf("showing the first %d of %d locks", l.Len(), l.Matched)
 	default:
 		return
 	}
 	cmd.PrintErrln(words)
 }
 
-// addAdminFlags adds what list, show and unlock have in common. The keys that do not
-// matter to them are accepted as well, so that one set of flags does for all commands.
+// addAdminFlags adds the flags that list, show and unlock share. They accept all keys of
+// the configuration, so that the flags of serve can be passed to them, and show those
+// that apply.
 func addAdminFlags(cmd *cobra.Command, format *output.Format) {
 	flags := cmd.Flags()
-	flags.VarP(format, "output", "o", strings.Join(output.Formats(), ", "))
+	flags.VarP(format, "output", "o", "output format: "+strings.Join(output.Formats(), ", "))
 	complete(cmd, "output", output.Formats())
 	keys := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.Flags(keys)
@@ -87,18 +90,18 @@ func addAdminFlags(cmd *cobra.Command, format *output.Format) {
 	})
 }
 
-// complete offers values to the shell. The flag is there.
+// complete offers the values of a flag to the shell. The flag must exist.
 func complete(cmd *cobra.Command, flag string, values []string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// withAdmin gives f access to the locks, with the configuration of a command.
+// withAdmin calls f with access to the locks, using the configuration of the command.
 func withAdmin(cmd *cobra.Command, f func(*admin.Admin) error) (err error) {
 	c, _, err := loadConfig(cmd)
 	if err != nil {
 		return err
 	}
-	// What goes wrong is told by the error; more only to those who ask for it.
+	// The error says what failed; the log of the etcd client is for debugging.
 	level := slog.LevelWarn
 	if c.Log.Level == "debug" {
 		level = slog.LevelDebug

@@ -1,5 +1,4 @@
-// Command unlocker watches the locks that programs hold in etcd, tells people
-// before one of them expires, and removes those that have.
+// Command unlocker alerts on overdue etcd locks and removes expired ones.
 package main
 
 import (
@@ -9,15 +8,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func main() {
@@ -35,16 +33,19 @@ const (
 	exitUsage   = 2 // the command line or the configuration is wrong
 )
 
-// usageError marks an error that the caller of the command made.
+// usageError is the error of a wrong command line or configuration.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// exitCode is the error of a command that has said itself what happened, and ends
-// with a code of its own.
+// exitCode is the error of a command that has printed its result and exits with a code
+// of its own.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// maxError is the maximum length of a printed error, in bytes.
+const maxError = 4 << 10
 
 // run executes the command line and turns its error into an exit code.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
@@ -57,38 +58,29 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
-	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", words(err))
+	// The error may quote the answer of a server.
+	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(lock.Clip([]byte(err.Error()), maxError)))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailure
 }
 
-// maxWords bounds an error on the terminal.
-const maxWords = 4 << 10
-
-// words are what a terminal gets of an error, which may repeat what a server said.
-func words(err error) string {
-	lines := strings.Split(lock.Clip([]byte(err.Error()), maxWords), "\n")
-	for i, line := range lines {
-		if !text.Clean(line) {
-			lines[i] = text.Escape(line)
-		}
-	}
-	return strings.Join(lines, "\n")
-}
-
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unlocker",
-		Short: "Keep distributed mutexes in etcd safe to live with",
-		Long: `unlocker watches the locks that programs hold in etcd, exports metrics so that
-people are told before a lock expires, and removes the locks that have expired.
+		Short: "Alert on overdue etcd locks and remove expired ones",
+		Long: `unlocker watches the locks that programs hold in etcd. It exports metrics from
+which Prometheus alerts on locks that are held too long, and it removes the locks
+that have expired.
 
-Every flag of serve is also a key of the configuration file and an environment
-variable: --etcd-endpoints is etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS. A flag
-wins over the environment, the environment over the file, the file over the
-default. list, show, unlock and config read the same configuration.`,
+Run the daemon with serve. The other commands work without it, except check, which
+asks a daemon.
+
+Every flag of serve is also a configuration key and an environment variable:
+--etcd-endpoints, etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS are the same setting.
+A flag overrides the environment, the environment overrides the file, and the file
+overrides the default. list, show, unlock and config read the same configuration.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Print("unlocker"),

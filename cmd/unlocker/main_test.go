@@ -71,14 +71,21 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// What a server says in an error is not to move the cursor, or to fill the screen.
-func TestWordsOfErrors(t *testing.T) {
-	hostile := words(errors.New("etcdserver: \x1b]0;pwned\x07\x1b[2J\nnext " + strings.Repeat("x", 100_000)))
+// An error that quotes a server must not move the cursor or fill the screen.
+func TestErrorsAreSafeToPrint(t *testing.T) {
+	fails := func(text string) string {
+		root, stderr := newRoot(), bytes.Buffer{}
+		root.SetErr(&stderr)
+		root.AddCommand(&cobra.Command{Use: "fail", RunE: func(*cobra.Command, []string) error { return errors.New(text) }})
+		require.Equal(t, exitFailure, run(t.Context(), root, []string{"fail"}))
+		return stderr.String()
+	}
+	hostile := fails("etcdserver: \x1b]0;pwned\x07\x1b[2J\nnext " + strings.Repeat("x", 100_000))
 	require.NotContains(t, hostile, "\x1b")
 	require.NotContains(t, hostile, "\x07")
 	require.Contains(t, hostile, "\nnext x")
-	require.Less(t, len(hostile), maxWords+100)
-	require.Equal(t, "plain words: \"ä\"", words(errors.New("plain words: \"ä\"")))
+	require.Less(t, len(hostile), maxError+100)
+	require.Equal(t, "unlocker: plain words: \"ä\"\n", fails("plain words: \"ä\""))
 }
 
 func TestEnvironmentIsNamed(t *testing.T) {

@@ -16,8 +16,8 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
-		Long: `Run the daemon until SIGTERM or SIGINT. It starts with or without etcd:
-/livez says that it runs, /readyz that it has listed the locks once.`,
+		Long: `Run the daemon until SIGTERM or SIGINT. It starts whether or not etcd is reachable:
+/livez succeeds while the process runs, /readyz once all locks have been listed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, source, err := loadConfig(cmd)
@@ -40,7 +40,7 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// newLogger writes to w in the form that the configuration asks for.
+// newLogger returns a logger that writes to w in the configured format.
 func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {

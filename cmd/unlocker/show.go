@@ -13,15 +13,15 @@ func newShow() *cobra.Command {
 	format := output.Table
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show one lock, with all that etcd holds of it",
-		Long: `Show one lock as etcd holds it now: who holds it, since when and what for, and what
-comes next. No daemon is needed: the command speaks to etcd itself, with the
-daemon's configuration. What it says of the future follows from that configuration
-alone: it does not know of holds, nor of what a daemon has measured.
+		Short: "Show one lock with all its fields",
+		Long: `Show one lock: who holds it, since when and for what, and when it is removed. The
+command connects to etcd directly, with the configuration of the daemon, and works
+without one. It does not know the holds and the clock observations of a daemon, so
+the daemon may remove the lock later than shown here.
 
-NAME goes without the prefix. Exit with 1 where there is no such lock.`,
+NAME is without the prefix. The exit code is 1 if there is no such lock.`,
 		Example: `  unlocker show billing/invoices
-  unlocker show billing/invoices -o wide    # a long backtrace to its end
+  unlocker show billing/invoices -o wide    # long values in full
   unlocker show billing/invoices -o json | jq -r .uuid`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +39,7 @@ NAME goes without the prefix. Exit with 1 where there is no such lock.`,
 	return cmd
 }
 
-// withLock is withAdmin for a lock that an argument names.
+// withLock is withAdmin for the lock that an argument names.
 func withLock(cmd *cobra.Command, arg string, f func(a *admin.Admin, name string) error) error {
 	return withAdmin(cmd, func(a *admin.Admin) error {
 		name, err := admin.ParseName(a.Prefix(), arg)
@@ -50,10 +50,10 @@ func withLock(cmd *cobra.Command, arg string, f func(a *admin.Admin, name string
 	})
 }
 
-// oneName wants one argument, the lock's name.
+// oneName requires one argument, the name of a lock.
 func oneName(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("wants the name of one lock, not %d arguments", len(args))
+		return fmt.Errorf("requires the name of one lock, not %d arguments", len(args))
 	}
 	return nil
 }

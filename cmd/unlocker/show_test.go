@@ -33,10 +33,10 @@ func TestShowCommand(t *testing.T) {
 	code, stdout, stderr = e.call(nil, "show", "billing")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Equal(t, "unlocker: no lock \"billing\" under /mutexes/; below it there is \"billing/invoices\"\n", stderr)
+	require.Equal(t, "unlocker: no lock \"billing\" under /mutexes/; there are locks below it: \"billing/invoices\"\n", stderr)
 }
 
-// A name goes in as it came out.
+// show accepts names in the form in which list prints them.
 func TestShowTakesWhatListPrints(t *testing.T) {
 	e := newEtcd(t)
 	for _, name := range []string{"evil\n\x1b[2J\u202e", `"quoted"`, " ", "日本/語", `back\slash`} {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func newUnlock() *cobra.Command {
@@ -22,31 +22,31 @@ func newUnlock() *cobra.Command {
 	format := output.Table
 	cmd := &cobra.Command{
 		Use:   "unlock NAME --uuid UUID",
-		Short: "Remove one lock by force",
-		Long: `Remove a lock although its owner did not release it. The lock is shown first, on
-stderr, and a question asked; then all its keys go in one transaction, if its uuid
-still is the one given. A lock that another has taken meanwhile stays. No daemon is
-needed, and none hinders it: the command works during every hold, and where etcd is
+		Short: "Force-unlock one lock",
+		Long: `Remove a lock that its holder did not release. The command prints the lock to stderr
+and asks for confirmation. It then deletes all keys of the lock in one transaction,
+but only if the lock is still held under the given uuid. It connects to etcd
+directly, works without a daemon and during every hold, and works when etcd has run
 out of space.
 
-Its owner may still be working, and is not told. Only a resource that compares
-fencing tokens is safe from it.
+The holder may still be working and is not notified. Only a resource that compares
+fencing tokens is protected from it.
 
-Exit with 0 when the lock was removed, with 1 when it was not: there is none, its
-uuid is another, you said no, etcd refused or did not answer.`,
+The exit code is 0 if the lock was removed. It is 1 if it was not: there is no such
+lock, it is held under another uuid, you declined, or etcd refused or did not answer.`,
 		Example: `  unlocker show billing/invoices
   unlocker unlock billing/invoices --uuid 0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab
   unlocker unlock billing/invoices --uuid "$uuid" --yes -o json > removed.json`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("uuid") {
-				return usageError{errors.New("--uuid is needed: see unlocker show")}
+				return usageError{errors.New("--uuid is required: see unlocker show")}
 			}
 			if !yes && !isTerminal(cmd.InOrStdin()) {
-				return usageError{errors.New("--yes is needed where stdin is no terminal")}
+				return usageError{errors.New("--yes is required when stdin is not a terminal")}
 			}
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
-				removed, err := a.Unlock(cmd.Context(), name, text.Unquote(uuid), confirm(cmd, yes))
+				removed, err := a.Unlock(cmd.Context(), name, terminal.Unquote(uuid), confirm(cmd, yes))
 				if other := (*admin.OtherHolder)(nil); errors.As(err, &other) {
 					return errors.Join(output.Lock(cmd.ErrOrStderr(), output.Table, other.Lock), err)
 				}
@@ -59,13 +59,13 @@ uuid is another, you said no, etcd refused or did not answer.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&uuid, "uuid", "", "the uuid under which the lock is held, as show prints it")
-	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	flags.StringVar(&uuid, "uuid", "", "uuid under which the lock is held, as printed by show (required)")
+	flags.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation; required when stdin is not a terminal")
 	addAdminFlags(cmd, &format)
 	return cmd
 }
 
-// confirm shows the lock, whole, and asks unless yes was said already.
+// confirm prints the whole lock, and asks unless yes is set.
 func confirm(cmd *cobra.Command, yes bool) func(admin.Detail) error {
 	return func(d admin.Detail) error {
 		if err := output.Lock(cmd.ErrOrStderr(), output.Wide, d); err != nil || yes {
@@ -76,20 +76,20 @@ func confirm(cmd *cobra.Command, yes bool) func(admin.Detail) error {
 	}
 }
 
-// ask waits for an answer, or for the context: a read from a terminal does not end by
-// itself, and the process soon does.
+// ask waits for an answer or for the end of the context. In the latter case the read
+// continues until the process exits: a read from a terminal cannot be interrupted.
 func ask(ctx context.Context, in io.Reader) error {
 	answers := make(chan string, 1)
 	go func() {
 		const longest = 100
-		answer, _ := bufio.NewReader(io.LimitReader(in, longest)).ReadString('\n') // none is ""
+		answer, _ := bufio.NewReader(io.LimitReader(in, longest)).ReadString('\n') // "" if there is no answer
 		answers <- answer
 	}()
 	select {
 	case answer := <-answers:
 		return accept(answer)
 	case <-ctx.Done():
-		return fmt.Errorf("%w: nothing is removed", admin.ErrInterrupted)
+		return fmt.Errorf("%w: nothing was removed", admin.ErrInterrupted)
 	}
 }
 
@@ -99,12 +99,13 @@ func accept(answer string) error {
 		return nil
 	}
 	if answer == "" {
-		return errors.New("no answer: nothing is removed; --yes is needed where stdin is no terminal")
+		return errors.New("no answer: nothing was removed; --yes is required when stdin is not a terminal")
 	}
-	return errors.New("nothing is removed")
+	return errors.New("nothing was removed")
 }
 
-// isTerminal takes a device like /dev/null for one as well, which gives no answer.
+// isTerminal reports whether in is a character device. This includes /dev/null, which
+// gives no answer.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {

@@ -22,7 +22,7 @@ func TestUnlockCommand(t *testing.T) {
 	code, stdout, stderr := e.call(nil, "unlock", "a", "--uuid", "u-b", "--yes")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Regexp(t, `(?s)^Name: +a\n.*UUID: +u-a\n.*\nunlocker: lock "a" is held under another uuid: nothing is removed\n$`, stderr)
+	require.Regexp(t, `(?s)^Name: +a\n.*UUID: +u-a\n.*\nunlocker: lock "a" is held under another uuid: nothing was removed\n$`, stderr)
 	require.Len(t, e.Keys(""), 12)
 
 	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
@@ -35,7 +35,7 @@ func TestUnlockCommand(t *testing.T) {
 	code, stdout, stderr = e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Equal(t, "unlocker: no lock \"a\" under /mutexes/; below it there is \"a/b\"\n", stderr)
+	require.Equal(t, "unlocker: no lock \"a\" under /mutexes/; there are locks below it: \"a/b\"\n", stderr)
 
 	_, stdout, _ = e.call(nil, "unlock", "a/b", "--uuid", "u-a/b", "-y", "-o", "json")
 	var removed api.Forced
@@ -65,8 +65,8 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	code, stdout, stderr := e.call(null, "unlock", "a", "--uuid", "u-a")
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its owner may still be working. [y/N] ")
-	require.Contains(t, stderr, "unlocker: no answer: nothing is removed; --yes is needed where stdin is no terminal\n")
+	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its holder may still be working. [y/N] ")
+	require.Contains(t, stderr, "unlocker: no answer: nothing was removed; --yes is required when stdin is not a terminal\n")
 	require.Len(t, e.Keys(""), 6)
 }
 
@@ -78,7 +78,7 @@ func TestAsk(t *testing.T) {
 		err := ask(t.Context(), strings.NewReader(answer))
 		require.Equal(t, allowed, err == nil, "%q", answer)
 		if !allowed {
-			require.ErrorContains(t, err, "nothing is removed")
+			require.ErrorContains(t, err, "nothing was removed")
 		}
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completeTree adds cobra's own commands and makes all of them strict: wrong
-// arguments are the caller's error, and a command that only groups others
-// refuses what it does not know.
+// completeTree adds cobra's own commands and makes all commands strict: wrong arguments
+// are usage errors, and a command that only groups others refuses unknown ones.
 func completeTree(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -46,7 +45,7 @@ func knownTopic(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// usageTemplate wraps the help of flags: that of a key may be a long sentence.
+// usageTemplate wraps the help of flags, which may be long.
 func usageTemplate(cobras string) string {
 	return strings.ReplaceAll(cobras, ".FlagUsages ", ".FlagUsagesWrapped 100 ")
 }

@@ -20,8 +20,8 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// moduleVersion is for binaries that were not built by the Makefile: go install
-// knows the version of the module, go build the commit.
+// moduleVersion is the version of a binary that the Makefile did not build: go install
+// records the version of the module, go build that of the commit.
 func moduleVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -27,8 +27,8 @@ type Admin struct {
 	now    func() time.Time
 }
 
-// Open makes an Admin of the daemon's configuration. It does not wait for etcd. The
-// logger gets what the etcd client has to say.
+// Open returns an Admin for the configuration of the daemon. It does not wait for etcd.
+// The etcd client logs to logger.
 func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	layout, err := lock.NewLayout(c.Prefix)
 	if err != nil {
@@ -42,16 +42,16 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	return &Admin{config: c, rules: verdict.RulesFromConfig(c), client: client, layout: layout, store: store, now: time.Now}, nil
 }
 
-// Close ends the connection. Nothing else may be called afterwards.
+// Close closes the connection. The Admin must not be used afterwards.
 func (a *Admin) Close() error { return a.client.Close() }
 
 // Prefix returns the prefix of the locks.
 func (a *Admin) Prefix() string { return a.config.Prefix }
 
-// ErrInterrupted is the error of whatever ended because its context did.
+// ErrInterrupted is the error of a call whose context ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// failed says of a failure whose it is: the caller's, who had enough, or etcd's.
+// failed adds to an error whether the context ended or etcd failed, and at which endpoints.
 func (a *Admin) failed(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -68,8 +68,8 @@ func (a *Admin) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// cause is what gRPC knows of a deadline that passed, such as a refused connection,
-// without the layers through which it came.
+// cause returns the reason that gRPC gives for an exceeded deadline, such as a refused
+// connection, without the prefixes of the layers in between.
 func cause(err error) string {
 	_, known, found := strings.Cut(err.Error(), context.DeadlineExceeded.Error()+": ")
 	if !found {

@@ -1,12 +1,11 @@
-// Package admin is what the commands list, show and unlock do. It speaks to etcd
-// itself, with the daemon's configuration, and needs no daemon.
+// Package admin implements the commands list, show and unlock. It connects to etcd with
+// the configuration of the daemon and needs no daemon.
 //
-// Guaranteed: nothing is written to etcd but the one deletion that Unlock is asked
-// for, and every call ends, with an error that names the endpoints, where etcd does
-// not answer within etcd.request_timeout. What is returned is valid UTF-8 and bounded
-// but for the number of locks; package output makes it fit for a terminal.
+// Guaranteed: it writes nothing to etcd except the deletion by Unlock. If etcd does not
+// answer within etcd.request_timeout, a call returns an error that names the endpoints.
+// Results are valid UTF-8 and bounded, apart from the number of locks; package output
+// prints them safely.
 //
-// Not guaranteed: that a daemon runs, or that it has the configuration at hand. What
-// is said of the future follows from that configuration alone: holds, and clocks that
-// a daemon has compared, can only delay it.
+// Not guaranteed: that a daemon is running, or that it has the same configuration. Holds
+// and the clock observations of a daemon can delay a removal beyond what is said here.
 package admin

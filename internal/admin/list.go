@@ -15,20 +15,19 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 )
 
-// Filter says which locks are wanted. The zero value wants all.
+// Filter selects locks. The zero value selects all.
 type Filter struct {
-	// States are the names of the states wanted; none means all.
+	// States are the names of the states to include; empty means all.
 	States []string
-	// Hostname is that of the owner, whole; "" means any.
+	// Hostname is the whole name of the holder's host; "" means any.
 	Hostname string
-	// Match is a pattern for the whole name, as in a policy; "" means any.
+	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
 	Match string
-	// Limit is how many locks are wanted, the first in the order of their names;
-	// 0 means all.
+	// Limit is the maximum number of locks, the first by name; 0 means all.
 	Limit int
 }
 
-// Validate refuses what can match nothing.
+// Validate returns an error for a filter that cannot match anything.
 func (f Filter) Validate() error {
 	for _, s := range f.States {
 		if !slices.Contains(api.States(), s) {
@@ -36,7 +35,7 @@ func (f Filter) Validate() error {
 		}
 	}
 	if !doublestar.ValidatePattern(f.Match) {
-		return fmt.Errorf("--match: %q is no valid pattern", f.Match)
+		return fmt.Errorf("--match: %q is not a valid pattern", f.Match)
 	}
 	if f.Limit < 0 {
 		return fmt.Errorf("--limit: must be at least 0, not %d", f.Limit)
@@ -50,22 +49,22 @@ func (f Filter) wants(l *lock.Lock, now lock.Timestamp) bool {
 		(f.Match == "" || doublestar.MatchUnvalidated(f.Match, l.Name))
 }
 
-// Listing is what List found: locks in the order of their names.
+// Listing is the result of List: locks ordered by name.
 type Listing struct {
-	// At is the time by which states are told, Revision the one of etcd at which all
-	// was read.
+	// At is the time at which the states are evaluated, Revision the revision of etcd at
+	// which the locks were read.
 	At       time.Time
 	Revision int64
-	// Prefix is that of all locks.
+	// Prefix is the prefix of all locks.
 	Prefix string
-	// Total counts all locks, Matched those that the filter wants but for its limit.
+	// Total counts all locks, Matched those that match the filter apart from its limit.
 	Total, Matched int
 
 	locks []lock.Lock
 }
 
-// Locks gives the locks, as often as it is asked to. They are made one by one, as
-// there may be very many.
+// Locks returns the sequence of the locks, which can be read several times. It converts
+// one lock at a time, since there may be very many.
 func (l *Listing) Locks() iter.Seq[api.Lock] {
 	return func(yield func(api.Lock) bool) {
 		for i := range l.locks {
@@ -76,10 +75,10 @@ func (l *Listing) Locks() iter.Seq[api.Lock] {
 	}
 }
 
-// Len returns how many Locks gives.
+// Len returns the number of locks in Locks.
 func (l *Listing) Len() int { return len(l.locks) }
 
-// List reads all locks at one revision.
+// List reads all locks at one revision and returns those that match the filter.
 func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 	l := &Listing{At: a.now().UTC(), Prefix: a.config.Prefix}
 	now := lock.TimestampOf(l.At)

@@ -34,7 +34,7 @@ func TestList(t *testing.T) {
 	require.Zero(t, l.Total)
 	require.Equal(t, "/mutexes/", l.Prefix)
 
-	// As a name, "a!" is behind "a"; as a key, it is before "a/alert_at".
+	// As a name, "a!" is after "a"; as a key, it is before "a/alert_at".
 	w.take("a!", time.Hour, 2*time.Hour)
 	w.take("a", -time.Minute, time.Hour)
 	w.take("a/b", -time.Hour, -time.Minute)
@@ -107,8 +107,8 @@ func TestFilterIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, f := range map[string]admin.Filter{
 		`--state: unknown state "Held": want held, overdue, expired, undated, malformed, orphaned`: {States: []string{"overdue", "Held"}},
-		`--match: "[a" is no valid pattern`:   {Match: "[a"},
-		"--limit: must be at least 0, not -1": {Limit: -1},
+		`--match: "[a" is not a valid pattern`:                                                     {Match: "[a"},
+		"--limit: must be at least 0, not -1":                                                      {Limit: -1},
 	} {
 		require.EqualError(t, f.Validate(), want)
 	}

@@ -4,19 +4,19 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// ParseName reads a lock's name as it was given on a command line: as it is, or quoted,
-// as list and show print names that a terminal must not get raw.
+// ParseName parses the name of a lock on a command line: as it is, or quoted as list and
+// show print names that are not safe to print. It refuses keys.
 func ParseName(prefix, given string) (string, error) {
-	name := text.Unquote(given)
+	name := terminal.Unquote(given)
 	if below, whole := strings.CutPrefix(name, prefix); whole && lock.ValidateName(below) == nil {
-		return "", fmt.Errorf("%s is a key: the name of a lock goes without the prefix, as in %s", quoted(name), quoted(below))
+		return "", fmt.Errorf("%s is a key: give the name of the lock without the prefix: %s", quoted(name), quoted(below))
 	}
 	return name, lock.ValidateName(name)
 }
 
-// quoted is how an error says a name.
-func quoted(name string) string { return text.Quoted(lock.Clip([]byte(name), 200)) }
+// quoted formats a name for an error.
+func quoted(name string) string { return terminal.QuoteAlways(lock.Clip([]byte(name), 200)) }

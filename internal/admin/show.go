@@ -15,21 +15,21 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
-// Detail is one lock with all that etcd holds of it, and what that means.
+// Detail is one lock with all its fields and an explanation.
 type Detail struct {
 	api.LockDetail
-	// At is the time by which the state is told.
+	// At is the time at which the state is evaluated.
 	At time.Time
-	// Outlook are sentences: what is wrong with the lock, and what comes next.
+	// Outlook are sentences about what is wrong with the lock and what happens next.
 	Outlook []string
-	// Leftovers are the fields that an earlier owner left and that are not read.
+	// Leftovers are the names of fields that an earlier holder left and that are ignored.
 	Leftovers []string
 }
 
-// ErrNoLock is the error where there is no lock of the name.
+// ErrNoLock is the error for a lock that does not exist.
 var ErrNoLock = lockstore.ErrNoLock
 
-// Show reads one lock, whose name ParseName returned.
+// Show reads one lock. The name must be valid, as ParseName returns it.
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	entry, err := a.store.ReadOne(ctx, name)
 	if errors.Is(err, lockstore.ErrNoLock) {
@@ -58,7 +58,7 @@ func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) 
 	return d, err
 }
 
-// leftovers finds the fields that were written before the lock was taken.
+// leftovers returns the fields that were last written before the lock was taken.
 func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, error) {
 	var fields []string
 	var gets []clientv3.Op
@@ -83,13 +83,13 @@ func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, er
 	return left, nil
 }
 
-// Bounds on the search for names that may have been meant.
+// Limits of the search for locks below a name.
 const (
 	nearbyKeys  = 200
 	nearbyNames = 5
 )
 
-// missing says that there is no lock of a name, and what there is under it.
+// missing returns the error for a lock that does not exist. It names what exists below.
 func (a *Admin) missing(ctx context.Context, name string) error {
 	from, end := a.layout.Range(name)
 	limited, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
@@ -111,10 +111,10 @@ func (a *Admin) missing(ctx context.Context, name string) error {
 	return &noLock{name: name, prefix: a.config.Prefix, foreign: foreign, nested: nested}
 }
 
-// noLock is ErrNoLock with what else there is.
+// noLock is ErrNoLock with what exists below the name.
 type noLock struct {
 	name, prefix string
-	// foreign counts keys of others right under the name.
+	// foreign counts the keys directly below the name that are not a lock's.
 	foreign int
 	nested  []string
 }
@@ -124,14 +124,14 @@ func (e *noLock) Unwrap() error { return ErrNoLock }
 func (e *noLock) Error() string {
 	words := fmt.Sprintf("no lock %s under %s", quoted(e.name), e.prefix)
 	if e.foreign > 0 {
-		words += "; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone"
+		words += "; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches"
 	}
 	if len(e.nested) > 0 {
 		var below []string
 		for _, n := range e.nested {
 			below = append(below, quoted(n))
 		}
-		words += "; below it there is " + strings.Join(below, ", ")
+		words += "; there are locks below it: " + strings.Join(below, ", ")
 	}
 	return words
 }

@@ -25,7 +25,7 @@ func (w *world) show(name string) admin.Detail {
 func TestShow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.Set("a", "hostname", "worker-0", "purpose", "of an earlier owner", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
+	w.Set("a", "hostname", "worker-0", "purpose", "of an earlier holder", "backtrace", strings.Repeat("x", 40<<10), "locked_at", "soon", "note", "x")
 	w.Set("a", "uuid", "u", "owner", "billing", "auto_unlock_at", in(time.Hour), "alive_at", in(0), "backtrace", "main.go:1")
 	w.take("a/b", time.Hour, time.Hour)
 	d := w.show("a")
@@ -91,37 +91,37 @@ func TestOutlook(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Client.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	const removes = `Unless its owner renews it, the daemon removes it from \S+ \S+ UTC on \(in \S+\): %s of grace behind auto_unlock_at\.`
+	const removes = `Unless its holder renews it, the daemon removes it at \S+ \S+ UTC \(in \S+\), a grace of %s after auto_unlock_at\.`
 	for name, want := range map[string]string{
 		"x":            fmt.Sprintf(removes, "3s"),
 		"slow/x":       fmt.Sprintf(removes, "1h0m0s"),
-		"slow/expired": "Its owner did not renew it in time. " + fmt.Sprintf(removes, "1h0m0s"),
-		"overdue":      "Its owner has it for longer than it meant to. " + fmt.Sprintf(removes, "3s"),
-		"dry/a/b":      `The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
-		"dry/expired":  `Its owner did not renew it in time. The daemon does not remove it, it only says when it would: policies\[0\].mode \(dry/\*\*\) is dry-run\.`,
+		"slow/expired": "Its holder did not renew it before its auto_unlock_at. " + fmt.Sprintf(removes, "1h0m0s"),
+		"overdue":      "It is held past its alert_at. " + fmt.Sprintf(removes, "3s"),
+		"dry/a/b":      `The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
+		"dry/expired":  `Its holder did not renew it before its auto_unlock_at. The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
 		"off/x":        `The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
-		"expired":      `Its owner did not renew it in time. The daemon removes it from .* UTC on \(\S+ ago\): 3s of grace behind auto_unlock_at. It waits for holds to end, .*`,
-		"forgotten":    `Its owner did not renew it in time. It ought to be gone since .* UTC \(1h59m ago\). Either no daemon runs, or .*`,
+		"expired":      `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(\S+ ago\)\. The daemon still waits during a hold, .*`,
+		"forgotten":    `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(1h59m ago\) but still exists: no daemon is running, .*`,
 		"undated":      `There is no auto_unlock_at. It is never removed automatically.`,
 		"left":         `There is no auto_unlock_at. It is never removed automatically.`,
-		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. Those are milliseconds, it seems; write seconds. locked_at is "0": outside .* It is never removed automatically.`,
+		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically.`,
 		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically.`,
-		"stray":        `There is no uuid: nobody holds it. There are other keys .* It is never removed automatically.`,
-		"leased":       `A key of it carries a lease: .* It is never removed automatically.`,
-		"orphan":       `There is no uuid: nobody holds it. These are leftovers, .* The daemon removes them once nobody has written them for 1m0s\.`,
+		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically.`,
+		"leased":       `A key has a lease: .* It is never removed automatically.`,
+		"orphan":       `There is no uuid: nobody holds it. Its fields are leftovers, .* The daemon removes them once they have not been modified for 1m0s\.`,
 		"off/orphan":   `There is no uuid: nobody holds it. .* The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
 	} {
 		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)
 	}
 }
 
-// As with the reaper, no policy does more than the mode, and none is looked at behind the first.
+// As in the reaper, no policy exceeds the mode, and only the first that matches applies.
 func TestOutlookWithAMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{
 		"dry-run": "reaper.mode is dry-run",
 		"off":     "reaper.mode is off",
-		"enforce": "the daemon removes it from",
+		"enforce": "the daemon removes it at",
 	} {
 		w := newWorld(t, func(c *config.Config) {
 			c.Reaper.Mode = mode
@@ -144,9 +144,9 @@ func TestShowOfNoLock(t *testing.T) {
 	w.native("native")
 	for name, want := range map[string]string{
 		"none":    `no lock "none" under /mutexes/`,
-		"billing": `no lock "billing" under /mutexes/; below it there is "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
-		"evil":    `no lock "evil" under /mutexes/; below it there is "evil/\x1b[2J"`,
-		"native":  `no lock "native" under /mutexes/; there are keys with a lease, such as those of etcd's own mutexes, which unlocker leaves alone`,
+		"billing": `no lock "billing" under /mutexes/; there are locks below it: "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
+		"evil":    `no lock "evil" under /mutexes/; there are locks below it: "evil/\x1b[2J"`,
+		"native":  `no lock "native" under /mutexes/; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches`,
 		"\u202e":  `no lock "\u202e" under /mutexes/`,
 	} {
 		_, err := w.Show(t.Context(), name)
@@ -165,7 +165,7 @@ func TestParseName(t *testing.T) {
 		require.Equal(t, want, name)
 	}
 	for given, want := range map[string]string{
-		"/mutexes/a/b": `"/mutexes/a/b" is a key: the name of a lock goes without the prefix, as in "a/b"`,
+		"/mutexes/a/b": `"/mutexes/a/b" is a key: give the name of the lock without the prefix: "a/b"`,
 		"/a":           `lock name "/a" has an empty segment`,
 		"":             `lock name "" is empty`,
 		"\xff":         `lock name "�" is not UTF-8`,

@@ -10,23 +10,23 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// OtherHolder is the error of an unlock with a uuid that is not, or no longer, that of
+// OtherHolder is the error of an unlock with a uuid that is not, or no longer, the uuid of
 // the lock.
 type OtherHolder struct {
-	// Lock is as it is now.
+	// Lock is the lock as it is held now.
 	Lock Detail
 }
 
 func (e *OtherHolder) Error() string {
-	return fmt.Sprintf("lock %s is held under another uuid: nothing is removed", quoted(e.Lock.Name))
+	return fmt.Sprintf("lock %s is held under another uuid: nothing was removed", quoted(e.Lock.Name))
 }
 
 func (e *OtherHolder) Unwrap() error { return lockstore.ErrOtherUUID }
 
-// Unlock removes a lock if its uuid is the one given. Before that it shows the lock to
-// confirm, whose error ends it. The lock may change meanwhile: a renewal does not
-// matter, but where another holds it then, nothing is removed and the error is
-// OtherHolder. ErrAmbiguous, which is the reaper's, says that nobody knows.
+// Unlock removes a lock if it is held under the given uuid. First it passes the lock to
+// confirm and returns its error, if any. Renewals in the meantime do not matter. If the
+// lock is then held under another uuid, nothing is removed and the error is OtherHolder.
+// ErrAmbiguous means that etcd did not answer and the lock may or may not be removed.
 func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Detail) error) (api.Forced, error) {
 	shown, err := a.Show(ctx, name)
 	if err != nil {
@@ -54,8 +54,8 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Deta
 	return a.removed(entry, revision), nil
 }
 
-// heldUnder spares people the question where the transaction, which compares again,
-// could only refuse. A uuid too long to be one is left to it.
+// heldUnder avoids asking for confirmation if the transaction, which compares the uuid
+// again, could only fail. A lock with an invalid uuid is left to the transaction.
 func heldUnder(d Detail, uuid string) error {
 	switch {
 	case d.Token == 0:

@@ -58,7 +58,7 @@ func TestUnlockEndsWithANo(t *testing.T) {
 	require.Len(t, w.Keys(""), 6)
 }
 
-// Nobody is asked where nothing can come of it.
+// Nobody is asked if the removal cannot succeed.
 func TestUnlockOfWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,7 +71,7 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	require.ErrorContains(t, err, `"orphan"`)
 	for _, uuid := range []string{"", "u-b", "U-a"} {
 		_, err = w.Unlock(t.Context(), "a", uuid, unasked(t))
-		require.EqualError(t, err, `lock "a" is held under another uuid: nothing is removed`)
+		require.EqualError(t, err, `lock "a" is held under another uuid: nothing was removed`)
 		other := (*admin.OtherHolder)(nil)
 		require.ErrorAs(t, err, &other)
 		require.Equal(t, "u-a", other.Lock.UUID)
@@ -79,7 +79,7 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	require.Len(t, w.Keys(""), 7)
 }
 
-// While a person thinks, the world goes on.
+// The lock changes while a person decides.
 func TestUnlockIsOvertaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -126,7 +126,7 @@ func TestUnlockAtFullQuota(t *testing.T) {
 	require.Empty(t, w.Keys(""))
 }
 
-// proxied is a world whose Admin goes through a proxy, with little patience.
+// proxied is a world whose Admin connects through a proxy, with a short timeout.
 func proxied(t *testing.T) (*world, *localetcd.Proxy) {
 	t.Helper()
 	w := newWorld(t)
@@ -161,16 +161,16 @@ func TestNoEtcdIsOneLine(t *testing.T) {
 	t.Parallel()
 	a := open(t, func(c *config.Config) {
 		c.Etcd.Endpoints = []string{"127.0.0.1:1", "127.0.0.1:2"}
-		c.Etcd.RequestTimeout = 300 * time.Millisecond
+		c.Etcd.RequestTimeout = time.Second // enough to learn that the connection is refused
 	})
 	began := time.Now()
 	for what, err := range everything(t.Context(), a) {
-		require.ErrorContains(t, err, "etcd at 127.0.0.1:1, 127.0.0.1:2 does not answer within 300ms: dial tcp 127.0.0.1:", what)
+		require.ErrorContains(t, err, "etcd at 127.0.0.1:1, 127.0.0.1:2 does not answer within 1s: dial tcp 127.0.0.1:", what)
 		require.ErrorContains(t, err, "refused", what)
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 150, err.Error())
 	}
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 20*time.Second)
 }
 
 func TestHangingEtcdIsOneLine(t *testing.T) {

@@ -1,51 +1,55 @@
 package api
 
-import "time"
+import (
+	"time"
 
-// Lock is one lock, as the watch has shown it.
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Lock is one lock, in a page as the watch has shown it.
 type Lock struct {
 	Name string `json:"name"`
 	// State is held, overdue, expired, undated, malformed or orphaned.
 	State string `json:"state"`
 	UUID  string `json:"uuid,omitempty"`
-	// Hostname and Owner say who holds it.
+	// Hostname and Owner are the holder's host and service name.
 	Hostname string `json:"hostname,omitempty"`
 	Owner    string `json:"owner,omitempty"`
-	// The lock's own times, by its owner's clock. AliveAt is left out where the
-	// deadline in force was not written with it.
+	// The lock's times, by its holder's clock. AliveAt is left out where the deadline in
+	// force was not written together with it.
 	LockedAt     time.Time `json:"locked_at,omitzero"`
 	AlertAt      time.Time `json:"alert_at,omitzero"`
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
-	// Due is from when on the daemon may remove the lock, by its clock and as far
-	// as it knows now; left out for never, and by commands that ask no daemon.
+	// Due is the earliest time at which the daemon may remove the lock, by its clock and
+	// as far as it knows now. It is left out for a lock that is never removed
+	// automatically, and by commands that ask no daemon.
 	Due time.Time `json:"due,omitzero"`
-	// Token is the fencing token: the create_revision of the uuid key, 0 without
-	// one. Revision is the newest one at which a key of the lock was written.
+	// Token is the fencing token: the create_revision of the uuid key, 0 if there is no
+	// such key. Revision is the newest mod_revision of the lock's keys.
 	Token    int64 `json:"token"`
 	Revision int64 `json:"revision"`
-	// Keys is the number of keys that lie directly under the name.
+	// Keys is the number of keys directly under the name.
 	Keys int `json:"keys"`
 }
 
 // LockPage answers GET /api/v1/locks: locks in the order of their names.
 type LockPage struct {
 	Locks []Lock `json:"locks"`
-	// Next is the cursor for the next page, to be given as after; left out on
-	// the last one.
+	// Next is the value of after that returns the next page; left out on the last page.
 	Next string `json:"next,omitempty"`
 }
 
-// LockDetail answers GET /api/v1/locks/NAME: a lock with all that etcd holds of
-// it now.
+// LockDetail answers GET /api/v1/locks/NAME: a lock with all its fields as etcd holds
+// them now.
 type LockDetail struct {
 	Lock
 	Fields []Field `json:"fields"`
-	// MoreFields counts those that are not in Fields.
+	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
-	// Verdict is what the daemon would decide now, with all its inputs: the form
-	// is that of the log lines. Left out by commands that ask no daemon.
-	Verdict any `json:"verdict,omitempty"`
+	// Verdict is what the daemon would decide now. Left out by commands that ask no
+	// daemon.
+	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 
 // Field is one key of a lock.
@@ -66,13 +70,15 @@ type Forced struct {
 	// Revision is that of the deletion.
 	Revision int64   `json:"revision"`
 	Fields   []Field `json:"fields"`
-	// MoreFields counts those that are not in Fields.
+	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
-	Verdict    any `json:"verdict,omitempty"`
+	// Verdict is the decision to remove the lock. Left out by commands that ask no
+	// daemon.
+	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 
-// ForcedList answers GET /api/v1/forced-unlocks: those of this replica that
-// were within the retention, the newest first.
+// ForcedList answers GET /api/v1/forced-unlocks: the forced unlocks of this replica
+// within the retention, newest first.
 type ForcedList struct {
 	Forced []Forced `json:"forced_unlocks"`
 }
@@ -85,15 +91,15 @@ type Status struct {
 	Now      time.Time `json:"now"`
 	Prefix   string    `json:"prefix"`
 	Mode     string    `json:"mode"`
-	// Ready tells that the first listing is done.
+	// Ready reports whether the first listing is complete.
 	Ready bool `json:"ready"`
-	// Leads tells whether this replica acts first, Leader who does as far as it
-	// has seen; empty without an election, or before.
+	// Leads reports whether this replica is the leader. Leader is the identity of the
+	// leader; empty if there is no election or none has been seen yet.
 	Leads  bool   `json:"leads"`
 	Leader string `json:"leader,omitempty"`
-	// Locks counts the locks in each state; all states are there.
+	// Locks counts the locks in each state and has every state.
 	Locks map[string]int `json:"locks"`
-	// Backlog counts the locks that are due and still there.
+	// Backlog counts the locks that are due and still exist.
 	Backlog int    `json:"backlog"`
 	Holds   []Hold `json:"holds"`
 	Etcd    Etcd   `json:"etcd"`
@@ -102,41 +108,40 @@ type Status struct {
 	Removed map[string]uint64 `json:"removed"`
 }
 
-// Hold is a reason why no lock is removed automatically at this moment.
+// Hold is a reason why the daemon removes no lock at this moment.
 type Hold struct {
-	// Hold is its name, as in unlocker_reaper_hold; Reason says it in words.
+	// Hold is its name, as in unlocker_reaper_hold. Reason is for people.
 	Hold   string    `json:"hold"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason"`
 }
 
-// Etcd tells how the daemon sees the cluster.
+// Etcd is the state of the cluster as the daemon sees it.
 type Etcd struct {
-	// Up: the newest probe was answered and the watch is up.
+	// Up reports whether the last probe was answered and the watch is connected.
 	Up       bool     `json:"up"`
 	Alarms   []string `json:"alarms"`
 	Revision int64    `json:"revision"`
-	// Progress is when the watch last showed a sign of life, Resynced when the
+	// Progress is when the watch last received something from etcd, Resynced when the
 	// last full listing ended.
 	Progress time.Time `json:"progress,omitzero"`
 	Resynced time.Time `json:"resynced,omitzero"`
-	// Error is the newest failure of the watch or of a listing, else the probe's,
-	// while it lasts.
+	// Error is the last failure of the watch or of a listing, or else of the probe, until
+	// the next success.
 	Error string `json:"error,omitempty"`
 }
 
-// Clock tells how the owners' clocks compare with the daemon's.
+// Clock compares the holders' clocks with the daemon's.
 type Clock struct {
-	// Hosts counts those measured within the last hour. Offset is the daemon's
-	// clock minus the median of theirs, 0 for fewer than three, in seconds.
+	// Hosts counts the hosts measured within the last hour. Offset is the daemon's clock
+	// minus the median of theirs, in seconds; 0 if there are fewer than three.
 	Hosts  int     `json:"hosts"`
 	Offset float64 `json:"offset"`
-	// Skewed are the hosts beyond the tolerance, the worst first, a limited
-	// number.
+	// Skewed are the hosts beyond the clock tolerance, the worst first, up to a limit.
 	Skewed []HostClock `json:"skewed"`
 }
 
-// HostClock is the clock of an owner's host minus the daemon's, in seconds.
+// HostClock is the offset of a host's clock from the daemon's, in seconds.
 type HostClock struct {
 	Hostname string  `json:"hostname"`
 	Offset   float64 `json:"offset"`

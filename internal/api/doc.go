@@ -1,8 +1,8 @@
-// Package api is the shape of what the daemon's HTTP interface answers, and of
-// what list and show print with -o json: one set of names for those who write
-// it and those who read it.
+// Package api has the types of the JSON that the daemon's HTTP API answers and that the
+// commands print with -o json. Those who write it and those who read it share them.
 //
-// Times are RFC 3339 in UTC, left out where there are none; durations are
-// seconds. All strings come from etcd unless said otherwise: they are valid
-// UTF-8 and bounded, but say whatever their writer wanted.
+// Guaranteed: times are RFC 3339 in UTC and left out where there are none; strings are
+// valid UTF-8 and bounded. Clock offsets are seconds, the durations of a verdict are
+// nanoseconds as in the log. Not guaranteed: that a string is safe to print. Most of them
+// come from etcd, where any client may have written them.
 package api

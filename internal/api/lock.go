@@ -15,12 +15,11 @@ func States() []string {
 	return names
 }
 
-// maxName bounds what is shown of a name; etcd takes keys of more than a
-// megabyte.
+// maxName bounds a name, in bytes. etcd accepts keys of more than a megabyte.
 const maxName = 4 << 10
 
-// NewLock returns what is to be said of a lock at now. A key that belongs to no
-// lock has a name that begins with a slash.
+// NewLock returns a lock as it is at now. A key that belongs to no lock has a name that
+// begins with a slash.
 func NewLock(l *lock.Lock, now time.Time) Lock {
 	return Lock{
 		Name:         lock.Clip([]byte(l.Name), maxName),

@@ -74,11 +74,11 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	if seen && item.Token == entry.Token {
 		due.Observation, due.OrphanDue = item.Observation, item.Due
 	}
-	verdict := v.app.reaper.Verdict(due)
+	decided := v.app.reaper.Verdict(due)
 	shown, more := entry.Shown()
-	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more, Verdict: verdict}
-	if verdict.Trigger != "" {
-		detail.Due = verdict.Due.UTC()
+	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more, Verdict: &decided}
+	if decided.Trigger != "" {
+		detail.Due = decided.Due.UTC()
 	}
 	return detail, nil
 }
@@ -92,13 +92,13 @@ func fields(all []lockstore.Field) []api.Field {
 }
 
 // Forced implements web.Source.
-func (v view) Forced(most int) []api.Forced {
-	recent := v.app.reaper.Ledger().Page(most)
+func (v view) Forced(limit int) []api.Forced {
+	recent := v.app.reaper.Ledger().Page(limit)
 	shown := make([]api.Forced, len(recent))
 	for i, r := range recent {
 		shown[i] = api.Forced{
 			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner,
-			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: r.Verdict,
+			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: &r.Verdict,
 		}
 	}
 	return shown

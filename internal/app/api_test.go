@@ -50,9 +50,8 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, l.Token, detail.Token)
 	require.Contains(t, detail.Fields, api.Field{Name: "backtrace", Value: "main.go:1"})
 	require.Contains(t, detail.Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	verdict := detail.Verdict.(map[string]any)
-	require.Equal(t, "wait", verdict["action"])
-	require.Equal(t, true, verdict["measured"])
+	require.Equal(t, "wait", detail.Verdict.Action)
+	require.True(t, detail.Verdict.Measured)
 	require.WithinDuration(t, l.Due, detail.Due, 200*time.Millisecond)
 
 	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?state=held", &page))
@@ -68,7 +67,7 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, "billing/invoices", list.Forced[0].Name)
 	require.Equal(t, "expiry", list.Forced[0].Trigger)
 	require.Contains(t, list.Forced[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	require.Equal(t, "remove", list.Forced[0].Verdict.(map[string]any)["action"])
+	require.Equal(t, "remove", list.Forced[0].Verdict.Action)
 }
 
 // What the watch has not shown, or never will, is shown as etcd holds it.
@@ -87,12 +86,11 @@ func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
 		var detail api.LockDetail
 		require.Equal(t, http.StatusOK, d.ask("/api/v1/locks/"+name, &detail))
 		require.Equal(t, want, detail.State, name)
-		verdict := detail.Verdict.(map[string]any)
 		if want == "orphaned" {
-			require.Equal(t, "wait", verdict["action"])
+			require.Equal(t, "wait", detail.Verdict.Action)
 			require.WithinDuration(t, time.Now().Add(time.Minute), detail.Due, 30*time.Second)
 		} else {
-			require.Equal(t, "leave", verdict["action"], name)
+			require.Equal(t, "leave", detail.Verdict.Action, name)
 			require.Zero(t, detail.Due)
 		}
 	}

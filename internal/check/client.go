@@ -17,23 +17,23 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-// Options tell whom to ask, and how.
+// Options configure a Client.
 type Options struct {
-	// URLs are the web listeners of the replicas of one deployment, each with the
-	// path prefix where there is one.
+	// URLs are the web listeners of the replicas of one deployment, each with its path
+	// prefix, if any.
 	URLs []string
-	// Timeout is for everything together.
+	// Timeout bounds the whole check.
 	Timeout time.Duration
-	// CAFile holds the authorities to trust, empty for those of the system.
-	// CertFile and KeyFile go together. ServerName is the one expected in the
-	// certificate, where that is not the host of the URL.
+	// CAFile has the trusted authorities; if empty, those of the system are trusted.
+	// CertFile and KeyFile must be given together. ServerName is the name expected in the
+	// server certificate if that is not the host of the URL.
 	CAFile, CertFile, KeyFile, ServerName string
-	// Username and PasswordFile are for basic auth.
+	// Username and PasswordFile are for basic auth and must be given together.
 	Username, PasswordFile string
 }
 
-// Client asks daemons. It follows no redirects and no proxy settings: a daemon
-// answers by itself.
+// Client queries daemons. It follows no redirects and ignores proxy settings, so that
+// only the daemon itself can answer.
 type Client struct {
 	bases              []string
 	timeout            time.Duration
@@ -41,11 +41,11 @@ type Client struct {
 	http               *http.Client
 }
 
-// New checks the options and reads the files they name.
+// New validates the options and reads the files that they name.
 func New(o Options) (*Client, error) {
 	c := &Client{timeout: o.Timeout, username: o.Username}
 	if len(o.URLs) == 0 || o.Timeout <= 0 {
-		return nil, errors.New("a URL and a positive timeout are needed")
+		return nil, errors.New("a URL and a positive timeout are required")
 	}
 	for _, u := range o.URLs {
 		base, err := baseOf(u)
@@ -55,10 +55,10 @@ func New(o Options) (*Client, error) {
 		c.bases = append(c.bases, base)
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
-		return nil, errors.New("certificate and key belong together")
+		return nil, errors.New("certificate and key must be given together")
 	}
 	if (o.Username == "") != (o.PasswordFile == "") {
-		return nil, errors.New("user name and password file belong together")
+		return nil, errors.New("user name and password file must be given together")
 	}
 	tls, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
 		CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile, ServerName: o.ServerName})
@@ -77,15 +77,15 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// baseOf checks a URL. Credentials in it would show in the process list; no error
-// quotes it, since there may be some.
+// baseOf validates a URL. It refuses credentials, which the process list would show, and
+// quotes none in errors.
 func baseOf(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
-		return "", errors.New("the URL cannot be read: it must begin with http://HOST or https://HOST")
+		return "", errors.New("malformed URL: it must begin with http://HOST or https://HOST")
 	case u.User != nil:
-		return "", errors.New("the URL must hold no credentials: they belong into a file")
+		return "", errors.New("the URL must not contain credentials: use a password file")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return "", errors.New("the URL must begin with http://HOST or https://HOST")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
@@ -94,8 +94,8 @@ func baseOf(raw string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// readPassword returns what the file holds, without one line end behind it, as
-// the daemon reads its own.
+// readPassword returns the content of a file without its last line end, as the daemon
+// reads its own password file.
 func readPassword(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -108,8 +108,9 @@ func readPassword(path string) (string, error) {
 	return string(b), nil
 }
 
-// Ask asks all daemons at the same time for what the rules need. An answer that is
-// not there when the time is up, or ctx done, has an error.
+// Ask queries all daemons concurrently for what the rules need. It returns one Answer for
+// each URL, with an error if the daemon did not answer within the timeout or before ctx
+// was done.
 func (c *Client) Ask(ctx context.Context, rules Rules) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -147,35 +148,35 @@ func (c *Client) ask(ctx context.Context, rules Rules, a *Answer) error {
 	return nil
 }
 
-// fetch asks for the one lock, or for those that are to be named.
+// fetch queries the one lock to check, or the locks to name in the output.
 func (c *Client) fetch(ctx context.Context, name string, a *Answer) error {
 	switch {
 	case name == "":
 		return c.locks(ctx, a)
-	case a.blind() == "": // else it would ask etcd, in vain
+	case a.blind() == "": // the daemon reads the lock from etcd
 		return c.lock(ctx, name, a)
 	}
 	return nil
 }
 
-// maxCount is more locks than any etcd holds.
+// maxCount exceeds the number of locks that fit into etcd.
 const maxCount = 1 << 40
 
-// plausible refuses what is JSON, but not the status of a daemon: absent counts
-// would look like no locks at all.
+// plausible refuses JSON that is not the status of a daemon. Absent counts would read as
+// no locks.
 func plausible(s api.Status) error {
-	for _, state := range states() {
+	for _, state := range api.States() {
 		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
-			return fmt.Errorf("is no unlocker: its status has no number of %s locks", state)
+			return fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
 		}
 	}
 	if s.Now.IsZero() {
-		return errors.New("is no unlocker: its status has no time")
+		return errors.New("is not an unlocker daemon: its status has no time")
 	}
 	return nil
 }
 
-// locks asks for those that are to be named, where there are any.
+// locks queries the locks to name in the output, if there are any.
 func (c *Client) locks(ctx context.Context, a *Answer) error {
 	for _, pair := range [][2]string{{overdue, expired}, {undated, malformed}} {
 		if a.Status.Locks[pair[0]]+a.Status.Locks[pair[1]] == 0 {
@@ -190,8 +191,8 @@ func (c *Client) locks(ctx context.Context, a *Answer) error {
 	return nil
 }
 
-// lock asks for one. The status came from the same place, so that an answer of
-// 404 in the form of the API's errors speaks of the lock.
+// lock queries one lock. The daemon has answered with its status before, so a 404 with an
+// error of the API means that the lock does not exist.
 func (c *Client) lock(ctx context.Context, name string, a *Answer) error {
 	var detail api.LockDetail
 	err := c.get(ctx, a.URL, "locks/"+segment(name), &detail)
@@ -203,13 +204,13 @@ func (c *Client) lock(ctx context.Context, name string, a *Answer) error {
 		return err
 	}
 	if detail.State == "" {
-		return errors.New("is no unlocker: a lock has no state")
+		return errors.New("is not an unlocker daemon: a lock has no state")
 	}
 	a.Lock = &detail.Lock
 	return nil
 }
 
-// segment encodes a name as one segment of a path, which dots alone are not.
+// segment encodes a name as one segment of a path, in which "." and ".." must be escaped.
 func segment(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")

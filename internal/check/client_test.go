@@ -119,14 +119,14 @@ func TestAskForOneLock(t *testing.T) {
 	require.Nil(t, a.Lock)
 }
 
-// A single lock is read from etcd: where that is out of sight it would take long.
+// A single lock is read from etcd, which takes long if etcd cannot be reached.
 func TestBlindDaemonIsNotAskedForALock(t *testing.T) {
 	f := newFake(t, answer(cutOff))
 	require.NoError(t, ask(t, Rules{Lock: "a"}, enough, f.URL)[0].Err)
 	require.Equal(t, []string{"GET /api/v1/status"}, f.asked())
 }
 
-// What a daemon, or what stands in its place, may do instead of answering.
+// What a daemon, or a program in its place, may do instead of answering.
 func TestBrokenDaemons(t *testing.T) {
 	page := func(status int, text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -144,15 +144,15 @@ func TestBrokenDaemons(t *testing.T) {
 		"500":           {page(500, `{"error":"table is closed"}`), "answers 500 Internal Server Error: table is closed"},
 		"204":           {page(204, ""), "answers 204 No Content"},
 		"redirect loop": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, "answers 302 Found"},
-		"a page":        {page(200, "<html>hello</html>"), "is no unlocker: invalid character"},
-		"nothing":       {page(200, ""), "is no unlocker: unexpected end"},
-		"half":          {page(200, `{"ready": true, "locks": {`), "is no unlocker: unexpected end"},
-		"another JSON":  {page(200, `{"status":"success","data":[]}`), "is no unlocker: its status has no number of held locks"},
-		"a list":        {page(200, `[]`), "is no unlocker: json: cannot unmarshal array"},
-		"null":          {page(200, `null`), "is no unlocker"},
-		"no counts":     {page(200, `{"ready":true,"etcd":{"up":true},"now":"2026-11-20T12:00:00Z"}`), "no number of held locks"},
+		"a page":        {page(200, "<html>hello</html>"), "is not an unlocker daemon: invalid character"},
+		"nothing":       {page(200, ""), "is not an unlocker daemon: unexpected end"},
+		"half":          {page(200, `{"ready": true, "locks": {`), "is not an unlocker daemon: unexpected end"},
+		"another JSON":  {page(200, `{"status":"success","data":[]}`), "is not an unlocker daemon: its status has no count of held locks"},
+		"a list":        {page(200, `[]`), "is not an unlocker daemon: json: cannot unmarshal array"},
+		"null":          {page(200, `null`), "is not an unlocker daemon"},
+		"no counts":     {page(200, `{"ready":true,"etcd":{"up":true},"now":"2026-11-20T12:00:00Z"}`), "no count of held locks"},
 		"no time":       {page(200, `{"ready":true,"etcd":{"up":true},"locks":{"held":1,"overdue":0,"expired":0,"undated":0,"malformed":0,"orphaned":0}}`), "has no time"},
-		"negative":      {page(200, `{"now":"2026-11-20T12:00:00Z","locks":{"held":-1,"overdue":0,"expired":0,"undated":0,"malformed":0,"orphaned":0}}`), "no number of held"},
+		"negative":      {page(200, `{"now":"2026-11-20T12:00:00Z","locks":{"held":-1,"overdue":0,"expired":0,"undated":0,"malformed":0,"orphaned":0}}`), "no count of held"},
 		"huge": {func(w http.ResponseWriter, _ *http.Request) {
 			for block := strings.Repeat(" ", 1<<20); ; {
 				if _, err := io.WriteString(w, block); err != nil {
@@ -234,7 +234,7 @@ func TestRefusedAndSilent(t *testing.T) {
 	require.Equal(t, Warning, Judge(byDefault(t), answers).State)
 }
 
-// A byte now and then is no answer.
+// A byte now and then is not an answer.
 func TestDrippingDaemon(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for tick := time.NewTicker(5 * time.Millisecond); ; {

@@ -1,20 +1,19 @@
-// Package check asks daemons how they and their locks are, and judges the answers
-// in the way of a Nagios plugin: one of four states, a line of text, numbers for
-// graphs, and more lines for who wants them.
+// Package check queries daemons about themselves and their locks, and turns the answers
+// into the result of a Nagios plugin: one of four states, a line of text with performance
+// data, and more lines on request.
 //
 // It guarantees:
 //
-//   - OK means that at least one daemon sees all locks at this moment and nothing
-//     is wrong as far as the rules tell. A daemon that cannot be reached, has not
-//     listed the locks, or does not see etcd never makes a result OK.
-//   - A daemon answers whole or not at all: where one request of several fails,
-//     its other answers are not used.
-//   - Ask ends within the timeout, whatever a daemon does, and reads a bounded
-//     amount.
-//   - What is printed is one screen of printable text, in 8,000 bytes. No name of a
-//     lock or host can end the line, begin the numbers, or reach a shell.
+//   - OK means that at least one daemon knows all locks at this moment and that no rule
+//     is violated. A daemon that does not answer, has not listed the locks yet, or cannot
+//     reach etcd never makes a result OK.
+//   - The answers of a daemon count together or not at all: if one of several requests
+//     fails, its other answers are not used.
+//   - Ask returns within the timeout, whatever a daemon does, and reads a bounded amount.
+//   - The output is printable text of at most 8,000 bytes. No name of a lock or host can
+//     end the line, begin the performance data, or reach a shell.
 //
-// It does not guarantee that forced unlocks are complete: a daemon tells those that
-// it did itself since its start, within its retention. Nor does it write anything:
-// all requests are GET.
+// It does not guarantee that forced unlocks are complete: a daemon reports those that it
+// did itself since its start, within its retention. It writes nothing: all requests are
+// GET.
 package check

@@ -13,14 +13,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-// maxBody bounds an answer, maxError that of one that is an error.
+// maxBody bounds an answer and maxError an error answer, in bytes.
 const (
 	maxBody  = 32 << 20
 	maxError = 4 << 10
 )
 
-// refusal is an answer with a status other than 200. Words is the API's own error,
-// if it has one.
+// refusal is an answer with a status other than 200. words is the error of the API, if
+// the answer has one.
 type refusal struct {
 	code  int
 	words string
@@ -34,14 +34,14 @@ func (r refusal) Error() string {
 	return text
 }
 
-// A daemon serves few requests at a time, and says so with 503: that is no reason
-// to wake somebody.
+// A daemon serves few requests at a time and answers 503 beyond that, which must not
+// alert.
 const (
 	busyRetries = 3
 	busyPause   = time.Second
 )
 
-// get asks for one thing, and decodes the answer.
+// get requests one resource and decodes the answer.
 func (c *Client) get(ctx context.Context, base, what string, into any) (err error) {
 	for range 1 + busyRetries {
 		err = c.try(ctx, base, what, into)
@@ -75,8 +75,8 @@ func (c *Client) try(ctx context.Context, base, what string, into any) error {
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		var body api.Error
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what came of it may do
-		_ = json.Unmarshal(text, &body)                            // it may be a proxy's page
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // a part of it may be enough
+		_ = json.Unmarshal(text, &body)                            // it may be the page of a proxy
 		return refusal{resp.StatusCode, body.Error}
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
@@ -87,12 +87,12 @@ func (c *Client) try(ctx context.Context, base, what string, into any) error {
 		return fmt.Errorf("answers more than %d MiB", maxBody>>20)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("is no unlocker: %w", err)
+		return fmt.Errorf("is not an unlocker daemon: %w", err)
 	}
 	return nil
 }
 
-// explain says what an operator can use: not the URL once more.
+// explain removes what the operator knows already, such as the URL, from an error.
 func (c *Client) explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("does not answer within %s", c.timeout)

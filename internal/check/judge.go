@@ -10,39 +10,39 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// Rules tell what is worth an alert.
+// Rules define what is worth an alert.
 type Rules struct {
-	// Warning and Critical are for the number of locks past their alert time.
+	// Warning and Critical apply to the number of overdue and expired locks.
 	Warning, Critical Range
-	// Undated is for the number of locks that are never removed automatically:
-	// undated and malformed ones. It warns.
+	// Undated applies to the number of undated and malformed locks, which are never
+	// removed automatically. It warns.
 	Undated Range
-	// Lock is the one lock to judge, instead of all; empty for all.
+	// Lock is the only lock to check; empty for all.
 	Lock string
-	// Forced is how long a forced unlock is a warning, 0 for not at all.
+	// Forced is for how long a forced unlock is a warning; 0 for never.
 	Forced time.Duration
-	// Hold is how long removals may be held back before that is a warning, 0 for
-	// as long as it likes.
+	// Hold is for how long removals may be on hold without a warning; 0 for any time.
 	Hold time.Duration
 }
 
-// Answer is what one daemon said.
+// Answer is the answer of one daemon.
 type Answer struct {
 	URL string
-	// Err is why it said nothing; nothing else counts then.
+	// Err is why there is no answer; the other fields are not used then.
 	Err    error
 	Status api.Status
-	// Locks are some of those that are overdue, expired, undated or malformed.
+	// Locks are overdue, expired, undated or malformed locks, up to a limit.
 	Locks []api.Lock
-	// Lock is the one that was asked for, nil where there is none.
+	// Lock is the lock that was asked for; nil if it does not exist.
 	Lock *api.Lock
-	// Forced are the forced unlocks that this daemon did.
+	// Forced are the recent forced unlocks of this daemon.
 	Forced []api.Forced
 }
 
-// blind tells why an answer says nothing about the locks; "" if it does.
+// blind returns why the daemon does not report on the locks; "" if it does.
 func (a Answer) blind() string {
 	var words string
 	switch {
@@ -51,7 +51,7 @@ func (a Answer) blind() string {
 	case !a.Status.Ready:
 		words = "has not listed the locks yet"
 	case !a.Status.Etcd.Up:
-		words = "does not see etcd"
+		words = "cannot reach etcd"
 	default:
 		return ""
 	}
@@ -61,13 +61,13 @@ func (a Answer) blind() string {
 	return words
 }
 
-// said are the answers that came.
+// said returns the answers without an error.
 func said(answers []Answer) []Answer {
 	return slices.DeleteFunc(slices.Clone(answers), func(a Answer) bool { return a.Err != nil })
 }
 
-// newest returns the answer of the daemon that sees most of etcd's history; all
-// of them watch the same locks.
+// newest returns the answer with the highest revision of etcd among those that report on
+// the locks. All daemons watch the same locks.
 func newest(answers []Answer) (best Answer, ok bool) {
 	for _, a := range answers {
 		if a.blind() == "" && (!ok || a.Status.Etcd.Revision > best.Status.Etcd.Revision) {
@@ -77,12 +77,12 @@ func newest(answers []Answer) (best Answer, ok bool) {
 	return best, ok
 }
 
-// Judge makes one Result of what all daemons of a deployment answered.
+// Judge returns the Result of the answers of all daemons of a deployment.
 func Judge(rules Rules, answers []Answer) Result {
 	j := &judgement{Rules: rules}
 	came := said(answers)
 	if other := slices.IndexFunc(came, func(a Answer) bool { return a.Status.Prefix != came[0].Status.Prefix }); other > 0 {
-		return Result{State: Unknown, Text: fmt.Sprintf("%s and %s watch different prefixes: they need a check each",
+		return Result{State: Unknown, Text: fmt.Sprintf("%s and %s watch different prefixes: check them separately",
 			clean(came[0].URL, maxName), clean(came[other].URL, maxName))}
 	}
 	best, seen := newest(answers)
@@ -107,7 +107,7 @@ func Judge(rules Rules, answers []Answer) Result {
 	return Result{State: state, Text: text, Long: j.long, data: j.data}
 }
 
-// judgement collects a Result.
+// judgement collects the parts of a Result.
 type judgement struct {
 	Rules
 	findings []finding
@@ -119,8 +119,8 @@ func (j *judgement) find(state State, format string, args ...any) {
 	j.findings = append(j.findings, finding{state, fmt.Sprintf(format, args...)})
 }
 
-// unseen is for when no daemon tells anything of the locks. One that refuses the
-// question, as it does with a name that no lock can have, says that we are wrong.
+// unseen is for when no daemon reports on the locks. If one refuses the request, as with
+// an invalid lock name, the command line is wrong.
 func (j *judgement) unseen(answers []Answer) {
 	state := Critical
 	var why []string
@@ -131,11 +131,11 @@ func (j *judgement) unseen(answers []Answer) {
 		}
 		why = append(why, clean(a.URL, maxName)+" "+a.blind())
 	}
-	j.find(state, "nobody tells of the locks: %s", strings.Join(why, ", "))
+	j.find(state, "no daemon reports on the locks: %s", strings.Join(why, ", "))
 }
 
-// replicas warns of those that would be missed should the others fail, and whose
-// forced unlocks are not known.
+// replicas warns of daemons that do not report: there is less redundancy, and their
+// forced unlocks are unknown.
 func (j *judgement) replicas(answers []Answer) {
 	for _, a := range answers {
 		if why := a.blind(); why != "" {
@@ -153,14 +153,14 @@ func (j *judgement) alarms(came []Answer) {
 	}
 	slices.Sort(names)
 	if names = slices.Compact(names); len(names) > 0 {
-		j.find(Critical, "etcd raised %s: no owner can renew a lock", strings.Join(names, ", "))
+		j.find(Critical, "etcd raised %s: no holder can renew its lock", strings.Join(names, ", "))
 	}
 }
 
-// dryRun is the hold that somebody asked for.
+// dryRun is the hold that the configuration asks for.
 const dryRun = "dry_run"
 
-// longest returns the hold of a daemon that began first, leaving out dry_run.
+// longest returns the hold of a daemon that began first, except dry_run.
 func longest(s api.Status) (first api.Hold, held bool) {
 	for _, h := range s.Holds {
 		if h.Hold != dryRun && (!held || h.Since.Before(first.Since)) {
@@ -170,8 +170,8 @@ func longest(s api.Status) (first api.Hold, held bool) {
 	return first, held
 }
 
-// holds warns where removals wait for too long. Any daemon removes what is due, so
-// that they wait only while all are held.
+// holds warns if removals have been on hold for too long. Any daemon removes locks that
+// are due, so removals are on hold only while all daemons have a hold.
 func (j *judgement) holds(came []Answer) {
 	var (
 		hold api.Hold
@@ -190,16 +190,16 @@ func (j *judgement) holds(came []Answer) {
 	if j.Hold > 0 && wait > j.Hold {
 		state = Warning
 	}
-	j.find(state, "nothing is removed for %s: %s (%s)", span(wait), clean(hold.Hold, maxName), clean(hold.Reason, maxReason))
+	j.find(state, "removals are on hold for %s: %s (%s)", terminal.Duration(wait), clean(hold.Hold, maxName), clean(hold.Reason, maxReason))
 }
 
-// removal is a forced unlock, and how long ago it was by the clock of who did it.
+// removal is a forced unlock and how long ago it was, by the clock of its daemon.
 type removal struct {
 	api.Forced
 	ago time.Duration
 }
 
-// forced warns of locks that were taken from their owners.
+// forced warns of forced unlocks.
 func (j *judgement) forced(came []Answer) {
 	recent := j.recent(came)
 	j.data = append(j.data, datum{label: "forced", value: len(recent), warn: Range{text: "0"}})
@@ -209,14 +209,14 @@ func (j *judgement) forced(came []Answer) {
 	var names []string
 	for _, r := range recent {
 		name, by := clean(r.Name, maxName), holder(r.Hostname, r.Owner)
-		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, span(r.ago)))
-		j.long = append(j.long, fmt.Sprintf("%s: removed by force %s ago (%s); was held by %s", name, span(r.ago), clean(r.Trigger, maxName), by))
+		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, terminal.Duration(r.ago)))
+		j.long = append(j.long, fmt.Sprintf("%s: force-unlocked %s ago (%s); was held by %s", name, terminal.Duration(r.ago), clean(r.Trigger, maxName), by))
 	}
-	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), span(j.Forced), list(names, len(names)))
+	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }
 
-// recent returns the forced unlocks that count, the newest first. Nobody held an
-// orphan; and two URLs may lead to the same daemon.
+// recent returns the forced unlocks to warn of, newest first. Orphans are left out, since
+// nobody held them. Two URLs may lead to the same daemon.
 func (j *judgement) recent(came []Answer) (all []removal) {
 	type key struct {
 		name     string
@@ -237,7 +237,7 @@ func (j *judgement) recent(came []Answer) (all []removal) {
 	return all
 }
 
-// holder names who holds a lock.
+// holder describes who holds a lock.
 func holder(hostname, owner string) string {
 	hostname, owner = clean(hostname, maxName), clean(owner, maxName)
 	if hostname != "" && owner != "" {
@@ -246,7 +246,7 @@ func holder(hostname, owner string) string {
 	return cmp.Or(hostname, owner, "an unknown host")
 }
 
-// about is the line on a daemon.
+// about returns the line on a daemon.
 func about(a Answer) string {
 	url := clean(a.URL, maxName)
 	if a.Err != nil {
@@ -255,15 +255,15 @@ func about(a Answer) string {
 	s := a.Status
 	words := []string{fmt.Sprintf("%s, version %s, mode %s", clean(s.Identity, maxName), clean(s.Version, maxName), clean(s.Mode, maxName))}
 	if s.Leads {
-		words = append(words, "leads")
+		words = append(words, "leader")
 	}
 	if why := a.blind(); why != "" {
 		words = append(words, why)
 	} else {
-		words = append(words, fmt.Sprintf("sees etcd at revision %d", s.Etcd.Revision))
+		words = append(words, fmt.Sprintf("etcd revision %d", s.Etcd.Revision))
 	}
 	for _, h := range s.Holds {
-		words = append(words, fmt.Sprintf("held for %s: %s (%s)", span(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
+		words = append(words, fmt.Sprintf("on hold for %s: %s (%s)", terminal.Duration(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
 	}
 	return url + ": " + strings.Join(words, "; ")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // The states of locks, as the API spells them.
@@ -19,15 +20,12 @@ const (
 	orphaned  = "orphaned"
 )
 
-// states lists them in the order in which they are printed.
-func states() []string { return []string{held, overdue, expired, undated, malformed, orphaned} }
-
-// all judges the number of locks.
+// all checks the numbers of locks.
 func (j *judgement) all(a Answer) {
 	late := a.Status.Locks[overdue] + a.Status.Locks[expired]
 	j.data = append(j.data, datum{label: "overdue", value: late, warn: j.Warning, crit: j.Critical})
 	total := 0
-	for _, s := range states() {
+	for _, s := range api.States() {
 		n := a.Status.Locks[s]
 		j.data = append(j.data, datum{label: "locks_" + s, value: n})
 		if s != orphaned {
@@ -39,11 +37,11 @@ func (j *judgement) all(a Answer) {
 	j.late(a, late, total)
 	j.kept(a)
 	if mode := a.Status.Mode; mode != "enforce" {
-		j.find(OK, "nothing is removed: mode %s", clean(mode, maxName))
+		j.find(OK, "removals are disabled: mode %s", clean(mode, maxName))
 	}
 }
 
-// late judges the locks past their alert time, and lists those that are known,
+// late checks the number of overdue and expired locks, and lists those that are known,
 // the longest overdue first.
 func (j *judgement) late(a Answer, late, total int) {
 	state := OK
@@ -61,7 +59,7 @@ func (j *judgement) late(a Answer, late, total int) {
 	slices.SortStableFunc(locks, func(a, b api.Lock) int { return since(a).Compare(since(b)) })
 	var names []string
 	for _, l := range locks {
-		names = append(names, fmt.Sprintf("%s (%s, %s)", clean(l.Name, maxName), holder(l.Hostname, l.Owner), span(a.Status.Now.Sub(since(l)))))
+		names = append(names, fmt.Sprintf("%s (%s, %s)", clean(l.Name, maxName), holder(l.Hostname, l.Owner), terminal.Duration(a.Status.Now.Sub(since(l)))))
 		j.long = append(j.long, describe(l, a.Status.Now))
 	}
 	text := fmt.Sprintf("%d of %s overdue", late, count(total, "lock"))
@@ -71,7 +69,7 @@ func (j *judgement) late(a Answer, late, total int) {
 	j.find(state, "%s", text)
 }
 
-// kept judges the locks that stay until somebody does something.
+// kept checks the number of locks that are never removed automatically.
 func (j *judgement) kept(a Answer) {
 	no, bad := a.Status.Locks[undated], a.Status.Locks[malformed]
 	state := OK
@@ -92,7 +90,7 @@ func inState(locks []api.Lock, states ...string) []api.Lock {
 	return slices.DeleteFunc(slices.Clone(locks), func(l api.Lock) bool { return !slices.Contains(states, l.State) })
 }
 
-// since is from when on a lock is overdue.
+// since returns the time at which a lock became overdue.
 func since(l api.Lock) time.Time {
 	if l.AlertAt.IsZero() {
 		return l.AutoUnlockAt
@@ -100,23 +98,23 @@ func since(l api.Lock) time.Time {
 	return l.AlertAt
 }
 
-// describe is the line on a lock.
+// describe returns the line on a lock.
 func describe(l api.Lock, now time.Time) string {
 	words := []string{clean(l.State, maxName)}
 	if at := since(l); !at.IsZero() && now.After(at) {
-		words[0] += ", past its alert time for " + span(now.Sub(at))
+		words[0] += ", " + terminal.Duration(now.Sub(at)) + " past its alert time"
 	}
 	words = append(words, "held by "+holder(l.Hostname, l.Owner))
 	if !l.LockedAt.IsZero() {
 		words[1] += " since " + l.LockedAt.UTC().Format(time.RFC3339)
 	}
 	if !l.Due.IsZero() {
-		words = append(words, "may be removed from "+l.Due.UTC().Format(time.RFC3339)+" on")
+		words = append(words, "due for removal at "+l.Due.UTC().Format(time.RFC3339))
 	}
 	return clean(l.Name, maxName) + ": " + strings.Join(words, "; ")
 }
 
-// one judges a single lock.
+// one checks a single lock.
 func (j *judgement) one(a Answer) {
 	name, now := clean(j.Lock, maxName), a.Status.Now
 	if a.Lock == nil || a.Lock.State == orphaned {
@@ -134,14 +132,14 @@ func (j *judgement) one(a Answer) {
 	}
 	j.times(1, age, late)
 	j.long = append(j.long, describe(l, now))
-	by := fmt.Sprintf("held by %s for %s", holder(l.Hostname, l.Owner), span(age))
+	by := fmt.Sprintf("held by %s for %s", holder(l.Hostname, l.Owner), terminal.Duration(age))
 	switch l.State {
 	case held:
 		j.find(OK, "%s is %s", name, by)
 	case overdue:
-		j.find(Warning, "%s is overdue for %s, %s", name, span(late), by)
+		j.find(Warning, "%s is overdue by %s, %s", name, terminal.Duration(late), by)
 	case expired:
-		j.find(Critical, "%s expired %s ago and is still there, %s", name, span(now.Sub(l.AutoUnlockAt)), by)
+		j.find(Critical, "%s expired %s ago and still exists, %s", name, terminal.Duration(now.Sub(l.AutoUnlockAt)), by)
 	case undated:
 		j.find(Warning, "%s is undated and never removed automatically, %s", name, by)
 	case malformed:
@@ -151,7 +149,7 @@ func (j *judgement) one(a Answer) {
 	}
 }
 
-// times are the numbers of a single lock.
+// times adds the performance data of a single lock.
 func (j *judgement) times(n int, age, late time.Duration) {
 	j.data = append(j.data,
 		datum{label: "held", value: n},

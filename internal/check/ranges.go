@@ -7,21 +7,20 @@ import (
 	"strings"
 )
 
-// maxRange bounds the text of a range: it is printed with every result.
+// maxRange bounds the text of a range, in bytes: every result prints it.
 const maxRange = 40
 
-// Range tells which numbers are worth an alert, in the syntax of Nagios plugins.
-// The zero Range alerts for none.
+// Range is a range of numbers in the syntax of Nagios plugins, which alerts on the numbers
+// outside of it. The zero Range never alerts.
 type Range struct {
 	text       string
 	start, end float64
 	inside     bool
 }
 
-// ParseRange reads [@][START:][END]. Numbers outside START to END alert, with @
-// those inside; both ends belong to the range. START is 0 where left out and ~
-// for no lower end; END left out behind a colon means no upper end. The empty
-// text is the zero Range.
+// ParseRange parses [@][START:][END]. Numbers below START or above END alert; with @, the
+// others do. START is 0 if left out, and ~ stands for no lower end. END left out after a
+// colon stands for no upper end. The empty text is the zero Range.
 func ParseRange(text string) (Range, error) {
 	if text == "" {
 		return Range{}, nil
@@ -49,25 +48,25 @@ func ParseRange(text string) (Range, error) {
 		return Range{}, fmt.Errorf("range %q: %w", text, err)
 	}
 	if r.start > r.end {
-		return Range{}, fmt.Errorf("range %q: begins above its end", text)
+		return Range{}, fmt.Errorf("range %q: start is greater than end", text)
 	}
 	return r, nil
 }
 
-// number reads digits with a sign and a fraction, and none of the other forms
-// that Go knows: they would mean something else to other readers of a range.
+// number parses digits with a sign and a fraction. It refuses the other forms that Go
+// accepts, which other readers of a range do not understand.
 func number(s string) (float64, error) {
 	if s == "" || strings.Trim(s, "-.0123456789") != "" {
-		return 0, fmt.Errorf("%q is no number", s)
+		return 0, fmt.Errorf("%q is not a number", s)
 	}
 	n, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number", s)
+		return 0, fmt.Errorf("%q is not a number", s)
 	}
 	return n, nil
 }
 
-// Alerts tells whether n is worth an alert.
+// Alerts reports whether the range alerts on n.
 func (r Range) Alerts(n float64) bool {
 	if r.text == "" {
 		return false

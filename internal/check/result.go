@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// State is what a plugin's exit code tells.
+// State is the state of a service. Its value is the exit code of a plugin.
 type State int
 
 // The states, with their exit codes.
@@ -31,30 +31,29 @@ func (s State) String() string {
 	return "UNKNOWN"
 }
 
-// weight orders states by how much they matter: what is known to be bad is worse
-// than what is not known.
+// weight orders states by severity: a known problem is worse than an unknown state.
 func (s State) weight() int {
 	return [...]int{OK: 0, Unknown: 1, Warning: 2, Critical: 3}[s]
 }
 
-// Result is what a plugin says.
+// Result is the result of a check.
 type Result struct {
 	State State
-	// Text is the rest of the first line, before it is cut.
+	// Text follows the state in the first line, where it is truncated.
 	Text string
-	// Long are the lines below it.
+	// Long are the further lines.
 	Long []string
 
 	data []datum
 }
 
-// Misused is the Result for a command line that makes no sense.
+// Misused returns the Result of a wrong command line.
 func Misused(err error) Result {
 	return Result{State: Unknown, Text: clean(err.Error(), maxText)}
 }
 
-// String returns the output of the plugin, with a line end. The numbers stand in
-// the first line, so that no cut behind it loses them.
+// String returns the output of the plugin, with a line end. The performance data is in the
+// first line, so that truncation does not lose it.
 func (r Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "UNLOCKER %s: %s", r.State, clip(r.Text, maxText))
@@ -65,7 +64,7 @@ func (r Result) String() string {
 		b.WriteString(" " + d.String())
 	}
 	b.WriteByte('\n')
-	const room = 40 // for the line that tells what is missing
+	const room = 40 // for the line that counts the omitted lines
 	for i, line := range r.Long {
 		if b.Len()+len(line) > maxOutput-room {
 			fmt.Fprintf(&b, "and %s\n", count(len(r.Long)-i, "more line"))
@@ -76,7 +75,7 @@ func (r Result) String() string {
 	return b.String()
 }
 
-// datum is a number for graphs; all have 0 as their least value.
+// datum is a number of the performance data. Its minimum is 0.
 type datum struct {
 	label      string
 	value      int
@@ -88,13 +87,13 @@ func (d datum) String() string {
 	return fmt.Sprintf("%s=%d%s;%s;%s;0", d.label, d.value, d.unit, d.warn, d.crit)
 }
 
-// finding is one thing that a judgement says, and how bad it is.
+// finding is one statement of a result and its state.
 type finding struct {
 	state State
 	text  string
 }
 
-// sum makes one text of all findings, the worst first.
+// sum joins the findings, the worst first.
 func sum(findings []finding) (worst State, text string) {
 	ordered := slices.Clone(findings)
 	slices.SortStableFunc(ordered, func(a, b finding) int { return cmp.Compare(b.state.weight(), a.state.weight()) })

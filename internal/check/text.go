@@ -3,18 +3,18 @@ package check
 import (
 	"fmt"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// unsafe is what has a meaning in the output of a plugin, or to the shell and the
-// pages that a monitoring system hands it on to: Nagios' illegal_macro_output_chars,
-// and the backslash, behind which an n is a line end to some readers.
+// unsafe are the characters with a meaning in the output of a plugin, or in the shells and
+// web pages that receive it: the illegal_macro_output_chars of Nagios, and the backslash,
+// which some readers expand in "\n".
 const unsafe = "|`~$&'\"<>\\"
 
-// Bounds in bytes. The first line stays below 1 KiB, which is all that an NRPE of
-// version 2 hands on; Nagios reads 8 KiB.
+// Limits in bytes. The first line stays below 1 KiB, which is all that NRPE 2 forwards;
+// Nagios reads 8 KiB.
 const (
 	maxName   = 100
 	maxReason = 200
@@ -22,48 +22,24 @@ const (
 	maxOutput = 8000
 )
 
-// clean makes foreign text printable and bounded.
+// clean makes untrusted text safe for the output of a plugin, and bounds it.
 func clean(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t':
 			return ' '
-		case r == utf8.RuneError, !unicode.IsPrint(r), strings.ContainsRune(unsafe, r):
+		case strings.ContainsRune(unsafe, r):
 			return -1
 		}
 		return r
 	}, s)
-	return clip(s, limit)
+	return clip(terminal.Strip(s), limit)
 }
 
-// clip cuts between characters and marks the cut.
-func clip(s string, limit int) string {
-	const mark = "…"
-	if len(s) <= limit {
-		return s
-	}
-	end := limit - len(mark)
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + mark
-}
+// clip cuts text off after limit bytes, between characters, and marks the cut.
+func clip(s string, limit int) string { return lock.Clip([]byte(s), limit) }
 
-// span writes a time in the two largest units that matter.
-func span(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	const day = 24 * time.Hour
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
-
-// count writes a number of things.
+// count formats a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -71,10 +47,10 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// inLine is how many names the first line holds.
+// inLine is the maximum number of names in the first line.
 const inLine = 5
 
-// list joins the first few of all words.
+// list joins the first names and counts the others.
 func list(all []string, total int) string {
 	shown := all[:min(len(all), inLine)]
 	text := strings.Join(shown, ", ")

@@ -1,10 +1,8 @@
-// Package web serves the read-only JSON API: which locks there are, one lock
-// with all that etcd holds of it, what was removed by force, and how the daemon
-// itself is.
+// Package web serves the read-only JSON API: the locks, one lock with all its fields, the
+// recent forced unlocks, and the status of the daemon.
 //
-// It guarantees that nothing it answers is cached or taken for anything but
-// JSON, that an error is JSON too, with the right status, and that few requests
-// are served at a time: to page through locks scans the table, which removals
-// need as well. It changes nothing, and does not authenticate: that is up to the
-// listener's configuration.
+// Guaranteed: an answer is never cached and never taken for anything but JSON. An error
+// is JSON with the right status. Few requests are served at a time, because a page of
+// locks scans the table, which removals need too. Not guaranteed: authentication, which
+// is up to the configuration of the listener. The package changes nothing.
 package web

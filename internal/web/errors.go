@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// statusError is an error that is the asker's, or passes: its words are for them.
+// statusError is an error of the client, or a temporary one. Its text is the answer.
 type statusError struct {
 	status int
 	words  string
@@ -17,11 +17,11 @@ func (e *statusError) Error() string { return e.words }
 func badRequest(words string) error { return &statusError{http.StatusBadRequest, words} }
 
 func notFound() error {
-	return &statusError{http.StatusNotFound, "no such path; there are /api/v1/locks, /api/v1/locks/NAME, /api/v1/forced-unlocks and /api/v1/status"}
+	return &statusError{http.StatusNotFound, "no such path: want /api/v1/locks, /api/v1/locks/NAME, /api/v1/forced-unlocks and /api/v1/status"}
 }
 
-// fail answers with an error. What goes wrong between us and etcd is logged, and
-// told: the API is for those who look for what is wrong.
+// fail answers with an error. Failures of etcd are logged and are part of the answer: the
+// API is for those who look for the cause.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusBadGateway
 	var known *statusError
@@ -31,7 +31,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, ErrNoLock):
 		status = http.StatusNotFound
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		return // nobody is there any more
+		return // the client has gone
 	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusGatewayTimeout
 	}

@@ -10,47 +10,47 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// Query selects locks for a page.
+// Query selects the locks of a page.
 type Query struct {
-	// States are those wanted, by name; empty means all.
+	// States are the names of the states to include; empty means all.
 	States []string
-	// Contains is a part of the name, Hostname all of the host's name; empty
-	// means any.
+	// Contains is a part of the name, Hostname the whole name of the host; empty means
+	// any.
 	Contains, Hostname string
-	// After is the name behind which the page begins, Limit its size.
+	// After is the name after which the page begins, Limit its maximum size.
 	After string
 	Limit int
 }
 
-// Source is what the API shows.
+// Source has the data that the API answers. It is called concurrently.
 type Source interface {
-	// Locks returns a page, and the name of its last lock where there are more.
+	// Locks returns a page, and the name of its last lock if there are more locks.
 	Locks(ctx context.Context, q Query) (page []api.Lock, last string, err error)
-	// Lock returns a lock as etcd holds it now; the error is ErrNoLock where it
-	// holds none.
+	// Lock reads a lock from etcd. The error is ErrNoLock if there is no such lock.
 	Lock(ctx context.Context, name string) (api.LockDetail, error)
-	// Forced returns at most most of the recent forced unlocks, newest first.
-	Forced(most int) []api.Forced
+	// Forced returns at most limit of the recent forced unlocks, newest first.
+	Forced(limit int) []api.Forced
+	// Status returns the status of the daemon.
 	Status(ctx context.Context) (api.Status, error)
 }
 
-// ErrNoLock tells that there is no such lock.
+// ErrNoLock is the error for a lock that does not exist.
 var ErrNoLock = errors.New("no such lock")
 
-// Options are what a handler needs.
+// Options configure the handler.
 type Options struct {
 	Source Source
-	// PathPrefix is where the handler lies: empty, or a path that begins with a
-	// slash and ends in none.
+	// PathPrefix is the path under which the handler is served: empty, or a path that
+	// begins with a slash and does not end with one.
 	PathPrefix string
 	Logger     *slog.Logger
 }
 
-// maxInFlight bounds the requests under way, requestTimeout each of them.
+// maxInFlight bounds the number of requests in flight, requestTimeout the time of each.
 const (
 	maxInFlight    = 8
 	requestTimeout = 10 * time.Second
@@ -64,10 +64,10 @@ type handler struct {
 	slots  chan struct{}
 }
 
-// getter returns a value to be sent as JSON.
+// getter returns the value to answer as JSON.
 type getter func(*http.Request) (any, error)
 
-// inTurn lets n requests at a time through; the others wait.
+// inTurn serves n requests at a time; the others wait.
 func inTurn(n int, get getter) getter {
 	turns := make(chan struct{}, n)
 	return func(r *http.Request) (any, error) {
@@ -81,13 +81,13 @@ func inTurn(n int, get getter) getter {
 	}
 }
 
-// New returns the handler of everything under PathPrefix.
+// New validates the options and returns the handler of all paths under PathPrefix.
 func New(o Options) (http.Handler, error) {
 	if o.Source == nil || o.Logger == nil {
 		return nil, errors.New("web: Source and Logger are required")
 	}
 	h := &handler{Options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxInFlight)}
-	// A page keeps the table from everything else; the others may hold megabytes.
+	// A page blocks the table; the other answers may take megabytes.
 	h.single = inTurn(2, h.lock)
 	h.mux.HandleFunc("/api/v1/locks", h.answer(inTurn(1, h.locks)))
 	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(inTurn(2, h.forced)))
@@ -96,7 +96,7 @@ func New(o Options) (http.Handler, error) {
 	return h, nil
 }
 
-// Paths of single locks. Their names may hold what a ServeMux would clean away.
+// Paths of single locks. Their names may contain what a ServeMux would normalize.
 const (
 	apiLock  = "/api/v1/locks/"
 	pageLock = "/locks/"
@@ -112,24 +112,24 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(path, apiLock):
 		h.answer(h.single)(w, r)
 	case strings.HasPrefix(path, pageLock):
-		// The links that alerts carry: to people this is the lock.
+		// The path in the links of alerts.
 		redirect(w, h.PathPrefix+apiLock+path[len(pageLock):])
 	case path == "" || path == "/":
 		redirect(w, h.PathPrefix+"/api/v1/status")
 	case pathpkg.Clean(path) != path:
-		h.fail(w, r, notFound()) // a ServeMux would redirect, and not to us
+		h.fail(w, r, notFound()) // a ServeMux would redirect outside of PathPrefix
 	default:
 		http.StripPrefix(h.PathPrefix, h.mux).ServeHTTP(w, r)
 	}
 }
 
-// redirect sends to a path of our own.
+// redirect answers with a redirect to a path of this handler.
 func redirect(w http.ResponseWriter, path string) {
 	w.Header().Set("Location", path)
 	w.WriteHeader(http.StatusTemporaryRedirect)
 }
 
-// secure keeps browsers from making anything of an answer but what it is.
+// secure sets headers that keep browsers from caching, framing or executing an answer.
 func secure(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -138,7 +138,7 @@ func secure(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// answer makes a handler of a getter.
+// answer returns the handler that answers with the value of a getter.
 func (h *handler) answer(get getter) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -151,7 +151,7 @@ func (h *handler) answer(get getter) http.HandlerFunc {
 			defer func() { <-h.slots }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests are under way, try again"})
+			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests in flight, try again"})
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
@@ -173,6 +173,7 @@ func (h *handler) send(w http.ResponseWriter, status int, answer any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	// People look at it with curl. Who went away needs no answer.
-	_, _ = w.Write(append(text.EscapeJSON(body), '\n'))
+	// The answer is often printed on a terminal, by curl. An error means that the client
+	// has gone.
+	_, _ = w.Write(append(terminal.EscapeJSON(body), '\n'))
 }

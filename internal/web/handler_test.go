@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type source struct {
 	query  Query
 	name   string
-	most   int
+	limit  int
 	last   string
 	err    error
 	inside chan struct{} // where set, Status waits until it is closed
@@ -46,8 +46,8 @@ func (s *source) Lock(_ context.Context, name string) (api.LockDetail, error) {
 	return api.LockDetail{Lock: api.Lock{Name: name}}, s.err
 }
 
-func (s *source) Forced(most int) []api.Forced {
-	s.most = most
+func (s *source) Forced(limit int) []api.Forced {
+	s.limit = limit
 	return []api.Forced{{Name: "a", Trigger: "expiry"}}
 }
 
@@ -98,27 +98,27 @@ func TestPaths(t *testing.T) {
 		status       int
 		body         string
 	}{
-		"locks":                {"GET", "/api/v1/locks", 200, `"locks": [`},
-		"locks, head":          {"HEAD", "/api/v1/locks", 200, ""},
-		"lock":                 {"GET", "/api/v1/locks/a/b", 200, `"name": "a/b"`},
-		"forced":               {"GET", "/api/v1/forced-unlocks", 200, `"forced_unlocks": [`},
-		"status":               {"GET", "/api/v1/status", 200, `"version": "v"`},
-		"elsewhere":            {"GET", "/api/v2/locks", 404, `"error": "no such path`},
-		"favicon":              {"GET", "/favicon.ico", 404, `"error": "no such path`},
-		"post":                 {"POST", "/api/v1/locks", 405, `"error": "the API is read-only`},
-		"unlock":               {"POST", "/api/v1/locks/a/unlock", 405, `"error": "the API is read-only`},
-		"delete":               {"DELETE", "/api/v1/locks/a", 405, `"error": "the API is read-only`},
-		"no name":              {"GET", "/api/v1/locks/", 400, `"error": "lock name \"\" is empty"`},
-		"empty segment":        {"GET", "/api/v1/locks/a//b", 400, "empty segment"},
-		"name is not UTF-8":    {"GET", "/api/v1/locks/%FF", 400, "is not UTF-8"},
-		"unknown parameter":    {"GET", "/api/v1/locks?stat=held", 400, `\"stat\" is no parameter`},
-		"parameter of no lock": {"GET", "/api/v1/locks/a?state=held", 400, `\"state\" is no parameter`},
-		"unknown state":        {"GET", "/api/v1/locks?state=dead", 400, `\"dead\" is none of held, overdue, expired, undated, malformed, orphaned`},
-		"limit 0":              {"GET", "/api/v1/locks?limit=0", 400, "limit: must be 1 to 1000"},
-		"limit too large":      {"GET", "/api/v1/forced-unlocks?limit=1001", 400, "limit: must be 1 to 1000"},
-		"limit is no number":   {"GET", "/api/v1/locks?limit=many", 400, `\"many\"`},
-		"bad cursor":           {"GET", "/api/v1/locks?after=!", 400, "is no cursor"},
-		"bad query":            {"GET", "/api/v1/locks?a;b", 400, "cannot be read"},
+		"locks":                 {"GET", "/api/v1/locks", 200, `"locks": [`},
+		"locks, head":           {"HEAD", "/api/v1/locks", 200, ""},
+		"lock":                  {"GET", "/api/v1/locks/a/b", 200, `"name": "a/b"`},
+		"forced":                {"GET", "/api/v1/forced-unlocks", 200, `"forced_unlocks": [`},
+		"status":                {"GET", "/api/v1/status", 200, `"version": "v"`},
+		"elsewhere":             {"GET", "/api/v2/locks", 404, `"error": "no such path`},
+		"favicon":               {"GET", "/favicon.ico", 404, `"error": "no such path`},
+		"post":                  {"POST", "/api/v1/locks", 405, `"error": "the API is read-only`},
+		"unlock":                {"POST", "/api/v1/locks/a/unlock", 405, `"error": "the API is read-only`},
+		"delete":                {"DELETE", "/api/v1/locks/a", 405, `"error": "the API is read-only`},
+		"no name":               {"GET", "/api/v1/locks/", 400, `"error": "lock name \"\" is empty"`},
+		"empty segment":         {"GET", "/api/v1/locks/a//b", 400, "empty segment"},
+		"name is not UTF-8":     {"GET", "/api/v1/locks/%FF", 400, "is not UTF-8"},
+		"unknown parameter":     {"GET", "/api/v1/locks?stat=held", 400, `unknown parameter \"stat\": want state, q, hostname, limit, after`},
+		"parameter of no lock":  {"GET", "/api/v1/locks/a?state=held", 400, `unknown parameter \"state\": want none`},
+		"unknown state":         {"GET", "/api/v1/locks?state=dead", 400, `unknown state \"dead\": want held, overdue, expired, undated, malformed, orphaned`},
+		"limit 0":               {"GET", "/api/v1/locks?limit=0", 400, "limit: must be 1 to 1000"},
+		"limit too large":       {"GET", "/api/v1/forced-unlocks?limit=1001", 400, "limit: must be 1 to 1000"},
+		"limit is not a number": {"GET", "/api/v1/locks?limit=many", 400, `\"many\"`},
+		"bad cursor":            {"GET", "/api/v1/locks?after=!", 400, "is not the value of a next"},
+		"bad query":             {"GET", "/api/v1/locks?a;b", 400, "malformed query"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, _ := newServer(t, &source{}, "")
@@ -188,7 +188,7 @@ func TestQuery(t *testing.T) {
 	require.Equal(t, Query{After: "x/\xff", Limit: defaultLimit}, s.query)
 	require.NotContains(t, body, "next")
 	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3")
-	require.Equal(t, 3, s.most)
+	require.Equal(t, 3, s.limit)
 }
 
 func TestFailures(t *testing.T) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// Sizes of a page.
+// Limits of a page.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
@@ -30,14 +31,14 @@ func (h *handler) locks(r *http.Request) (any, error) {
 	}
 	page := api.LockPage{Locks: locks}
 	if last != "" {
-		// A name may hold what JSON cannot.
+		// A name may contain bytes that are invalid in JSON.
 		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last))
 	}
 	return page, nil
 }
 
-// query reads state, q, hostname, limit and after, and refuses what it does not
-// know: a misspelt filter would show too much.
+// query parses state, q, hostname, limit and after. It refuses unknown parameters, since a
+// misspelled filter would show too much.
 func query(r *http.Request) (Query, error) {
 	values, err := known(r, "state", "q", "hostname", "limit", "after")
 	if err != nil {
@@ -49,7 +50,7 @@ func query(r *http.Request) (Query, error) {
 	}
 	after, err := base64.RawURLEncoding.DecodeString(values.Get("after"))
 	if err != nil {
-		return Query{}, badRequest(fmt.Sprintf("after: %q is no cursor that next gave", clip(values.Get("after"))))
+		return Query{}, badRequest(fmt.Sprintf("after: %q is not the value of a next", clip(values.Get("after"))))
 	}
 	q.After = string(after)
 	for _, list := range values["state"] {
@@ -58,7 +59,7 @@ func query(r *http.Request) (Query, error) {
 				continue
 			}
 			if !slices.Contains(api.States(), state) {
-				return Query{}, badRequest(fmt.Sprintf("state: %q is none of %s", clip(state), strings.Join(api.States(), ", ")))
+				return Query{}, badRequest(fmt.Sprintf("state: unknown state %q: want %s", clip(state), strings.Join(api.States(), ", ")))
 			}
 			q.States = append(q.States, state)
 		}
@@ -69,11 +70,11 @@ func query(r *http.Request) (Query, error) {
 func known(r *http.Request, names ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest("the query string cannot be read")
+		return nil, badRequest("malformed query string")
 	}
 	for name := range values {
 		if !slices.Contains(names, name) {
-			return nil, badRequest(fmt.Sprintf("%q is no parameter; there are %s", clip(name), strings.Join(names, ", ")))
+			return nil, badRequest(fmt.Sprintf("unknown parameter %q: want %s", clip(name), cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	return values, nil
@@ -91,7 +92,7 @@ func limit(values url.Values) (int, error) {
 	return n, nil
 }
 
-// lock answers for the name behind the path, its slashes plain or escaped.
+// lock answers with the lock whose name follows the path, with plain or escaped slashes.
 func (h *handler) lock(r *http.Request) (any, error) {
 	if _, err := known(r); err != nil {
 		return nil, err
@@ -112,11 +113,11 @@ func (h *handler) forced(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	most, err := limit(values)
+	n, err := limit(values)
 	if err != nil {
 		return nil, err
 	}
-	return api.ForcedList{Forced: h.Source.Forced(most)}, nil
+	return api.ForcedList{Forced: h.Source.Forced(n)}, nil
 }
 
 func (h *handler) status(r *http.Request) (any, error) {
@@ -126,7 +127,7 @@ func (h *handler) status(r *http.Request) (any, error) {
 	return h.Source.Status(r.Context())
 }
 
-// clip bounds what is repeated of a request.
+// clip bounds what an answer or a log line quotes of a request.
 func clip(text string) string { return lock.Clip([]byte(text), 200) }
 
 func errorBody(err error) api.Error { return api.Error{Error: lock.Clip([]byte(err.Error()), 1000)} }

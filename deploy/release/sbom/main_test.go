@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"os"
 	"runtime/debug"
 	"testing"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,30 +20,32 @@ func TestBillOfThisTest(t *testing.T) {
 	require.NoError(t, run(args, &out))
 	require.NoError(t, run(args, &again))
 	require.Equal(t, out.String(), again.String())
-	var b bill
-	require.NoError(t, json.Unmarshal(out.Bytes(), &b))
+	var b cdx.BOM
+	require.NoError(t, cdx.NewBOMDecoder(&out, cdx.BOMFileFormatJSON).Decode(&b))
+	require.Equal(t, cdx.SpecVersion1_6, b.SpecVersion)
+	require.Equal(t, 1, b.Version)
 
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	sum := sha256.Sum256(content)
-	require.Equal(t, []hash{{"SHA-256", hex.EncodeToString(sum[:])}}, b.Metadata.Component.Hashes)
+	require.Equal(t, &[]cdx.Hash{{Algorithm: "SHA-256", Value: hex.EncodeToString(sum[:])}}, b.Metadata.Component.Hashes)
 	require.Equal(t, "pkg:golang/github.com/etcd-unlocker/unlocker@v1.2.3", b.Metadata.Component.PackageURL)
 	require.Equal(t, "2026-01-02T03:04:05Z", b.Metadata.Timestamp)
 	require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, b.SerialNumber)
 
-	require.Equal(t, "stdlib", b.Components[0].Name, "go test tells of no modules: e2e looks at those of unlocker")
+	require.Equal(t, "stdlib", (*b.Components)[0].Name, "a test binary records no modules: e2e looks at those of unlocker")
 }
 
-func TestWhatIsReplacedIsNamedAsItIs(t *testing.T) {
-	b := newBill(&debug.BuildInfo{
+func TestReplacedModuleIsNamed(t *testing.T) {
+	b := newBOM(&debug.BuildInfo{
 		GoVersion: "go1.26.0",
 		Deps:      []*debug.Module{{Path: "a", Version: "v1.0.0", Replace: &debug.Module{Path: "b", Version: "v2.0.0+incompatible", Sum: "h1:x"}}},
 	}, [32]byte{}, "n", "v", "d")
-	require.Equal(t, "pkg:golang/stdlib@1.26.0", b.Components[0].PackageURL)
-	require.Equal(t, component{
-		Type: "library", Ref: "pkg:golang/b@v2.0.0%2Bincompatible", Name: "b", Version: "v2.0.0+incompatible",
-		PackageURL: "pkg:golang/b@v2.0.0%2Bincompatible", Properties: []property{{"go:sum", "h1:x"}},
-	}, b.Components[1])
+	require.Equal(t, "pkg:golang/stdlib@1.26.0", (*b.Components)[0].PackageURL)
+	require.Equal(t, cdx.Component{
+		Type: "library", BOMRef: "pkg:golang/b@v2.0.0%2Bincompatible", Name: "b", Version: "v2.0.0+incompatible",
+		PackageURL: "pkg:golang/b@v2.0.0%2Bincompatible", Properties: &[]cdx.Property{{Name: "go:sum", Value: "h1:x"}},
+	}, (*b.Components)[1])
 }
 
 func TestWrongArguments(t *testing.T) {

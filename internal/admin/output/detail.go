@@ -2,6 +2,7 @@ package output
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -10,103 +11,56 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// Lock prints one lock: all of it, a table only the head of what is long.
+// Lock prints one lock. A table holds the beginning of long values only.
 func Lock(w io.Writer, f Format, d admin.Detail) error {
-	if f == JSON || f == YAML {
-		return encode(w, f, d.LockDetail)
-	}
-	if f == Name {
-		_, err := fmt.Fprintln(w, text.Quote(d.Name))
-		return err
-	}
-	b := bufio.NewWriter(w)
-	describe(b, d, boundsOf(f))
-	return b.Flush() // it keeps the first error
+	return printOne(w, f, d.Name, d.LockDetail, func(b *bufio.Writer) { describe(b, d, limitsOf(f)) })
 }
 
 // Removed prints a lock that was removed.
 func Removed(w io.Writer, f Format, r api.Forced) error {
+	return printOne(w, f, r.Name, r, func(b *bufio.Writer) {
+		fmt.Fprintf(b, "lock %s removed at revision %d (uuid %s)\n", terminal.Quote(r.Name), r.Revision, terminal.Quote(r.UUID))
+	})
+}
+
+func printOne(w io.Writer, f Format, name string, data any, table func(*bufio.Writer)) (err error) {
+	b := bufio.NewWriter(w)
 	switch f {
 	case JSON, YAML:
-		return encode(w, f, r)
+		err = printData(b, f, data)
 	case Name:
-		_, err := fmt.Fprintln(w, text.Quote(r.Name))
-		return err
+		fmt.Fprintln(b, terminal.Quote(name))
+	default:
+		table(b)
 	}
-	_, err := fmt.Fprintf(w, "lock %s removed at revision %d (uuid %s)\n", text.Quote(r.Name), r.Revision, text.Quote(r.UUID))
-	return err
+	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
 
-func encode(w io.Writer, f Format, v any) error {
-	encoded, err := encodeYAML(v)
-	if f == JSON {
-		encoded, err = encodeJSON(v, "")
-		encoded = append(encoded, '\n')
-	}
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(encoded)
-	return err
-}
-
-// Question is what unlock asks. The lock was shown before, perhaps at length.
+// Question returns the question that unlock asks once it has printed the lock.
 func Question(d admin.Detail) string {
 	holder := ""
 	switch {
 	case d.Owner != "" && d.Hostname != "":
-		holder = ", held by " + text.Quote(d.Owner) + " on " + text.Quote(d.Hostname)
+		holder = ", held by " + terminal.Quote(d.Owner) + " on " + terminal.Quote(d.Hostname)
 	case d.Owner+d.Hostname != "":
-		holder = ", held by " + text.Quote(d.Owner+d.Hostname)
+		holder = ", held by " + terminal.Quote(d.Owner+d.Hostname)
 	}
-	return fmt.Sprintf("Remove lock %s%s? Its owner may still be working. [y/N] ", text.Cut(text.Quote(d.Name), 60), text.Cut(holder, 100))
+	return fmt.Sprintf("Remove lock %s%s? Its holder may still be working. [y/N] ",
+		terminal.Truncate(terminal.Quote(d.Name), 60), terminal.Truncate(holder, 100))
 }
 
-// bounds are how much is printed of values.
-type bounds struct{ lines, columns, fields int }
+// limits bound what is printed of values.
+type limits struct{ lines, columns, fields int }
 
-func boundsOf(f Format) bounds {
+func limitsOf(f Format) limits {
 	if f == Wide {
-		return bounds{lines: 10_000, columns: 10_000, fields: 1_000}
+		return limits{lines: 10_000, columns: 10_000, fields: 1_000}
 	}
-	return bounds{lines: 30, columns: 200, fields: 20}
-}
-
-// describe prints the lines that there are something to say for.
-func describe(w *bufio.Writer, d admin.Detail, most bounds) {
-	values := current(d)
-	line := func(title, shown string) {
-		if shown != "" && shown != none {
-			fmt.Fprintf(w, "%-*s%s\n", titleColumns, title+":", shown)
-		}
-	}
-	value := func(title, field string) {
-		if v := values[field]; v != "" {
-			block(w, fmt.Sprintf("%-*s", titleColumns, title+":"), "  ", v, most)
-		}
-	}
-	line("Name", text.Cut(text.Quote(d.Name), most.columns))
-	line("State", d.State)
-	for _, part := range wrap(outlook(d), textColumns) {
-		fmt.Fprintf(w, "%-*s%s\n", titleColumns, "", part)
-	}
-	line("UUID", optional(d.UUID))
-	line("Hostname", optional(d.Hostname))
-	line("Owner", optional(d.Owner))
-	value("PID", "pid")
-	value("Purpose", "purpose")
-	line("Locked", moment(d.LockedAt, d.At))
-	line("Renewed", moment(d.AliveAt, d.At))
-	line("Alert", moment(d.AlertAt, d.At))
-	line("Auto-unlock", moment(d.AutoUnlockAt, d.At))
-	line("Token", token(d.Token))
-	line("Revision", strconv.FormatInt(d.Revision, 10))
-	value("Backtrace", "backtrace")
-	describeOthers(w, d, most)
+	return limits{lines: 30, columns: 200, fields: 20}
 }
 
 const (
@@ -114,117 +68,127 @@ const (
 	textColumns  = 88 - titleColumns
 )
 
-// current gives the fields of the present owner by name.
-func current(d admin.Detail) map[string]string {
-	values := make(map[string]string, len(d.Fields))
+// describe prints what is known of a lock: first what has a title, then the other fields,
+// and last those of an earlier holder.
+func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
+	p := description{w: w, bounds: bounds}
+	var leftovers []api.Field
 	for _, f := range d.Fields {
-		if !slices.Contains(d.Leftovers, f.Name) {
-			values[f.Name] = f.Value
+		if slices.Contains(d.Leftovers, f.Name) {
+			leftovers = append(leftovers, f)
+		} else {
+			p.others = append(p.others, f)
 		}
 	}
-	return values
+	p.line("Name:", terminal.Truncate(terminal.Quote(d.Name), bounds.columns))
+	p.line("State:", d.State)
+	for _, part := range wrap(terminal.Text(strings.Join(d.Outlook, " ")), textColumns) {
+		p.line("", part)
+	}
+	p.known("UUID:", "uuid", optional(d.UUID))
+	p.known("Hostname:", "hostname", optional(d.Hostname))
+	p.known("Owner:", "owner", optional(d.Owner))
+	p.field("PID:", "pid")
+	p.field("Purpose:", "purpose")
+	p.known("Locked:", "locked_at", moment(d.LockedAt, d.At))
+	p.known("Renewed:", "alive_at", moment(d.AliveAt, d.At))
+	p.known("Alert:", "alert_at", moment(d.AlertAt, d.At))
+	p.known("Auto-unlock:", "auto_unlock_at", moment(d.AutoUnlockAt, d.At))
+	p.known("Token:", "", token(d.Token))
+	p.line("Revision:", strconv.FormatInt(d.Revision, 10))
+	p.field("Backtrace:", "backtrace")
+	p.fields("Other fields", p.others, d.MoreFields)
+	p.fields("Left by an earlier holder and ignored", leftovers, 0)
 }
 
-// moment writes an instant, and how far it is away.
+// description prints a lock. others are the fields that it has not printed yet.
+type description struct {
+	w      *bufio.Writer
+	bounds limits
+	others []api.Field
+}
+
+// take removes a field from the others.
+func (p *description) take(name string) api.Field {
+	i := slices.IndexFunc(p.others, func(f api.Field) bool { return f.Name == name })
+	if i < 0 {
+		return api.Field{}
+	}
+	f := p.others[i]
+	p.others = slices.Delete(p.others, i, i+1)
+	return f
+}
+
+func (p *description) line(title, shown string) {
+	fmt.Fprintf(p.w, "%-*s%s\n", titleColumns, title, shown)
+}
+
+// known prints what was read of a field, if it could be read.
+func (p *description) known(title, field, shown string) {
+	if shown != "" && shown != none {
+		p.take(field)
+		p.line(title, shown)
+	}
+}
+
+// field prints a field as it is, if the lock has it.
+func (p *description) field(title, name string) {
+	if f := p.take(name); f.Value != "" {
+		p.block(fmt.Sprintf("%-*s", titleColumns, title), "  ", f.Value)
+	}
+}
+
+// moment formats an instant and its distance from now.
 func moment(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return text.Instant(t) + "  (" + relative(t, now) + ")"
+	return terminal.Time(t) + "  (" + relative(t, now) + ")"
 }
 
-// described tells whether a field has a line of its own, with its value if that could
-// be read.
-func described(d admin.Detail, f api.Field) bool {
-	switch f.Name {
-	case "uuid":
-		return d.UUID != ""
-	case "hostname", "owner", "pid", "purpose", "backtrace":
-		return true
-	case "locked_at":
-		return !d.LockedAt.IsZero()
-	case "alive_at":
-		return !d.AliveAt.IsZero()
-	case "alert_at":
-		return !d.AlertAt.IsZero()
-	case "auto_unlock_at":
-		return !d.AutoUnlockAt.IsZero()
-	}
-	return false
-}
-
-// describeOthers prints the fields that have no line of their own, and last those that
-// an earlier owner left.
-func describeOthers(w *bufio.Writer, d admin.Detail, most bounds) {
-	var others, left []api.Field
-	for _, f := range d.Fields {
-		switch {
-		case slices.Contains(d.Leftovers, f.Name):
-			left = append(left, f)
-		case !described(d, f) || d.Token == 0 && (f.Name == "hostname" || f.Name == "owner"):
-			others = append(others, f)
-		}
-	}
-	printFields(w, "Other fields", others, d.MoreFields, most)
-	printFields(w, "Left by an earlier owner, and not read", left, 0, most)
-}
-
-func printFields(w *bufio.Writer, title string, fields []api.Field, more int, most bounds) {
+func (p *description) fields(title string, fields []api.Field, more int) {
 	if len(fields)+more == 0 {
 		return
 	}
-	fmt.Fprintf(w, "%s:\n", title)
-	shown := fields[:min(len(fields), most.fields)]
-	names := make([]string, len(shown))
-	longest := 0
+	fmt.Fprintf(p.w, "%s:\n", title)
+	shown := fields[:min(len(fields), p.bounds.fields)]
+	names, longest := make([]string, len(shown)), 0
 	for i, f := range shown {
-		names[i] = text.Cut(text.Quote(f.Name), most.columns)
-		longest = max(longest, min(text.Columns(names[i]), 30))
+		names[i] = terminal.Truncate(terminal.Quote(f.Name), p.bounds.columns) + ":"
+		longest = max(longest, min(terminal.Columns(names[i]), 31))
 	}
 	for i, f := range shown {
-		pad := strings.Repeat(" ", max(longest-text.Columns(names[i]), 0))
-		block(w, "  "+names[i]+":"+pad+" ", "    ", f.Value, most)
+		pad := max(longest-terminal.Columns(names[i]), 0)
+		p.block("  "+names[i]+strings.Repeat(" ", pad+1), "    ", f.Value)
 	}
 	if more += len(fields) - len(shown); more > 0 {
-		fmt.Fprintf(w, "  and %d more\n", more)
+		fmt.Fprintf(p.w, "  and %d more\n", more)
 	}
 }
 
-// block prints a value behind its title, or below it where it has several lines, which
+// block prints a value after its title, or below it where it has several lines, which
 // are indented so that none looks like a title.
-func block(w *bufio.Writer, title, indent, value string, most bounds) {
+func (p *description) block(title, indent, value string) {
 	if !strings.Contains(value, "\n") {
-		fmt.Fprintf(w, "%s%s\n", title, text.Cut(text.Quote(value), most.columns))
+		fmt.Fprintf(p.w, "%s%s\n", title, terminal.Truncate(terminal.Quote(value), p.bounds.columns))
 		return
 	}
-	fmt.Fprintf(w, "%s\n", strings.TrimRight(title, " "))
+	fmt.Fprintln(p.w, strings.TrimRight(title, " "))
 	lines := strings.Split(strings.TrimRight(value, "\r\n"), "\n")
-	for _, l := range lines[:min(len(lines), most.lines)] {
+	for _, l := range lines[:min(len(lines), p.bounds.lines)] {
 		l = strings.ReplaceAll(strings.TrimSuffix(l, "\r"), "\t", "    ")
-		if !text.Clean(l) {
-			l = text.Escape(l)
-		}
-		fmt.Fprintln(w, strings.TrimRight(indent+text.Cut(l, most.columns), " "))
+		fmt.Fprintln(p.w, strings.TrimRight(indent+terminal.Truncate(terminal.Text(l), p.bounds.columns), " "))
 	}
-	if more := len(lines) - most.lines; more > 0 {
-		fmt.Fprintf(w, "%s… %d more lines: -o wide\n", indent, more)
+	if more := len(lines) - p.bounds.lines; more > 0 {
+		fmt.Fprintf(p.w, "%s… %d more lines: -o wide\n", indent, more)
 	}
-}
-
-// outlook may quote a value.
-func outlook(d admin.Detail) string {
-	s := strings.Join(d.Outlook, " ")
-	if !text.Clean(s) {
-		return text.Escape(s)
-	}
-	return s
 }
 
 // wrap breaks text between words, of which one may be longer than a line.
-func wrap(long string, most int) (lines []string) {
+func wrap(text string, columns int) (lines []string) {
 	line := ""
-	for _, word := range strings.Fields(long) {
-		if line != "" && text.Columns(line)+1+text.Columns(word) > most {
+	for _, word := range strings.Fields(text) {
+		if line != "" && terminal.Columns(line)+1+terminal.Columns(word) > columns {
 			lines, line = append(lines, line), ""
 		}
 		if line != "" {

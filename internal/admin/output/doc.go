@@ -1,6 +1,6 @@
 // Package output prints locks for people and programs.
 //
-// Guaranteed: whatever stands in etcd, it reaches the output only in the way of package
-// text, and what is for people is bounded. JSON and YAML stay what they are: what is
-// escaped there is escaped in the way of the format, and is read back as it was.
+// Guaranteed: all text from etcd is printed through package terminal, and output for
+// people is bounded. JSON and YAML stay valid: escapes follow the format, so that readers
+// get the original text. Not guaranteed: the layout of tables and of YAML.
 package output

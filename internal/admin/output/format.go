@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Format is how something is printed. It is a pflag.Value.
+// Format is an output format. It implements pflag.Value.
 type Format string
 
 // The formats.
 const (
 	Table Format = "table" // for people
-	Wide  Format = "wide"  // for people who want more
+	Wide  Format = "wide"  // for people, with more columns and longer values
 	JSON  Format = "json"
 	YAML  Format = "yaml"
-	Name  Format = "name" // names only, one in a line
+	Name  Format = "name" // only names, one per line
 )
 
 // Formats returns the names of all formats.

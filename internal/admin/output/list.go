@@ -3,137 +3,110 @@ package output
 import (
 	"bufio"
 	"cmp"
+	"fmt"
 	"io"
 	"iter"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin/text"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// List prints locks as they are at now. There may be very many: it goes through them,
-// twice for a table, and holds one at a time.
+// List prints locks with their times relative to now. It reads the sequence once, or
+// twice for a table, and keeps one lock at a time in memory.
 func List(w io.Writer, f Format, now time.Time, locks iter.Seq[api.Lock]) error {
 	b := bufio.NewWriterSize(w, 64<<10)
 	var err error
 	switch f {
 	case JSON, YAML:
-		err = listData(b, f, locks)
+		err = printList(b, f, locks)
 	case Name:
-		err = listNames(b, locks)
+		for l := range locks {
+			fmt.Fprintln(b, terminal.Quote(l.Name))
+		}
 	default:
-		err = listTable(b, f, now, locks)
+		printTable(b, tableColumns(f, now), locks)
 	}
-	return cmp.Or(err, b.Flush())
+	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
 
-func listData(w io.Writer, f Format, locks iter.Seq[api.Lock]) error {
-	data := list{w: w, format: f}
-	for k := range locks {
-		if err := data.add(k); err != nil {
-			return err
-		}
-	}
-	return data.end()
-}
-
-func listNames(w *bufio.Writer, locks iter.Seq[api.Lock]) error {
-	for k := range locks {
-		if _, err := w.WriteString(text.Quote(k.Name) + "\n"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// column is one of a table.
+// column is a column of a table. A cell takes at most limit columns of the terminal, or
+// wide ones in the wide table.
 type column struct {
-	title string
-	cell  func(k *api.Lock, now time.Time) string
-	// most is how many columns of the terminal it may take, in a wide table too.
-	most, wide int
+	title       string
+	limit, wide int
+	cell        func(l *api.Lock) string
 }
 
-func tableColumns(f Format) []column {
-	const short = 1 << 10 // bounded by what it is
-	all := []column{
-		{"NAME", func(k *api.Lock, _ time.Time) string { return text.Quote(k.Name) }, 60, 120},
-		{"STATE", func(k *api.Lock, _ time.Time) string { return k.State }, short, short},
-		{"HOSTNAME", func(k *api.Lock, _ time.Time) string { return optional(k.Hostname) }, 40, 120},
-		{"OWNER", func(k *api.Lock, _ time.Time) string { return optional(k.Owner) }, 30, 120},
-		{"HELD", func(k *api.Lock, now time.Time) string { return held(k.LockedAt, now) }, short, short},
-		{"ALERT", func(k *api.Lock, now time.Time) string { return relative(k.AlertAt, now) }, short, short},
-		{"UNLOCK", func(k *api.Lock, now time.Time) string { return relative(k.AutoUnlockAt, now) }, short, short},
+func tableColumns(f Format, now time.Time) []column {
+	const unlimited = 1 << 10 // the cells are short
+	columns := []column{
+		{"NAME", 60, 120, func(l *api.Lock) string { return terminal.Quote(l.Name) }},
+		{"STATE", unlimited, unlimited, func(l *api.Lock) string { return l.State }},
+		{"HOSTNAME", 40, 120, func(l *api.Lock) string { return optional(l.Hostname) }},
+		{"OWNER", 30, 120, func(l *api.Lock) string { return optional(l.Owner) }},
+		{"HELD", unlimited, unlimited, func(l *api.Lock) string { return held(l.LockedAt, now) }},
+		{"ALERT", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AlertAt, now) }},
+		{"UNLOCK", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, now) }},
 	}
-	if f == Wide {
-		all = append(all,
-			column{"UUID", func(k *api.Lock, _ time.Time) string { return optional(k.UUID) }, short, short},
-			column{"TOKEN", func(k *api.Lock, _ time.Time) string { return token(k.Token) }, short, short},
-			column{"KEYS", func(k *api.Lock, _ time.Time) string { return strconv.Itoa(k.Keys) }, short, short})
-		for i := range all {
-			all[i].most = all[i].wide
-		}
+	if f != Wide {
+		return columns
 	}
-	return all
+	columns = append(columns,
+		column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }},
+		column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }},
+		column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }})
+	for i := range columns {
+		columns[i].limit = columns[i].wide
+	}
+	return columns
 }
 
-// gap is between two columns.
-const gap = 3
-
-// listTable goes through all locks first for the widths.
-func listTable(w *bufio.Writer, f Format, now time.Time, locks iter.Seq[api.Lock]) error {
-	table := tableColumns(f)
-	widths := make([]int, len(table))
-	cells := make([]string, len(table))
-	for i, c := range table {
-		cells[i], widths[i] = c.title, len(c.title)
+// printTable reads all locks a first time for the widths.
+func printTable(w *bufio.Writer, columns []column, locks iter.Seq[api.Lock]) {
+	widths, titles := make([]int, len(columns)), make([]string, len(columns))
+	for i, c := range columns {
+		titles[i], widths[i] = c.title, len(c.title)
 	}
-	some := false
-	for k := range locks {
-		some = true
-		for i, c := range table {
-			widths[i] = max(widths[i], text.Columns(text.Cut(c.cell(&k, now), c.most)))
+	empty := true
+	for l := range locks {
+		empty = false
+		for i, c := range columns {
+			widths[i] = max(widths[i], terminal.Columns(terminal.Truncate(c.cell(&l), c.limit)))
 		}
 	}
-	if !some {
-		return nil
+	if empty {
+		return
 	}
-	if err := writeRow(w, cells, widths); err != nil {
-		return err
-	}
-	for k := range locks {
-		for i, c := range table {
-			cells[i] = text.Cut(c.cell(&k, now), c.most)
+	printRow(w, titles, widths)
+	cells := make([]string, len(columns))
+	for l := range locks {
+		for i, c := range columns {
+			cells[i] = terminal.Truncate(c.cell(&l), c.limit)
 		}
-		if err := writeRow(w, cells, widths); err != nil {
-			return err
-		}
+		printRow(w, cells, widths)
 	}
-	return nil
 }
 
-func writeRow(w *bufio.Writer, cells []string, widths []int) error {
-	for i, cell := range cells {
-		if i < len(cells)-1 {
-			cell += strings.Repeat(" ", widths[i]-text.Columns(cell)+gap)
-		}
-		if _, err := w.WriteString(cell); err != nil {
-			return err
-		}
+func printRow(w *bufio.Writer, cells []string, widths []int) {
+	const gap = 3
+	last := len(cells) - 1
+	for i, cell := range cells[:last] {
+		fmt.Fprint(w, cell, strings.Repeat(" ", widths[i]-terminal.Columns(cell)+gap))
 	}
-	return w.WriteByte('\n')
+	fmt.Fprintln(w, cells[last])
 }
 
-// none stands for what there is not.
+// none stands for an absent value.
 const none = "-"
 
 func optional(s string) string {
 	if s == "" {
 		return none
 	}
-	return text.Quote(s)
+	return terminal.Quote(s)
 }
 
 func token(n int64) string {
@@ -143,21 +116,18 @@ func token(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// held says for how long, by its owner's clock against ours: it may be negative.
+// held returns for how long a lock is held. It compares the holder's clock with ours and
+// may be negative.
 func held(since, now time.Time) string {
 	if since.IsZero() {
 		return none
 	}
-	d := now.Sub(since).Round(time.Second)
-	if d < 0 {
-		return "-" + text.Span(-d)
-	}
-	return text.Span(d)
+	return terminal.Duration(now.Sub(since))
 }
 
 func relative(t, now time.Time) string {
 	if t.IsZero() {
 		return none
 	}
-	return text.Relative(t, now)
+	return terminal.Relative(t, now)
 }
