@@ -12,6 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -26,12 +27,12 @@ func (d *daemon) ask(path string, into any) (status int) {
 }
 
 func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints())
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
 	alert, unlock := time.Now(), time.Now().Add(5*time.Second)
-	put(t, client, append(fields("billing/invoices", alert, unlock),
-		clientv3.OpPut(prefix+"billing/invoices/ticket", "OPS-1"))...)
+	e.Put(e.Lock("billing/invoices", alert, unlock, "backtrace", "main.go:1", "ticket", "OPS-1")...)
 	d.awaitMetric(1, "unlocker_locks", "state", "overdue")
 
 	var page api.LockPage
@@ -40,7 +41,7 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	l := page.Locks[0]
 	require.Equal(t, "billing/invoices", l.Name)
 	require.Equal(t, "overdue", l.State)
-	require.Equal(t, "worker-1.example.org", l.Hostname)
+	require.Equal(t, "worker-1", l.Hostname)
 	require.WithinDuration(t, alert, l.AlertAt, time.Millisecond)
 	require.WithinDuration(t, unlock.Add(time.Second), l.Due, time.Second) // grace; a hidden offset delays
 	require.False(t, l.Due.Before(unlock))
@@ -72,11 +73,12 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 
 // What the watch has not shown, or never will, is shown as etcd holds it.
 func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints())
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
-	put(t, client, clientv3.OpPut(prefix+"bad/uuid", "u"), clientv3.OpPut(prefix+"bad/auto_unlock_at", "soon"),
-		clientv3.OpPut(prefix+"orphan/alert_at", stamp(time.Now())),
+	e.Put(clientv3.OpPut(prefix+"bad/uuid", "u"), clientv3.OpPut(prefix+"bad/auto_unlock_at", "soon"),
+		clientv3.OpPut(prefix+"orphan/alert_at", etcdtest.Stamp(time.Now())),
 		clientv3.OpPut(prefix+"native/1234abcd", ""),
 		clientv3.OpPut(prefix+"undated/uuid", "u"))
 	for state, n := range map[string]float64{"malformed": 2, "orphaned": 1, "undated": 1} {
@@ -97,12 +99,13 @@ func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
 }
 
 func TestAPIPages(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Web.PathPrefix = "/unlocker" })
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Web.PathPrefix = "/unlocker" })
 	d.awaitReady()
 	const n = 25
-	putLocks(t, client, n, time.Now().Add(time.Hour))
-	put(t, client, clientv3.OpPut(prefix+"\xff/uuid", "u"), clientv3.OpPut(prefix+"\xfe/uuid", "u"))
+	putLocks(e, n, time.Now().Add(time.Hour))
+	e.Put(clientv3.OpPut(prefix+"\xff/uuid", "u"), clientv3.OpPut(prefix+"\xfe/uuid", "u"))
 	d.awaitMetric(n+2, "unlocker_locks")
 	var names []string
 	after := ""
@@ -121,15 +124,16 @@ func TestAPIPages(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("many/%05d", i), names[i+2])
 	}
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/unlocker/api/v1/locks?q=/0000&hostname=worker-1.example.org", &page))
+	require.Equal(t, http.StatusOK, d.ask("/unlocker/api/v1/locks?q=/0000&hostname=worker-1", &page))
 	require.Len(t, page.Locks, 10)
 }
 
 func TestAPIStatus(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.Mode = "dry-run" })
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Mode = "dry-run" })
 	d.awaitReady()
-	putLocks(t, client, 3, time.Now().Add(time.Hour))
+	putLocks(e, 3, time.Now().Add(time.Hour))
 	d.awaitMetric(3, "unlocker_locks", "state", "held")
 	d.awaitMetric(1, "unlocker_leader")
 	d.awaitMetric(1, "unlocker_reaper_hold")
@@ -144,27 +148,28 @@ func TestAPIStatus(t *testing.T) {
 	require.Len(t, s.Holds, 1)
 	require.Equal(t, "dry_run", s.Holds[0].Hold)
 	require.NotEmpty(t, s.Holds[0].Reason)
-	require.WithinDuration(t, time.Now(), s.Holds[0].Since, soon)
+	require.WithinDuration(t, time.Now(), s.Holds[0].Since, etcdtest.Soon)
 	require.True(t, s.Etcd.Up)
 	require.Empty(t, s.Etcd.Alarms)
 	require.Equal(t, 1, s.Clock.Hosts)
 	require.Equal(t, map[string]uint64{"expiry": 0, "orphan": 0, "api": 0}, s.Removed)
 
-	cluster.Kill(0)
+	e.Kill(0)
 	d.awaitMetric(0, "unlocker_etcd_up")
-	require.Eventually(t, func() bool {
+	etcdtest.Eventually(t, func() bool {
 		require.Equal(t, http.StatusOK, d.ask("/api/v1/status", &s), "it is asked for most when etcd is away")
 		return !s.Etcd.Up && s.Etcd.Error != "" && len(s.Holds) == 2 && s.Holds[0].Hold == "disconnected"
-	}, soon, poll)
-	var e api.Error
-	require.GreaterOrEqual(t, d.ask("/api/v1/locks/many/00001", &e), 500)
-	require.NotEmpty(t, e.Error)
+	})
+	var failure api.Error
+	require.GreaterOrEqual(t, d.ask("/api/v1/locks/many/00001", &failure), 500)
+	require.NotEmpty(t, failure.Error)
 	var page api.LockPage
 	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks", &page), "what was known is shown")
 	require.Len(t, page.Locks, 3)
 }
 
 func TestWebListenerCanBeOff(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Web.Listen = "" })
 	require.Nil(t, d.WebAddr())
 }

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,25 +12,27 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // A lock expires: held, overdue with its holder, gone; counted, observed, logged.
 func TestALockExpires(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints())
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
 	start := time.Now()
 	alert, unlock := start.Add(2*time.Second), start.Add(4*time.Second)
-	put(t, client, fields("billing/invoices", alert, unlock)...)
+	e.Put(e.Lock("billing/invoices", alert, unlock, "backtrace", "main.go:1")...)
 
 	d.awaitMetric(1, "unlocker_locks", "state", "held")
 	require.Zero(t, d.metric("unlocker_lock_info"))
 	d.awaitMetric(1, "unlocker_locks", "state", "overdue")
 	require.True(t, time.Now().After(alert))
 	require.EqualValues(t, 1, d.metric("unlocker_lock_info", "lock", "billing/invoices",
-		"hostname", "worker-1.example.org", "owner", "billing"))
+		"hostname", "worker-1", "owner", "billing"))
 	require.InDelta(t, float64(alert.UnixMilli())/1000,
 		d.metric("unlocker_lock_alert_timestamp_seconds", "lock", "billing/invoices"), 0.001)
 	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
@@ -43,92 +44,89 @@ func TestALockExpires(t *testing.T) {
 	require.EqualValues(t, 1, d.metric("unlocker_lock_releases_total", "by", "self"))
 	require.Zero(t, d.metric("unlocker_lock_releases_total", "by", "other"))
 	require.EqualValues(t, 1, d.metric("unlocker_lock_hold_duration_seconds"))
-	removed := d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "billing/invoices", "hostname", "worker-1.example.org")
-	require.InDelta(t, float64(unlock.UnixMilli())/1000, removed, soon.Seconds())
+	removed := d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "billing/invoices", "hostname", "worker-1")
+	require.InDelta(t, float64(unlock.UnixMilli())/1000, removed, etcdtest.Soon.Seconds())
 	require.Zero(t, d.metric("unlocker_lock_info"))
 	require.Zero(t, d.metric("unlocker_forced_unlock_conflicts_total"))
 	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(t, d.metric("unlocker_reaper_backlog"))
-	require.Zero(t, keys(t, client, prefix))
+	require.Empty(t, e.Keys(""))
 
-	lines := d.log.about("billing/invoices")
+	lines := d.about("billing/invoices")
 	require.GreaterOrEqual(t, len(lines), 2)
 	require.Equal(t, message.Removing, lines[0]["msg"])
 	record := lines[0]["record"].(map[string]any)
 	require.Equal(t, "main.go:1", record["backtrace"])
-	require.Equal(t, fmt.Sprintf("%x", "billing/invoices"), record["uuid"])
+	require.Equal(t, "u-billing/invoices", record["uuid"])
 	require.Equal(t, message.Removed, lines[1]["msg"])
 	require.EqualValues(t, 7, lines[1]["keys_deleted"])
 }
 
 func TestEtcdAbsentAtStart(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	put(t, client, fields("old", time.Now(), time.Now())...)
-	cluster.Kill(0)
-	d := startDaemon(t, cluster.Endpoints())
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	e.Put(e.Lock("old", time.Now(), time.Now())...)
+	e.Kill(0)
+	d := startDaemon(t, e.Endpoints())
 
 	status, body := d.get("/livez")
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, "ok\n", body)
-	require.Eventually(t, func() bool {
+	etcdtest.Eventually(t, func() bool {
 		status, body = d.get("/readyz")
 		return strings.Contains(body, "connection refused")
-	}, soon, poll, "the reason must be told")
+	}, "the reason must be told")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.True(t, strings.HasPrefix(body, "not ready: the first listing of /mutexes/ is not done: "), body)
 	require.Equal(t, 1, strings.Count(body, "\n"))
 	require.Zero(t, d.metric("unlocker_etcd_up"))
 	require.Zero(t, d.metric("unlocker_last_resync_timestamp_seconds"))
 
-	restart(t, cluster)
+	require.NoError(t, e.Restart(t.Context()))
 	d.awaitReady()
-	awaitKeys(t, client, 0, prefix)
-}
-
-func restart(t *testing.T, cluster *localetcd.Cluster) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	require.NoError(t, cluster.Restart(ctx))
+	awaitKeys(t, e, 0, "")
 }
 
 func TestEtcdAwayWhenLocksFallDue(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints())
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
 	due := time.Now().Add(2 * time.Second)
-	putLocks(t, client, 100, due)
+	putLocks(e, 100, due)
 	d.awaitMetric(100, "unlocker_locks")
-	cluster.Kill(0)
+	e.Kill(0)
 	d.awaitMetric(0, "unlocker_etcd_up")
 	awaitTime(t, due.Add(time.Second))
 	d.awaitMetric(100, "unlocker_locks", "state", "expired")
 	status, _ := d.get("/readyz")
 	require.Equal(t, http.StatusOK, status, "a daemon that has listed stays ready")
 
-	restart(t, cluster)
-	awaitKeys(t, client, 0, prefix)
+	require.NoError(t, e.Restart(t.Context()))
+	awaitKeys(t, e, 0, "")
 	d.awaitMetric(100, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	d.awaitMetric(1, "unlocker_etcd_up")
 	d.awaitMetric(0, "unlocker_locks")
 }
 
 func TestModesThatRemoveNothing(t *testing.T) {
+	t.Parallel()
 	for mode, would := range map[string]float64{"dry-run": 3, "off": 0} {
 		t.Run(mode, func(t *testing.T) {
-			cluster, client := newEtcd(t, localetcd.Options{})
-			d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.Mode = mode })
+			t.Parallel()
+			e := etcdtest.Start(t, localetcd.Options{})
+			d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Mode = mode })
 			d.awaitReady()
 			due := time.Now().Add(-time.Minute)
-			putLocks(t, client, 3, due)
+			putLocks(e, 3, due)
 			d.awaitMetric(3, "unlocker_locks", "state", "expired")
 			d.awaitMetric(would, "unlocker_would_unlock_total")
 			awaitTime(t, time.Now().Add(2*time.Second))
 			require.Equal(t, would, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
-			require.Len(t, d.log.names(message.WouldRemove), int(would))
+			require.Len(t, d.names(message.WouldRemove), int(would))
 			require.EqualValues(t, 3, d.metric("unlocker_reaper_backlog"))
 			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
-			require.EqualValues(t, 21, keys(t, client, prefix))
+			require.Len(t, e.Keys(""), 3*fieldsOfALock)
 		})
 	}
 }
@@ -136,33 +134,34 @@ func TestModesThatRemoveNothing(t *testing.T) {
 // What is not ours stays: etcd's own mutexes, nested names, and what makes no
 // lock, however much of it.
 func TestS4_OthersStay(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	session, err := concurrency.NewSession(client, concurrency.WithContext(t.Context()))
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	session, err := concurrency.NewSession(e.Client, concurrency.WithContext(t.Context()))
 	require.NoError(t, err)
 	native := concurrency.NewMutex(session, prefix+"native")
 	require.NoError(t, native.Lock(t.Context()))
 	past, later := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	put(t, client, fields("a/b", later, later)...)
-	put(t, client, clientv3.OpPut(prefix+"undated/uuid", "u"))
+	e.Put(e.Lock("a/b", later, later)...)
+	e.Put(clientv3.OpPut(prefix+"undated/uuid", "u"))
 	const junk = 10_000
 	var ops []clientv3.Op
 	for i := range junk {
 		ops = append(ops, clientv3.OpPut(fmt.Sprintf("%sjunk-%05d/whatever", prefix, i), "1"))
 	}
-	put(t, client, ops...)
-	before := keys(t, client, prefix)
+	e.Put(ops...)
+	before := len(e.Keys(""))
 
-	d := startDaemon(t, cluster.Endpoints())
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
-	put(t, client, fields("a", past, past)...)
+	e.Put(e.Lock("a", past, past)...)
 	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	d.awaitMetric(1, "unlocker_locks", "state", "held")
 	require.EqualValues(t, junk+1, d.metric("unlocker_locks", "state", "malformed"))
 	require.EqualValues(t, 1, d.metric("unlocker_locks", "state", "undated"))
-	require.Equal(t, before, keys(t, client, prefix))
-	require.Zero(t, keys(t, client, prefix+"a/uuid"))
-	require.EqualValues(t, 7, keys(t, client, prefix+"a/b/"))
-	require.True(t, stillMine(t, client, native))
+	require.Equal(t, before, len(e.Keys("")))
+	require.Empty(t, e.Keys("a/uuid"))
+	require.Len(t, e.Keys("a/b/"), fieldsOfALock)
+	require.True(t, stillMine(t, e.Client, native))
 	require.NoError(t, session.Close())
 }
 
@@ -175,29 +174,30 @@ func stillMine(t *testing.T, client *clientv3.Client, m *concurrency.Mutex) bool
 
 // Two daemons race for a few hundred locks: each goes once, by one of them.
 func TestS1_TwoDaemons(t *testing.T) {
+	t.Parallel()
 	const n = 320
-	cluster, client := newEtcd(t, localetcd.Options{})
+	e := etcdtest.Start(t, localetcd.Options{})
 	race := func(c *config.Config) { c.Reaper.StandbyDelay = 0 }
-	one, two := startDaemon(t, cluster.Endpoints(), race), startDaemon(t, cluster.Endpoints(), race)
+	one, two := startDaemon(t, e.Endpoints(), race), startDaemon(t, e.Endpoints(), race)
 	one.awaitReady()
 	two.awaitReady()
-	putLocks(t, client, n, time.Now().Add(4*time.Second))
+	putLocks(e, n, time.Now().Add(4*time.Second))
 	one.awaitMetric(n, "unlocker_locks")
 	two.awaitMetric(n, "unlocker_locks")
-	awaitKeys(t, client, 0, prefix)
+	awaitKeys(t, e, 0, "")
 
 	both := map[string]int{}
 	for _, d := range []*daemon{one, two} {
 		d.awaitMetric(0, "unlocker_locks")
 		d.awaitMetric(n, "unlocker_lock_releases_total")
-		removed, lost := d.log.names(message.Removed), d.log.names(message.Conflict)
+		removed, lost := d.names(message.Removed), d.names(message.Conflict)
 		for name := range removed {
 			both[name] += removed[name]
 		}
 		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlocks_total"))
 		require.EqualValues(t, len(removed), d.metric("unlocker_forced_unlock_delay_seconds"))
 		require.EqualValues(t, len(removed), d.metric("unlocker_lock_releases_total", "by", "self"))
-		require.Len(t, d.log.names(message.Removing), len(removed)+len(lost))
+		require.Len(t, d.names(message.Removing), len(removed)+len(lost))
 		require.GreaterOrEqual(t, d.metric("unlocker_forced_unlock_conflicts_total"), float64(len(lost)))
 		require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 		t.Logf("removed %d, lost %d, conflicts %v", len(removed), len(lost), d.metric("unlocker_forced_unlock_conflicts_total"))

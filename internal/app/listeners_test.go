@@ -143,6 +143,7 @@ func withUsers(t *testing.T, user, password string) string {
 
 // TLS on one listener is TLS on that one only.
 func TestListenerWithTLS(t *testing.T) {
+	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, withTLS)
 		d := l.start(t, w)
@@ -163,6 +164,7 @@ func TestListenerWithTLS(t *testing.T) {
 }
 
 func TestListenerWithBasicAuth(t *testing.T) {
+	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, withUsers(t, "ada", "secret"))
 		d := l.start(t, w)
@@ -180,6 +182,7 @@ func TestListenerWithBasicAuth(t *testing.T) {
 }
 
 func TestListenerWithClientCertificates(t *testing.T) {
+	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_auth_type: RequireAndVerifyClientCert, client_ca_file: cert.pem}\n")
 		d := l.start(t, w)
@@ -191,6 +194,7 @@ func TestListenerWithClientCertificates(t *testing.T) {
 // A renewed certificate is taken at the next connection; one that does not fit its key
 // costs connections, and not the daemon.
 func TestListenerCertificateIsReadAtEachConnection(t *testing.T) {
+	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, withTLS)
 		d := l.start(t, w)

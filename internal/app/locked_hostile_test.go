@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -36,7 +36,7 @@ func hostile(name string, due time.Time) []clientv3.Op {
 	var ops []clientv3.Op
 	for _, kv := range [][2]string{
 		{"uuid", "u"}, {"hostname", claim}, {"owner", claim}, {"purpose", claim}, {"backtrace", claim}, {"pid", claim},
-		{"locked_at", stamp(time.Now())}, {"alert_at", stamp(time.Now())}, {"auto_unlock_at", stamp(due)},
+		{"locked_at", etcdtest.Stamp(time.Now())}, {"alert_at", etcdtest.Stamp(time.Now())}, {"auto_unlock_at", etcdtest.Stamp(due)},
 		{"\x1b[31m\nfield\xff", "\xff\xfe\x00"},
 	} {
 		ops = append(ops, clientv3.OpPut(prefix+name+"/"+kv[0], kv[1]))
@@ -47,15 +47,16 @@ func hostile(name string, due time.Time) []clientv3.Op {
 // Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
 // log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), brisk)
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), brisk)
 	d.awaitReaping()
 	for _, key := range noLocks() {
-		put(t, client, clientv3.OpPut(prefix+key, "v"))
+		e.Put(clientv3.OpPut(prefix+key, "v"))
 	}
 	due := time.Now().Add(3 * time.Second)
 	for _, name := range hostileNames() {
-		put(t, client, hostile(name, due)...)
+		e.Put(hostile(name, due)...)
 	}
 	all := float64(len(hostileNames()))
 	d.awaitMetric(all, "unlocker_locks", "state", "overdue")
@@ -65,48 +66,46 @@ func TestHostileLocks(t *testing.T) {
 
 	d.awaitMetric(all, "unlocker_forced_unlocks_total")
 	d.awaitMetric(float64(len(noLocks())), "unlocker_locks")
-	require.EqualValues(t, len(noLocks()), keys(t, client, prefix))
+	require.Len(t, e.Keys(""), len(noLocks()))
 	require.EqualValues(t, len(noLocks()), d.metric("unlocker_locks", "state", "malformed"))
 	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(t, d.metric("unlocker_resync_drift_total"))
-	require.Empty(t, d.log.loud())
+	require.Empty(t, d.loud())
 	status, _ := d.get("/readyz")
 	require.Equal(t, http.StatusOK, status)
-	require.Less(t, d.log.longest(), 64<<10)
+	require.Less(t, d.longest(), 64<<10)
 }
 
 // longest is the size of the longest line.
-func (l *logBuffer) longest() (most int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range l.lines {
-		text, _ := json.Marshal(line) // it was made from JSON
-		most = max(most, len(text))
+func (d *daemon) longest() (longest int) {
+	for line := range strings.Lines(d.log.String()) {
+		longest = max(longest, len(line))
 	}
-	return most
+	return longest
 }
 
 // Values as large as etcd takes, and as many fields as a removal can read: the lock goes,
 // and one line of the log stays within bounds.
 func TestHostileSizes(t *testing.T) {
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), brisk)
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), brisk)
 	d.awaitReaping()
 	big, due := strings.Repeat("\x01", 1400<<10), time.Now().Add(4*time.Second)
 	for i := range 3 {
 		name := fmt.Sprintf("large%d", i)
-		put(t, client, fields(name, time.Now(), due)...)
+		e.Put(e.Lock(name, time.Now(), due)...)
 		for _, field := range []string{"hostname", "owner", "purpose", "backtrace", "x", "y", "z"} {
-			put(t, client, clientv3.OpPut(prefix+name+"/"+field, big))
+			e.Put(clientv3.OpPut(prefix+name+"/"+field, big))
 		}
 	}
-	put(t, client, fields("wide", time.Now(), due)...)
+	e.Put(e.Lock("wide", time.Now(), due)...)
 	for i := range 50 {
-		put(t, client, clientv3.OpPut(fmt.Sprintf("%swide/%d%s", prefix, i, big[:600]), big[:4<<10]))
+		e.Put(clientv3.OpPut(fmt.Sprintf("%swide/%d%s", prefix, i, big[:600]), big[:4<<10]))
 	}
-	awaitKeys(t, client, 0, prefix)
+	awaitKeys(t, e, 0, "")
 	d.awaitMetric(4, "unlocker_forced_unlocks_total")
-	require.Empty(t, d.log.loud())
-	require.Less(t, d.log.longest(), 600<<10)
-	t.Logf("the longest line has %d KiB", d.log.longest()>>10)
+	require.Empty(t, d.loud())
+	require.Less(t, d.longest(), 600<<10)
+	t.Logf("the longest line has %d KiB", d.longest()>>10)
 }

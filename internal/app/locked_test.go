@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
@@ -35,18 +36,20 @@ func containsAll(s string, words []string) bool {
 }
 
 func TestLockedRoleSuffices(t *testing.T) {
+	t.Parallel()
 	l := lockDown(t, localetcd.Options{})
 	l.below(prefix)
 	l.below(election)
 	d := l.daemon(brisk)
 	l.serves(d, "a")
 	require.Zero(t, d.metric("unlocker_watch_restarts_total"))
-	require.Equal(t, 0, d.says("denied"), d.log.loud())
+	require.Equal(t, 0, d.says("denied"), d.loud())
 }
 
 // A part of the role is missing from the start. It is said once, the daemon lives, and
 // goes on by itself when the part is granted.
 func TestLockedPartOfTheRoleMissing(t *testing.T) {
+	t.Parallel()
 	readWrite, read := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.PermissionType(clientv3.PermRead)
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	for name, tt := range map[string]struct {
@@ -72,11 +75,11 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 			func(l *locked) {
 				l.below(prefix)
 				l.below(election)
-				_, err := l.root.UserRevokeRole(l.ctx(), user, user)
+				_, err := l.Client.UserRevokeRole(l.ctx(), user, user)
 				require.NoError(l.t, err)
 			},
 			func(l *locked) {
-				_, err := l.root.UserGrantRole(l.ctx(), user, user)
+				_, err := l.Client.UserGrantRole(l.ctx(), user, user)
 				require.NoError(l.t, err)
 			},
 			func(l *locked, d *daemon) { requireBlind(l, d); d.saysOnce(noPart, needsElection) },
@@ -102,8 +105,8 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 // requireBlind: nothing is seen, which the log, /readyz, unlocker_etcd_up and a hold say.
 func requireBlind(l *locked, d *daemon) {
 	d.saysOnce(lostSight, "reason=permission_denied", needsLocks)
-	require.Eventually(l.t, func() bool { return d.metric("unlocker_watch_restarts_total", "reason", "permission_denied") > 3 }, soon, poll)
-	require.Equal(l.t, 1, d.says(needsLocks), "one line for all tries: %v", d.log.loud())
+	etcdtest.Eventually(l.t, func() bool { return d.metric("unlocker_watch_restarts_total", "reason", "permission_denied") > 3 })
+	require.Equal(l.t, 1, d.says(needsLocks), "one line for all tries: %v", d.loud())
 	status, body := d.get("/readyz")
 	require.Equal(l.t, http.StatusServiceUnavailable, status)
 	require.Contains(l.t, body, "not ready: the first listing of /mutexes/ is not done: ")
@@ -115,11 +118,11 @@ func requireBlind(l *locked, d *daemon) {
 // requireToothless: locks are seen and stay, which the log and a counter say.
 func requireToothless(l *locked, d *daemon) {
 	d.awaitReaping()
-	put(l.t, l.root, fields("due", time.Now(), time.Now())...)
+	l.Put(l.Lock("due", time.Now(), time.Now())...)
 	d.saysOnce(message.CannotRemove, "reason=permission_denied", needsLocks)
 	d.awaitMetric(1, "unlocker_forced_unlock_failures_total", "reason", "permission_denied")
 	d.awaitMetric(1, "unlocker_reaper_backlog")
-	require.EqualValues(l.t, 7, keys(l.t, l.root, prefix))
+	require.Len(l.t, l.Keys(""), fieldsOfALock)
 }
 
 // requireNoLeader: all is done, and later; the log and unlocker_leader say it.
@@ -127,37 +130,38 @@ func requireNoLeader(l *locked, d *daemon) {
 	d.saysOnce(noPart, "reason=PermissionDenied", needsElection)
 	d.awaitReaping()
 	due := time.Now().Add(time.Second)
-	put(l.t, l.root, fields("late", due, due)...)
-	awaitKeys(l.t, l.root, 0, prefix)
+	l.Put(l.Lock("late", due, due)...)
+	awaitKeys(l.t, l.Etcd, 0, "")
 	require.Greater(l.t, time.Since(due), standbyDelay)
 	require.Zero(l.t, d.metric("unlocker_leader"))
-	require.Equal(l.t, 1, d.says(needsElection), "one line for all tries: %v", d.log.loud())
+	require.Equal(l.t, 1, d.says(needsElection), "one line for all tries: %v", d.loud())
 }
 
 // Access goes away under a daemon that runs, and comes back.
 func TestLockedOutWhileRunning(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		out  func(*locked) error
 		back func(*locked) error
 		says string
 	}{
 		"user deleted": {
-			func(l *locked) error { _, err := l.root.UserDelete(l.ctx(), user); return err },
+			func(l *locked) error { _, err := l.Client.UserDelete(l.ctx(), user); return err },
 			func(l *locked) error {
-				if _, err := l.root.UserAdd(l.ctx(), user, password); err != nil {
+				if _, err := l.Client.UserAdd(l.ctx(), user, password); err != nil {
 					return err
 				}
-				_, err := l.root.UserGrantRole(l.ctx(), user, user)
+				_, err := l.Client.UserGrantRole(l.ctx(), user, user)
 				return err
 			}, badPassword,
 		},
 		"password changed": {
-			func(l *locked) error { _, err := l.root.UserChangePassword(l.ctx(), user, "other"); return err },
-			func(l *locked) error { _, err := l.root.UserChangePassword(l.ctx(), user, password); return err }, badPassword,
+			func(l *locked) error { _, err := l.Client.UserChangePassword(l.ctx(), user, "other"); return err },
+			func(l *locked) error { _, err := l.Client.UserChangePassword(l.ctx(), user, password); return err }, badPassword,
 		},
 		"role taken from the user": {
-			func(l *locked) error { _, err := l.root.UserRevokeRole(l.ctx(), user, user); return err },
-			func(l *locked) error { _, err := l.root.UserGrantRole(l.ctx(), user, user); return err }, needsLocks,
+			func(l *locked) error { _, err := l.Client.UserRevokeRole(l.ctx(), user, user); return err },
+			func(l *locked) error { _, err := l.Client.UserGrantRole(l.ctx(), user, user); return err }, needsLocks,
 		},
 		"permission taken from the role": {
 			func(l *locked) error { l.revoke(prefix); return nil },
@@ -184,20 +188,22 @@ func TestLockedOutWhileRunning(t *testing.T) {
 // A watch outlives the permission that it was made with: what tells first, then, is a
 // removal, long before the next listing.
 func TestLockedOutWhileTheWatchLives(t *testing.T) {
+	t.Parallel()
 	l := lockDown(t, localetcd.Options{})
 	l.below(prefix)
 	l.below(election)
 	d := l.daemon()
 	d.awaitReaping()
 	l.revoke(prefix)
-	put(t, l.root, fields("due", time.Now(), time.Now())...)
-	require.Eventually(t, func() bool { return d.says(message.CannotRead, needsLocks) > 0 }, soon, poll)
+	l.Put(l.Lock("due", time.Now(), time.Now())...)
+	etcdtest.Eventually(t, func() bool { return d.says(message.CannotRead, needsLocks) > 0 })
 	require.Positive(t, d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied"))
 	l.below(prefix)
-	awaitKeys(t, l.root, 0, prefix)
+	awaitKeys(t, l.Etcd, 0, "")
 }
 
 func TestLockedPasswordFileRotated(t *testing.T) {
+	t.Parallel()
 	l := lockDown(t, localetcd.Options{})
 	l.below(prefix)
 	l.below(election)
@@ -206,7 +212,7 @@ func TestLockedPasswordFileRotated(t *testing.T) {
 	d := l.daemon(brisk, func(c *config.Config) { c.Etcd.Password, c.Etcd.PasswordFile = config.Secret{}, file })
 	l.serves(d, "before")
 
-	_, err := l.root.UserChangePassword(l.ctx(), user, "rotated")
+	_, err := l.Client.UserChangePassword(l.ctx(), user, "rotated")
 	require.NoError(t, err)
 	d.awaitMetric(0, "unlocker_etcd_up")
 	d.saysOnce(badPassword + "_file " + file)
@@ -216,19 +222,21 @@ func TestLockedPasswordFileRotated(t *testing.T) {
 
 // Somebody turns authentication on under a daemon that has a user, or has none.
 func TestLockedWhileRunning(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]func(*config.Config){
 		"with a user": asUser, "without": func(*config.Config) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster, admin := newEtcd(t, localetcd.Options{})
-			l := &locked{t: t, cluster: cluster, root: admin}
-			l.addUser("root", password)
-			l.addUser(user, password)
+			t.Parallel()
+			l := lockDown(t, localetcd.Options{})
 			l.below(prefix)
 			l.below(election)
-			d := startDaemon(t, cluster.Endpoints(), brisk, edit)
+			_, err := l.Client.AuthDisable(l.ctx())
+			require.NoError(t, err)
+			d := startDaemon(t, l.Endpoints(), brisk, edit)
 			l.serves(d, "before")
-			l.enableAuth()
+			_, err = l.Client.AuthEnable(l.ctx())
+			require.NoError(t, err)
 			if name == "without" {
 				d.awaitMetric(0, "unlocker_etcd_up")
 				d.saysOnce("etcd has authentication on: set etcd.username")

@@ -14,12 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // Tokens end many times while the daemon runs: those of etcd's simple kind when they are
 // not used, the other kind after their time. The watch goes on, and so does the rest.
 func TestLockedTokensEnd(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]localetcd.Options{
 		"simple": {AuthTokenTTL: time.Second},
 		"jwt":    {AuthToken: "jwt,sign-method=ES256,ttl=1s,priv-key=" + jwtKey(t)},
@@ -40,7 +42,7 @@ func TestLockedTokensEnd(t *testing.T) {
 			for try := 0; try < 3 && !outlived; try++ {
 				outlived = d.outlives(4)
 			}
-			require.True(t, outlived, d.log.loud())
+			require.True(t, outlived, d.loud())
 			l.serves(d, "late")
 		})
 	}
@@ -54,20 +56,22 @@ func (d *daemon) outlives(tokens float64) bool {
 		return d.metric("grpc_client_handled_total", "grpc_method", "Authenticate", "grpc_code", "OK")
 	}
 	before, restarts, said := logins(), d.metric("unlocker_watch_restarts_total"), d.says("etcd")
-	require.Eventually(d.t, func() bool { return logins() >= before+tokens }, soon, poll)
+	etcdtest.Eventually(d.t, func() bool { return logins() >= before+tokens })
 	return d.metric("unlocker_watch_restarts_total") == restarts && d.says("etcd") == said
 }
 
 // Any change of users or roles makes the other kind of token void.
 func TestLockedUsersChange(t *testing.T) {
+	t.Parallel()
 	l := lockDown(t, localetcd.Options{AuthToken: "jwt,sign-method=ES256,ttl=1h,priv-key=" + jwtKey(t)})
 	l.below(prefix)
 	l.below(election)
 	d := l.daemon(brisk)
 	l.serves(d, "before")
-	l.addUser("somebody", "else")
+	_, err := l.Client.UserAdd(l.ctx(), "somebody", "else")
+	require.NoError(t, err)
 	l.serves(d, "after")
-	require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.log.loud())
+	require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.loud())
 }
 
 func jwtKey(t *testing.T) (path string) {

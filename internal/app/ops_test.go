@@ -28,6 +28,7 @@ import (
 var nowhere = []string{"127.0.0.1:1"}
 
 func TestOpsListener(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t, nowhere)
 	for name, c := range map[string]struct {
 		method, path, accept string
@@ -73,6 +74,7 @@ func TestOpsListener(t *testing.T) {
 }
 
 func TestOpsListenerWithTLSAndBasicAuth(t *testing.T) {
+	t.Parallel()
 	webConfig, roots := newWebConfig(t, "scraper", "secret")
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Ops.WebConfigFile = webConfig })
 	d.http.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}

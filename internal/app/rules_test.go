@@ -7,14 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	const longer = 3 * time.Second
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) {
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
 		c.Policies = []config.Policy{
 			{Match: "deploy/**", Mode: "dry-run", Grace: c.Reaper.Grace},
 			{Match: "manual/*", Mode: "off", Grace: c.Reaper.Grace},
@@ -22,46 +24,51 @@ func TestPolicies(t *testing.T) {
 		}
 	})
 	d.awaitReaping()
-	patientGone, otherGone := watchGone(t, client, "patient"), watchGone(t, client, "other")
-	worker := owner{t: t, client: client, host: "worker-1.example.org"}
+	patientGone, otherGone := watchGone(t, e, "patient"), watchGone(t, e, "other")
+	worker := owner{Etcd: e, t: t, host: "worker-1"}
 	deadlines := map[string]time.Time{}
 	for _, name := range []string{"deploy/a/b", "manual/a", "patient", "other"} {
 		deadlines[name] = worker.lock(name, 0)
 	}
-	require.Less(t, otherGone().Sub(deadlines["other"]), longer)
-	require.GreaterOrEqual(t, patientGone().Sub(deadlines["patient"]), longer)
+	patient := patientGone()
+	require.GreaterOrEqual(t, patient.Sub(deadlines["patient"]), longer)
+	require.True(t, otherGone().Before(patient))
 	d.awaitMetric(1, "unlocker_would_unlock_total")
 	d.awaitMetric(2, "unlocker_locks", "state", "expired")
 	require.EqualValues(t, 2, d.metric("unlocker_forced_unlocks_total"))
-	require.Len(t, d.log.names(message.WouldRemove), 1)
-	require.EqualValues(t, 8, keys(t, client, prefix))
+	require.Len(t, d.names(message.WouldRemove), 1)
+	require.Len(t, e.Keys(""), 8)
 }
 
+// early is how long before they are due locks are taken up.
+const early = 100 * time.Millisecond
+
 func TestRateLimit(t *testing.T) {
+	t.Parallel()
 	const n, rate = 13, 6
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.RateLimit, c.Reaper.BatchSize = rate, 1 })
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.RateLimit, c.Reaper.BatchSize = rate, 1 })
 	d.awaitReaping()
 	due := time.Now().Add(time.Second)
-	putLocks(t, client, n, due)
-	awaitKeys(t, client, 0, prefix)
-	require.Greater(t, time.Since(due), newConfig(nil).Reaper.Grace+(n-1)*time.Second/rate)
+	putLocks(e, n, due)
+	awaitKeys(t, e, 0, "")
+	require.Greater(t, time.Since(due), newConfig(nil).Reaper.Grace+(n-1)*time.Second/rate-early)
 }
 
 // So many locks at once are not that many deaths.
 func TestS3_Storm(t *testing.T) {
+	t.Parallel()
 	const n, hold = 10, 2 * time.Second
-	cluster, client := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.Storm.MinLocks, c.Reaper.Storm.Hold = n, hold })
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Storm.MinLocks, c.Reaper.Storm.Hold = n, hold })
 	d.awaitReaping()
 	deadline := time.Now().Add(2 * time.Second)
-	putLocks(t, client, n, deadline)
-	gone := watchGone(t, client, "many/00000")
+	putLocks(e, n, deadline)
+	gone := watchGone(t, e, "many/00000")
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "storm")
-	require.EqualValues(t, n*7, keys(t, client, prefix))
-	early := 100 * time.Millisecond // locks are taken up a little before they are due
+	require.Len(t, e.Keys(""), n*fieldsOfALock)
 	require.GreaterOrEqual(t, gone().Sub(deadline), newConfig(nil).Reaper.Grace+hold-early)
-	awaitKeys(t, client, 0, prefix)
+	awaitKeys(t, e, 0, "")
 	d.awaitMetric(0, "unlocker_reaper_hold")
 	d.awaitMetric(n, "unlocker_forced_unlocks_total")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
@@ -34,86 +35,83 @@ func stopped(t *testing.T, d *daemon, before goleak.Option, others ...func()) {
 
 func TestStopConnected(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, _ := newEtcd(t, localetcd.Options{})
-	d := startDaemon(t, cluster.Endpoints())
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
-	stopped(t, d, before, func() { require.NoError(t, cluster.Close()) })
+	stopped(t, d, before, func() { require.NoError(t, e.Close()) })
 }
 
 func TestStopWithoutEtcd(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, _ := newEtcd(t, localetcd.Options{})
-	require.NoError(t, cluster.Close())
-	d := startDaemon(t, cluster.Endpoints())
+	e := etcdtest.Start(t, localetcd.Options{})
+	require.NoError(t, e.Close())
+	d := startDaemon(t, e.Endpoints())
 	stopped(t, d, before)
 }
 
 func TestStopWhileRemoving(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, client := newEtcd(t, localetcd.Options{})
-	putLocks(t, client, 5000, time.Now().Add(-time.Minute))
-	d := startDaemon(t, cluster.Endpoints(), func(c *config.Config) { c.Reaper.BatchSize = 1 })
-	require.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 }, soon, poll)
+	e := etcdtest.Start(t, localetcd.Options{})
+	putLocks(e, 5000, time.Now().Add(-time.Minute))
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.BatchSize = 1 })
+	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 })
 	d.stop()
-	left := keys(t, client, prefix)
+	left := len(e.Keys(""))
 	require.NotZero(t, left, "it was to be stopped on the way")
-	require.Zero(t, left%7, "no lock is removed in part")
-	removed, announced := d.log.names(message.Removed), d.log.names(message.Removing)
+	require.Zero(t, left%fieldsOfALock, "no lock is removed in part")
+	removed, announced := d.names(message.Removed), d.names(message.Removing)
 	require.Len(t, announced, len(removed), "each outcome is told")
-	require.EqualValues(t, 5000*7-len(removed)*7, left)
-	stopped(t, d, before, func() { require.NoError(t, cluster.Close()) })
+	require.Equal(t, (5000-len(removed))*fieldsOfALock, left)
+	stopped(t, d, before, func() { require.NoError(t, e.Close()) })
 }
 
 // Removals are on their way and no answer comes any more.
 func TestStopBlackholed(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, client := newEtcd(t, localetcd.Options{})
-	proxy, err := localetcd.NewProxy(cluster.Addr(0))
-	require.NoError(t, err)
-	putLocks(t, client, 2000, time.Now().Add(-time.Minute))
+	e := etcdtest.Start(t, localetcd.Options{})
+	proxy := e.Proxy(0)
+	putLocks(e, 2000, time.Now().Add(-time.Minute))
 	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.BatchSize = 1 })
-	require.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 }, soon, poll)
+	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 })
 	proxy.Blackhole()
-	require.Positive(t, keys(t, client, prefix))
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+	require.Positive(t, len(e.Keys("")))
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
 // The reaper waits for its last transaction and then the elector for its resignation,
 // both in vain: that is no failure.
 func TestRunEndsBlackholed(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, client := newEtcd(t, localetcd.Options{})
-	proxy, err := localetcd.NewProxy(cluster.Addr(0))
-	require.NoError(t, err)
-	putLocks(t, client, 2000, time.Now().Add(-time.Minute))
+	e := etcdtest.Start(t, localetcd.Options{})
+	proxy := e.Proxy(0)
+	putLocks(e, 2000, time.Now().Add(-time.Minute))
 	d := newDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.BatchSize = 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	require.Eventually(t, func() bool {
+	etcdtest.Eventually(t, func() bool {
 		return d.metric("unlocker_forced_unlocks_total") > 10 && d.metric("unlocker_leader") == 1
-	}, soon, poll)
+	})
 	proxy.Blackhole()
 	start := time.Now()
 	cancel()
 	require.NoError(t, <-ended)
 	require.Less(t, time.Since(start), promised)
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
 // Connections are accepted, and nothing ever answers.
 func TestStopBlackholedFromTheStart(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	cluster, _ := newEtcd(t, localetcd.Options{})
-	proxy, err := localetcd.NewProxy(cluster.Addr(0))
-	require.NoError(t, err)
+	e := etcdtest.Start(t, localetcd.Options{})
+	proxy := e.Proxy(0)
 	proxy.Blackhole()
 	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Etcd.RequestTimeout = time.Second })
-	require.Eventually(t, func() bool { return d.metric("unlocker_watch_restarts_total") > 0 }, soon, poll)
+	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_watch_restarts_total") > 0 })
 	status, body := d.get("/readyz")
 	require.Equal(t, 503, status)
 	require.Contains(t, body, "no answer from etcd")
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, cluster.Close()) })
+	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 type Proxy struct {
 	target, addr string
 	done         chan struct{}
+	closing      sync.Once
 	joined       sync.WaitGroup
 
 	mu       sync.Mutex
@@ -77,10 +78,10 @@ func (p *Proxy) Heal() error {
 	return nil
 }
 
-// Close cuts everything and returns when all goroutines have ended. The proxy is not
-// used afterwards.
+// Close cuts everything and returns when all goroutines have ended. It may be called
+// more than once, and the proxy is not used afterwards.
 func (p *Proxy) Close() {
-	close(p.done)
+	p.closing.Do(func() { close(p.done) })
 	p.Cut()
 	p.joined.Wait()
 }
