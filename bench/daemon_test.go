@@ -12,29 +12,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 const prefix = "/mutexes/"
 
 // newEtcd starts one member that syncs to disk, as real ones do.
-func newEtcd(b *testing.B) (*localetcd.Cluster, *clientv3.Client) {
+func newEtcd(b *testing.B) *etcdtest.Etcd {
 	c, err := localetcd.Start(b.Context(), localetcd.Options{Dir: b.TempDir()})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, c.Close()) })
 	client, err := c.Client()
 	require.NoError(b, err)
-	return c, client
+	e := etcdtest.On(b, client)
+	e.Cluster = c
+	return e
 }
 
 // startDaemon runs unlocker until the function returned is called, and waits
 // until it has listed the locks and holds nothing back. Thousands of locks that
 // fall due at once are no storm here.
-func startDaemon(b *testing.B, cluster *localetcd.Cluster, edit func(*config.Config)) (*app.App, func()) {
+func startDaemon(b *testing.B, cluster *etcdtest.Etcd, edit func(*config.Config)) (*app.App, func()) {
 	c := config.Default()
 	c.Etcd.Endpoints = cluster.Endpoints()
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", ""
@@ -75,21 +77,18 @@ func lockOps(name string, alert, unlock time.Time, opts ...clientv3.OpOption) []
 	return ops
 }
 
-// putLocks takes n locks, 20 in a transaction.
-func putLocks(b *testing.B, client *clientv3.Client, n int, alert, unlock time.Time) {
-	g, ctx := errgroup.WithContext(b.Context())
-	g.SetLimit(16)
-	for from := 0; from < n; from += 20 {
-		g.Go(func() error {
-			var ops []clientv3.Op
-			for i := from; i < min(from+20, n); i++ {
-				ops = append(ops, lockOps(name(i), alert, unlock)...)
+// putLocks takes n locks, each with further fields, given as name, value, name, value.
+func putLocks(e *etcdtest.Etcd, n int, alert, unlock time.Time, fields ...string) {
+	for from := 0; from < n; from += 1000 {
+		var ops []clientv3.Op
+		for i := from; i < min(from+1000, n); i++ {
+			ops = append(ops, lockOps(name(i), alert, unlock)...)
+			for field := range slices.Chunk(fields, 2) {
+				ops = append(ops, clientv3.OpPut(prefix+name(i)+"/"+field[0], field[1]))
 			}
-			_, err := client.Txn(ctx).Then(ops...).Commit()
-			return err
-		})
+		}
+		e.Put(ops...)
 	}
-	require.NoError(b, g.Wait())
 }
 
 // deletions watches uuid keys vanish, and returns the times of the first and of
@@ -128,9 +127,8 @@ func deletions(b *testing.B, client *clientv3.Client, n int) func() (first, last
 
 // outsider locks and unlocks, over a connection of its own, until stopped, and
 // returns how long each round took.
-func outsider(b *testing.B, cluster *localetcd.Cluster) (stop func() []time.Duration) {
-	client, err := cluster.Client()
-	require.NoError(b, err)
+func outsider(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration) {
+	client := cluster.Connect()
 	ctx, cancel := context.WithCancel(b.Context())
 	took := make(chan []time.Duration, 1)
 	go func() {

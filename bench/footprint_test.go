@@ -23,7 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
@@ -56,9 +56,10 @@ func BenchmarkFootprint(b *testing.B) {
 }
 
 func footprint(b *testing.B, binary string, locks int) {
-	cluster, client := newEtcd(b)
-	fill(b, client, locks)
-	d, ready := launch(b, binary, cluster)
+	e, future := newEtcd(b), time.Now().Add(time.Hour)
+	backtrace := strings.Repeat("main.(*Worker).run(0xc000123456)\n\t/src/worker.go:123 +0x1b4\n", 20)[:1<<10]
+	putLocks(e, locks, future, future, "owner", "billing", "backtrace", backtrace)
+	d, ready := launch(b, binary, e)
 	b.ReportMetric(ready.Seconds(), "ready-s")
 	require.Eventually(b, func() bool {
 		m := d.metrics()
@@ -71,7 +72,7 @@ func footprint(b *testing.B, binary string, locks int) {
 	if locks == 0 {
 		return
 	}
-	stop := renew(b, client, locks)
+	stop := renew(b, e.Client, locks)
 	before := sum(d.metrics()["unlocker_lock_renewals_total"])
 	b.ReportMetric(100*d.cpu(), "busy-cpu%")
 	b.ReportMetric((sum(d.metrics()["unlocker_lock_renewals_total"])-before)/footprintTime.Seconds(), "renewals/s")
@@ -79,7 +80,7 @@ func footprint(b *testing.B, binary string, locks int) {
 	b.ReportMetric(d.peak(), "busy-peak-MiB")
 	stop()
 	used := sum(d.metrics()["process_cpu_seconds_total"])
-	expire(b, client, locks)
+	expire(b, e.Client, locks)
 	require.Eventually(b, func() bool { return sum(d.metrics()["unlocker_locks"]) == 0 }, 5*time.Minute, time.Second)
 	b.ReportMetric(sum(d.metrics()["process_cpu_seconds_total"])-used, "removal-cpu-s")
 	b.ReportMetric(d.peak(), "removal-peak-MiB")
@@ -97,26 +98,6 @@ func expire(b *testing.B, client *clientv3.Client, n int) {
 		_, err := client.Txn(b.Context()).Then(ops...).Commit()
 		require.NoError(b, err)
 	}
-}
-
-// fill takes n locks of seven fields, 16 in a transaction.
-func fill(b *testing.B, client *clientv3.Client, n int) {
-	backtrace := strings.Repeat("main.(*Worker).run(0xc000123456)\n\t/src/worker.go:123 +0x1b4\n", 20)[:1<<10]
-	future := time.Now().Add(time.Hour)
-	g, ctx := errgroup.WithContext(b.Context())
-	g.SetLimit(16)
-	for from := 0; from < n; from += 16 {
-		g.Go(func() error {
-			var ops []clientv3.Op
-			for i := from; i < min(from+16, n); i++ {
-				ops = append(ops, lockOps(name(i), future, future)...)
-				ops = append(ops, clientv3.OpPut(prefix+name(i)+"/owner", "billing"), clientv3.OpPut(prefix+name(i)+"/backtrace", backtrace))
-			}
-			_, err := client.Txn(ctx).Then(ops...).Commit()
-			return err
-		})
-	}
-	require.NoError(b, g.Wait())
 }
 
 // renew renews locks in turn, at the rate of renewals, until stopped.
@@ -172,7 +153,7 @@ type process struct {
 }
 
 // launch starts the daemon, and returns how long it took until it was ready.
-func launch(b *testing.B, binary string, cluster *localetcd.Cluster) (*process, time.Duration) {
+func launch(b *testing.B, binary string, cluster *etcdtest.Etcd) (*process, time.Duration) {
 	// It is to end in the cleanup, and the context does before that.
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(cluster.Endpoints(), ","))

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 const removals = 20_000
@@ -21,10 +22,7 @@ const removals = 20_000
 // they are removed: the p99 of a lock and its unlock.
 func BenchmarkRemoval(b *testing.B) {
 	for range b.N {
-		_, client := newEtcd(b)
-		leases := leaseExpiry(b, client)
-		_, client = newEtcd(b)
-		bare := rangeDelete(b, client)
+		leases, bare := leaseExpiry(b, newEtcd(b).Client), rangeDelete(b, newEtcd(b))
 		b.ReportMetric(leases, "leases/s")
 		b.ReportMetric(bare, "bare-range/s")
 		for _, profile := range []struct {
@@ -43,19 +41,19 @@ func BenchmarkRemoval(b *testing.B) {
 
 // reaped has the daemon remove the locks.
 func reaped(b *testing.B, batch, inFlight int) (rate float64, idle, busy time.Duration) {
-	cluster, client := newEtcd(b)
-	_, stop := startDaemon(b, cluster, func(c *config.Config) {
+	e := newEtcd(b)
+	_, stop := startDaemon(b, e, func(c *config.Config) {
 		c.Reaper.BatchSize, c.Reaper.Concurrency = batch, inFlight
 	})
 	defer stop()
-	finish := deletions(b, client, removals)
+	finish := deletions(b, e.Client, removals)
 	unlock := time.Now().Add(10 * time.Second).Truncate(time.Second)
-	putLocks(b, client, removals, unlock, unlock)
-	measure := outsider(b, cluster)
+	putLocks(e, removals, unlock, unlock)
+	measure := outsider(b, e)
 	time.Sleep(3 * time.Second) //nolint:forbidigo // a measurement takes its time
 	idle = quantile(measure(), .99)
 	time.Sleep(time.Until(unlock.Add(config.Default().Reaper.Grace))) //nolint:forbidigo // until the locks are due
-	measure = outsider(b, cluster)
+	measure = outsider(b, e)
 	first, last := finish()
 	return removals / last.Sub(first).Seconds(), idle, quantile(measure(), .99)
 }
@@ -82,11 +80,11 @@ func leaseExpiry(b *testing.B, client *clientv3.Client) float64 {
 }
 
 // rangeDelete deletes all locks by one range: the fastest there is.
-func rangeDelete(b *testing.B, client *clientv3.Client) float64 {
-	putLocks(b, client, removals, time.Now(), time.Now())
-	finish := deletions(b, client, removals)
+func rangeDelete(b *testing.B, e *etcdtest.Etcd) float64 {
+	putLocks(e, removals, time.Now(), time.Now())
+	finish := deletions(b, e.Client, removals)
 	start := time.Now()
-	_, err := client.Delete(b.Context(), prefix+"bench/", clientv3.WithPrefix())
+	_, err := e.Client.Delete(b.Context(), prefix+"bench/", clientv3.WithPrefix())
 	require.NoError(b, err)
 	_, last := finish()
 	return removals / last.Sub(start).Seconds()
@@ -99,13 +97,13 @@ const idleTime = 100 * time.Millisecond
 func BenchmarkOneDue(b *testing.B) {
 	const rounds = 50
 	for range b.N {
-		cluster, client := newEtcd(b)
-		_, stop := startDaemon(b, cluster, nil)
+		e := newEtcd(b)
+		_, stop := startDaemon(b, e, nil)
 		var bare, delays []time.Duration
 		for i := range rounds {
-			bare = append(bare, bareDelete(b, client, name(i)))
+			bare = append(bare, bareDelete(b, e.Client, name(i)))
 			due := time.Now().Add(idleTime)
-			delays = append(delays, dueDelete(b, client, name(i), due))
+			delays = append(delays, dueDelete(b, e.Client, name(i), due))
 		}
 		stop()
 		txn, delay := quantile(bare, .5), quantile(delays, .5)

@@ -18,13 +18,13 @@ func BenchmarkScrape(b *testing.B) {
 		overdue int
 	}{{"none-overdue", 0}, {"10000-overdue", overdue}} {
 		b.Run(tc.name, func(b *testing.B) {
-			cluster, client := newEtcd(b)
+			e := newEtcd(b)
 			future := time.Now().Add(time.Hour)
-			putLocks(b, client, locks, future, future)
+			putLocks(e, locks, future, future)
 			if tc.overdue > 0 {
-				putLocks(b, client, tc.overdue, time.Now(), future)
+				putLocks(e, tc.overdue, time.Now(), future)
 			}
-			a, stop := startDaemon(b, cluster, nil)
+			a, stop := startDaemon(b, e, nil)
 			defer stop()
 			url := fmt.Sprintf("http://%s/metrics", a.OpsAddr())
 			scrape(b, url)

@@ -9,23 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
-
-// patient waits for what killed members leave behind, which goleak alone would
-// do for a second.
-type patient struct{ *testing.M }
-
-// Run implements goleak.TestingM.
-func (p patient) Run() int {
-	code := p.M.Run()
-	for end := time.Now().Add(20 * time.Second); goleak.Find() != nil && time.Now().Before(end); {
-		continue // Find itself has waited
-	}
-	return code
-}
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // The long form, and what each second of a shorter one has to bring.
 const (

@@ -13,9 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -32,7 +31,7 @@ const (
 type world struct {
 	t       *testing.T
 	seed    uint64
-	cluster *localetcd.Cluster
+	cluster *etcdtest.Etcd
 	direct  []*clientv3.Client // one for each member, without a proxy
 	owners  []*group
 	slots   []*slot
@@ -109,7 +108,7 @@ func (g *group) troubled(s span) bool {
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	w := &world{t: t, seed: seed, registry: newRegistry()}
-	w.cluster = localetcd.ForTest(t, localetcd.Options{Members: members})
+	w.cluster = etcdtest.Start(t, localetcd.Options{Members: members})
 	for i := range members {
 		w.direct = append(w.direct, w.client(w.cluster.Endpoints()[i:i+1]))
 	}
@@ -131,25 +130,13 @@ func newWorld(t *testing.T, seed uint64) *world {
 func (w *world) newGroup(name string) *group {
 	g := &group{name: name}
 	for i := range members {
-		p, err := localetcd.NewProxy(w.cluster.Addr(i))
-		require.NoError(w.t, err)
-		w.t.Cleanup(p.Close)
-		g.proxies = append(g.proxies, p)
+		g.proxies = append(g.proxies, w.cluster.Proxy(i))
 	}
 	return g
 }
 
-// client comes back soon after a fault.
 func (w *world) client(endpoints []string) *clientv3.Client {
-	client, err := w.cluster.Client(func(c *clientv3.Config) {
-		c.Endpoints = endpoints
-		c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 300 * time.Millisecond},
-			MinConnectTimeout: 500 * time.Millisecond,
-		}))
-	})
-	require.NoError(w.t, err)
-	return client
+	return w.cluster.Connect(func(c *clientv3.Config) { c.Endpoints = endpoints })
 }
 
 func (w *world) rand(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(w.seed, stream)) }
@@ -211,7 +198,7 @@ func (w *world) finish() {
 	for _, kv := range left.Kvs {
 		w.violate("S6: %s is left at the end", kv.Key)
 	}
-	require.Eventually(w.t, func() bool { return w.replay.revision() >= left.Header.Revision }, 30*time.Second, 20*time.Millisecond)
+	etcdtest.Eventually(w.t, func() bool { return w.replay.revision() >= left.Header.Revision })
 	for _, s := range w.slots {
 		s.stop()
 	}
