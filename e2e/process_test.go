@@ -3,19 +3,17 @@
 package e2e
 
 import (
-	"bufio"
-	"encoding/json"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // process is a program that the test started, and kills at its end.
@@ -23,9 +21,7 @@ type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	done chan struct{}
-
-	mu  sync.Mutex
-	log []string
+	log  etcdtest.Log
 }
 
 // start runs a program in an empty directory without UNLOCKER_ variables.
@@ -34,53 +30,35 @@ func start(t *testing.T, path string, args ...string) *process {
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = t.TempDir()
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "UNLOCKER_") })
-	r, w := io.Pipe()
-	cmd.Stdout, cmd.Stderr = w, w
 	p := &process{t: t, cmd: cmd, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.log, &p.log
 	require.NoError(t, cmd.Start())
-	go p.read(r)
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // the state tells
-		_ = w.Close()
+		_ = cmd.Wait() // ProcessState has the result
 	}()
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("the last of %s:\n%s", path, strings.Join(p.tail(15), "\n"))
+			t.Logf("the last of %s:\n%s", path, strings.Join(p.tail(15), ""))
 		}
 	})
 	return p
 }
 
-func (p *process) read(r io.Reader) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		p.mu.Lock()
-		p.log = append(p.log, lines.Text())
-		p.mu.Unlock()
-	}
-	_, _ = io.Copy(io.Discard, r)
-}
-
+// tail returns the last n lines, each with its end.
 func (p *process) tail(n int) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.log[max(0, len(p.log)-n):])
+	lines := slices.Collect(strings.Lines(p.log.String()))
+	return lines[max(0, len(lines)-n):]
 }
 
-// line returns the newest line of a JSON log with this message.
-func (p *process) line(msg string) (line map[string]any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, text := range p.log {
-		var l map[string]any
-		if json.Unmarshal([]byte(text), &l) == nil && l["msg"] == msg {
-			line = l
-		}
+// line returns the newest line of a JSON log with this message, nil for none.
+func (p *process) line(msg string) map[string]any {
+	lines := p.log.Lines(msg)
+	if len(lines) == 0 {
+		return nil
 	}
-	return line
+	return lines[len(lines)-1]
 }
 
 func (p *process) kill() {
