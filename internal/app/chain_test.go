@@ -158,7 +158,7 @@ func TestS4_OthersStay(t *testing.T) {
 	d.awaitMetric(1, "unlocker_locks", "state", "held")
 	require.EqualValues(t, junk+1, d.metric("unlocker_locks", "state", "malformed"))
 	require.EqualValues(t, 1, d.metric("unlocker_locks", "state", "undated"))
-	require.Equal(t, before, len(e.Keys("")))
+	require.Len(t, e.Keys(""), before)
 	require.Empty(t, e.Keys("a/uuid"))
 	require.Len(t, e.Keys("a/b/"), fieldsOfALock)
 	require.True(t, stillMine(t, e.Client, native))

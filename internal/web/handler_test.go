@@ -1,12 +1,10 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,12 +16,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // source notes what it was asked for.
 type source struct {
@@ -63,10 +61,10 @@ func (s *source) Status(ctx context.Context) (api.Status, error) {
 	return api.Status{Version: "v"}, s.err
 }
 
-func newServer(t *testing.T, s *source, prefix string) (*httptest.Server, *bytes.Buffer) {
+func newServer(t *testing.T, s *source, prefix string) (*httptest.Server, *etcdtest.Log) {
 	t.Helper()
-	log := &bytes.Buffer{}
-	h, err := New(Options{Source: s, PathPrefix: prefix, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	log := &etcdtest.Log{}
+	h, err := New(Options{Source: s, PathPrefix: prefix, Logger: log.Logger()})
 	require.NoError(t, err)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -211,7 +209,7 @@ func TestFailures(t *testing.T) {
 			require.NotEmpty(t, e.Error)
 			require.Less(t, len(body), 2000)
 			server.Close()
-			require.Equal(t, c.logged, log.Len() > 0, log.String())
+			require.Equal(t, c.logged, log.String() != "", log.String())
 		})
 	}
 }
