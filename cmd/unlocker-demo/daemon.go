@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -88,10 +89,14 @@ func (r logReader) Write(b []byte) (int, error) {
 	case message.Removing:
 		r.seen[l.Msg+l.Lock] = true
 		r.say("unlocker", bad, "REMOVES %s. It logs the whole lock first:", l.Lock)
-		r.say("", plain, "  hostname   %s, pid %s", l.Record.Hostname, l.Record.PID)
-		r.say("", plain, "  purpose    %s", l.Record.Purpose)
-		r.say("", plain, "  backtrace  %s", l.Record.Backtrace)
-		r.say("", plain, "  due        at %.1f, %v after it expired", l.Verdict.Due.Sub(r.start).Seconds(), grace)
+		for _, field := range [][2]string{
+			{"hostname", l.Record.Hostname}, {"pid", l.Record.PID}, {"purpose", l.Record.Purpose}, {"backtrace", l.Record.Backtrace},
+			{"due", fmt.Sprintf("at %.1f, after a grace period of %v", l.Verdict.Due.Sub(r.start).Seconds(), grace)},
+		} {
+			if field[1] != "" {
+				r.say("", plain, "  %-9s  %s", field[0], field[1])
+			}
+		}
 	case message.Removed:
 		r.say("unlocker", bad, "removed %s: %d keys in one transaction", l.Lock, l.KeysDeleted)
 		if l.Lock == api && r.seen[message.Removing+api] {

@@ -17,10 +17,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-const (
-	scrapeInterval = 200 * time.Millisecond
-	scrapeTimeout  = 5 * time.Second
-)
+const scrapeInterval = 200 * time.Millisecond
 
 // has reports whether a line of the metrics begins with the pattern. They come in the
 // text format of Prometheus: a series a line, sorted by name and labels.
@@ -53,7 +50,7 @@ func scrape(ctx context.Context, url string) (string, error) {
 		return "", err
 	}
 	// A connection kept alive would outlive the demo.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: scrapeTimeout}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return "", err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -79,7 +80,7 @@ func (r *report) allPassed() bool {
 
 // wrong notes what must not happen in the story. After it, the user may do anything.
 func (r *report) wrong(what string) {
-	if r.outcome == errInterrupted && !slices.Contains(r.mistakes, what) {
+	if errors.Is(r.outcome, errInterrupted) && !slices.Contains(r.mistakes, what) {
 		r.mistakes = append(r.mistakes, what)
 		r.say("demo", bad, "this should not have happened: %s", what)
 	}
@@ -149,13 +150,13 @@ func (r *report) finish(d *daemon) {
 		r.print(`
 Everything keeps running until Ctrl-C. Try this in another terminal:
 
-  # what unlocker logged before it removed deploy/api
+  # see what unlocker logged before it removed deploy/api
     grep '%s' %s
-  # remove cache/warmup, which unlocker does not remove by itself
+  # remove cache/warmup by hand, as unlocker never does
     go run ./cmd/unlocker unlock cache/warmup --uuid %s --etcd-endpoints %[4]s
-  # a lock that has expired and that nobody renews
+  # make a lock that expired five minutes ago: unlocker removes it
     etcdctl --endpoints=%[4]s put /mutexes/try/uuid me
-    etcdctl --endpoints=%[4]s put /mutexes/try/auto_unlock_at $(date +%%s)
+    etcdctl --endpoints=%[4]s put /mutexes/try/auto_unlock_at $(( $(date +%%s) - 300 ))
 `, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0))
 	}
 	r.print("\nRead next: README.md, docs/protocol.md (how to lock), docs/metrics.md (alerts)\n\n")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,14 +23,10 @@ const (
 	nightly  = "backup/nightly"
 )
 
-// errLost says that a worker no longer holds its lock.
-var errLost = errors.New("the lock is lost")
-
 // worker is a simulated program that takes one lock.
 type worker struct {
 	host, about          string
 	name, owner, purpose string        // of the lock
-	starts               time.Duration // after the first worker
 	alert, unlock        time.Duration // from now, at each renewal
 	idle                 time.Duration // before the first renewal
 	renewals             int           // one a second, then it unlocks; negative: for ever; 0: it is killed
@@ -40,6 +35,7 @@ type worker struct {
 
 	client *clientv3.Client
 	report *report
+	starts time.Duration // after the first worker
 	uuid   string
 }
 
@@ -50,23 +46,23 @@ func workers() []*worker {
 		alert: 5 * time.Second, unlock: 10 * time.Second, renewals: 13,
 	}, {
 		host: "reports-2", about: "is slow: renews its lock long after the alert time",
-		name: monthly, owner: "reports", purpose: "compute the monthly report", starts: 500 * time.Millisecond,
+		name: monthly, owner: "reports", purpose: "compute the monthly report",
 		alert: 3 * time.Second, unlock: 14 * time.Second, idle: 6 * time.Second, renewals: -1,
 	}, {
 		host: "deploy-3", about: "is killed: its lock expires, and unlocker removes it",
-		name: api, owner: "deploy", purpose: "deploy api 2.7", starts: time.Second,
+		name: api, owner: "deploy", purpose: "deploy api 2.7",
 		alert: 3 * time.Second, unlock: 6 * time.Second, idle: 1500 * time.Millisecond,
 	}, {
 		host: "deploy-4", about: "waits for that lock and gets it",
-		name: api, owner: "deploy", purpose: "deploy api 2.8", starts: 1500 * time.Millisecond,
+		name: api, owner: "deploy", purpose: "deploy api 2.8",
 		alert: 5 * time.Second, unlock: 10 * time.Second, renewals: -1,
 	}, {
 		host: "cache-5", about: "writes times in milliseconds: unlocker does not remove such a lock",
-		name: warmup, owner: "cache", purpose: "warm up the cache", starts: 2 * time.Second, milliseconds: true,
+		name: warmup, owner: "cache", purpose: "warm up the cache", milliseconds: true,
 		alert: 3 * time.Second, unlock: 6 * time.Second, idle: time.Hour,
 	}, {
 		host: "backup-6", about: "has a slow clock but renews: unlocker does not remove its lock",
-		name: nightly, owner: "backup", purpose: "back up the databases", starts: 3 * time.Second, slowBy: time.Hour,
+		name: nightly, owner: "backup", purpose: "back up the databases", slowBy: time.Hour,
 		alert: 5 * time.Second, unlock: 8 * time.Second, renewals: -1,
 	}}
 }
