@@ -34,7 +34,7 @@ type daemon struct {
 // start starts etcd and makes the daemon, whose Run is left to the caller. close must
 // be called even if start fails.
 func (d *daemon) start(ctx context.Context, r *report) (err error) {
-	if d.log, err = os.CreateTemp("", "unlocker-*.log"); err != nil {
+	if d.log, err = os.CreateTemp("", "unlocker-demo-*.log"); err != nil {
 		return err
 	}
 	if d.cluster, err = localetcd.Start(ctx, localetcd.Options{UnsafeNoFsync: true}); err != nil {

@@ -30,7 +30,7 @@ func runDemo(ctx context.Context, o options) error {
 	if err := runAll(ctx, r); err != nil {
 		return err
 	}
-	r.say("demo", plain, "etcd, unlocker and the workers have stopped; no files are left")
+	r.say("demo", plain, "etcd, unlocker and workers have stopped; no files are left")
 	if o.once {
 		return r.outcome
 	}

@@ -154,16 +154,16 @@ Everything keeps running until Ctrl-C. Try this in another terminal:
     grep '%s' %s
   # remove cache/warmup by hand, as unlocker never does
     go run ./cmd/unlocker unlock cache/warmup --uuid %s --etcd-endpoints %[4]s
-  # make a lock that expired five minutes ago: unlocker removes it
+  # make a lock that expired in 2023: unlocker removes it (needs etcdctl)
     etcdctl --endpoints=%[4]s put /mutexes/try/uuid me
-    etcdctl --endpoints=%[4]s put /mutexes/try/auto_unlock_at $(( $(date +%%s) - 300 ))
+    etcdctl --endpoints=%[4]s put /mutexes/try/auto_unlock_at 1700000000
 `, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0))
 	}
 	r.print("\nRead next: README.md, docs/protocol.md (how to lock), docs/metrics.md (alerts)\n\n")
 }
 
-// say prints a line with the time and who says it. Names and values in etcd may be
-// anything: what a terminal would obey is escaped.
+// say prints a line with the time and who says it. It escapes control characters, as
+// names and values in etcd may be anything.
 func (r *report) say(who, colour, format string, args ...any) {
 	quoted := strconv.Quote(fmt.Sprintf(format, args...))
 	r.print("%5.1f  %-9s  %s\n", time.Since(r.start).Seconds(), who, r.paint(colour, quoted[1:len(quoted)-1]))
