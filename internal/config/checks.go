@@ -46,10 +46,8 @@ func oneOf(words ...string) func(string) error {
 	return func(s string) error { return must(slices.Contains(words, s), "one of "+strings.Join(words, ", "), s) }
 }
 
-func checkMode(s string) error { return oneOf("enforce", "dry-run", "off")(s) }
-
+func checkMode(s string) error            { return oneOf("enforce", "dry-run", "off")(s) }
 func checkPositive(d time.Duration) error { return must(d > 0, "more than 0", d) }
-
 func checkResync(d time.Duration) error {
 	return must(d == 0 || d >= time.Second, "0 (off) or at least 1s", d)
 }
@@ -125,9 +123,12 @@ func scheme(endpoint string) string { return endpoint[:max(strings.Index(endpoin
 
 func isEndpoint(s string) bool {
 	rest := strings.TrimPrefix(s, scheme(s)+"://")
+	if _, err := url.Parse("etcd:///" + rest); err != nil { // the client makes such a URL of it
+		return false
+	}
 	switch scheme(s) {
 	case "unix", "unixs":
-		return rest != "" && isTarget(rest)
+		return rest != ""
 	case "http", "https":
 		return isHostPort(strings.TrimSuffix(rest, "/"))
 	}
@@ -137,11 +138,5 @@ func isEndpoint(s string) bool {
 func isHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	n, portErr := strconv.ParseUint(port, 10, 16)
-	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#") && isTarget(s)
-}
-
-// isTarget reports whether the client can dial s: it makes a URL of it.
-func isTarget(s string) bool {
-	_, err := url.Parse("etcd:///" + s)
-	return err == nil
+	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#")
 }

@@ -1,9 +1,8 @@
 // Package config loads the daemon's configuration from flags, the environment, one YAML file and defaults, in this order of precedence.
 //
 // It guarantees that a Config returned by Load is complete and consistent: every key in the file exists, every value has the right type and
-// is in its range, and no two values contradict each other. serve makes no check of a value that is not made here, so what `config check`
-// accepts, serve accepts. An error is one line: where the value was written (file and line, variable or flag), the key, and what is wrong;
-// secrets are never part of it.
+// is in its range, and no two values contradict each other. Every check of a value that serve makes is made here. An error is one line: where
+// the value was written (file and line, variable or flag), the key, and what is wrong; secrets are never part of it.
 //
 // It does not guarantee that the configuration works: no file named by a key is opened, no name is resolved, nothing is dialed. Unknown
 // UNLOCKER_… variables are ignored, because Kubernetes injects some. The file is read once and not watched.
@@ -11,6 +10,7 @@ package config
 
 import (
 	"cmp"
+	"log/slog"
 	"strings"
 	"time"
 )
@@ -94,3 +94,40 @@ func (c Config) ElectionKey() string {
 
 // ElectionPrefix returns the prefix of the candidates' keys: the election key and a slash.
 func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKey(), "/") + "/" }
+
+const redacted = "<redacted>"
+
+// Secret is a value that formatting, logging and encoding do not show; Reveal does. The zero Secret is the empty one. The value is behind a
+// pointer because fmt calls no methods on unexported fields: a Config in a field of another struct must not print its password either.
+// == therefore does not compare Secrets.
+type Secret struct{ value *string }
+
+// NewSecret returns a Secret that reveals s.
+func NewSecret(s string) Secret {
+	if s == "" {
+		return Secret{}
+	}
+	return Secret{&s}
+}
+
+// Reveal returns the secret itself, for the one place that sends it.
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
+
+// String returns "<redacted>", or "" for the empty secret.
+func (s Secret) String() string {
+	if s.value == nil {
+		return ""
+	}
+	return redacted
+}
+
+// LogValue redacts in slog.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText redacts in JSON, YAML and every other encoding that asks for text.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -13,9 +13,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFileSize is far above any configuration.
-const maxFileSize = 1 << 20
-
 // settings are what a file says: the text of each value, as key.Set parses it, and where it was written.
 type settings struct {
 	texts    map[string]any
@@ -26,7 +23,7 @@ type settings struct {
 // parse reads YAML strictly where viper does not: exact keys, none twice, one document, right types.
 func parse(path string, data []byte) (settings, error) {
 	r := reader{path, map[string]key{}, settings{texts: map[string]any{}, origins: map[string]string{}}}
-	if len(data) > maxFileSize {
+	if len(data) > 1<<20 {
 		return r.settings, fault(path, "", "larger than 1 MiB: not a configuration file")
 	}
 	r.know(new(Config).keys())
@@ -150,9 +147,7 @@ func (k kind) not(n *yaml.Node) string {
 
 // readPolicies reads each policy as a section with keys of its own.
 func (r *reader) readPolicies(list []*yaml.Node) error {
-	if len(list) > 0 {
-		r.policies = make([]Policy, len(list))
-	}
+	r.policies = append(r.policies, make([]Policy, len(list))...) // nil for none
 	r.know((&Config{Policies: r.policies}).keys())
 	for i, n := range list {
 		name := policyName(i)

@@ -48,7 +48,7 @@ func TestValidFiles(t *testing.T) {
 }
 
 func TestOversizedFile(t *testing.T) {
-	path := write(t, filepath.Join(t.TempDir(), "big"), strings.Repeat("#", maxFileSize+1))
+	path := write(t, filepath.Join(t.TempDir(), "big"), strings.Repeat("#", 1<<20+1))
 	_, _, err := Load(given(t, "--config", path))
 	require.EqualError(t, err, path+": larger than 1 MiB: not a configuration file")
 }

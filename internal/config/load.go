@@ -24,15 +24,15 @@ func Load(flags *pflag.FlagSet) (Config, string, error) {
 	if err != nil {
 		return Config{}, "", err
 	}
-	var s settings
+	var data []byte
 	if path != "" {
-		data, err := os.ReadFile(path)
-		if err != nil {
+		if data, err = os.ReadFile(path); err != nil {
 			return Config{}, path, fmt.Errorf("reading the configuration: %w", err)
 		}
-		if s, err = parse(path, data); err != nil {
-			return Config{}, path, err
-		}
+	}
+	s, err := parse(path, data)
+	if err != nil {
+		return Config{}, path, err
 	}
 	c, err := merge(flags, s)
 	return c, path, err

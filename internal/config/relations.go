@@ -29,6 +29,7 @@ func (c Config) relate(origins map[string]string) error {
 func (c Config) etcdRelations() []relation {
 	e, tls := c.Etcd, c.Etcd.TLS
 	user, password, file := e.Username != "", e.Password.Reveal() != "", e.PasswordFile != ""
+	anyTLS := tls.CAFile+tls.CertFile+tls.KeyFile+tls.ServerName != ""
 	return []relation{
 		{password && file, "etcd.password_file", "", "cannot be combined with etcd.password"},
 		{user && !password && !file, "etcd.username", "", "needs etcd.password or etcd.password_file"},
@@ -37,7 +38,7 @@ func (c Config) etcdRelations() []relation {
 		{tls.CertFile != "" && tls.KeyFile == "", "etcd.tls.cert_file", "", "needs etcd.tls.key_file"},
 		{tls.CertFile == "" && tls.KeyFile != "", "etcd.tls.key_file", "", "needs etcd.tls.cert_file"},
 		// The client would ignore etcd.tls silently.
-		{scheme(e.Endpoints[0]) == "http" && tls != struct{ CAFile, CertFile, KeyFile, ServerName string }{}, "etcd.endpoints", "", "http:// is plain text and cannot be combined with etcd.tls"},
+		{anyTLS && scheme(e.Endpoints[0]) == "http", "etcd.endpoints", "", "http:// is plain text and cannot be combined with etcd.tls"},
 	}
 }
 
@@ -45,18 +46,19 @@ func (c Config) etcdRelations() []relation {
 // more than the grace stops removals, so there must be time for one to be lost.
 func (c Config) graceRelations() (all []relation) {
 	tolerance, interval := c.Reaper.ClockTolerance, c.Reaper.ProbeInterval
-	key, grace := "reaper.grace", c.Reaper.Grace
-	for i := 0; ; i++ {
-		all = append(all,
-			relation{grace < tolerance, key, "reaper.clock_tolerance",
-				fmt.Sprintf("must be at least reaper.clock_tolerance (%s), not %s", show(tolerance), show(grace))},
-			relation{interval > grace/2, "reaper.probe_interval", key,
-				fmt.Sprintf("must be at most half of %s (%s), not %s", key, show(grace), show(interval))})
-		if i == len(c.Policies) {
-			return all
+	graces := append([]Policy{{Grace: c.Reaper.Grace}}, c.Policies...)
+	for i, p := range graces {
+		key := "reaper.grace"
+		if i > 0 {
+			key = policyName(i-1) + ".grace"
 		}
-		key, grace = policyName(i)+".grace", c.Policies[i].Grace
+		all = append(all,
+			relation{p.Grace < tolerance, key, "reaper.clock_tolerance",
+				fmt.Sprintf("must be at least reaper.clock_tolerance (%s), not %s", show(tolerance), show(p.Grace))},
+			relation{interval > p.Grace/2, "reaper.probe_interval", key,
+				fmt.Sprintf("must be at most half of %s (%s), not %s", key, show(p.Grace), show(interval))})
 	}
+	return all
 }
 
 func (c Config) otherRelations() []relation {
