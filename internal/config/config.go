@@ -73,8 +73,7 @@ type Election struct {
 
 // Log is the section log.
 type Log struct {
-	Level  string // debug, info, warn or error, as slog.Level.UnmarshalText reads it
-	Format string // json or logfmt
+	Level, Format string // as slog.Level.UnmarshalText reads it; json or logfmt
 }
 
 // Default returns the configuration without any flag, variable or file. It is valid.

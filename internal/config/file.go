@@ -30,9 +30,6 @@ func parse(path string, data []byte) (settings, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	err := dec.Decode(&doc)
-	if errors.Is(err, io.EOF) {
-		return r.settings, nil
-	}
 	if err == nil {
 		err = dec.Decode(&second)
 	}
@@ -41,6 +38,8 @@ func parse(path string, data []byte) (settings, error) {
 		return r.settings, r.refuse(&second, "", "a second YAML document: only one is allowed")
 	case !errors.Is(err, io.EOF):
 		return r.settings, syntaxError(path, err)
+	case doc.IsZero(): // an empty file
+		return r.settings, nil
 	}
 	err = r.section("", doc.Content[0], doc.Content[0])
 	return r.settings, err
