@@ -78,7 +78,7 @@ func (w *world) verdictOn(n *tenure) string {
 				if a.name == n.name && a.verdict.Token == n.token {
 					v := a.verdict
 					words = fmt.Sprintf("daemon-%d: measured %v, renewed %v, offset %s, credit %s, anchor %s, last write seen %s ago (true: %s)",
-						i, v.Measured, v.Renewed, v.Offset, v.Credit, v.Anchor, v.Age, v.Now.Sub(n.written))
+						i, v.Measured, v.Renewed, v.Offset, v.Allowance, v.Earliest, v.Age, v.Now.Sub(n.written))
 				}
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -81,14 +82,37 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		}
 		c.tempDir, o.Dir = dir, dir
 	}
-	err := c.build(o)
-	if err == nil {
-		err = c.Restart(ctx)
+	err := c.startOn(ctx, o)
+	for range addrRetries {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = c.startOn(ctx, o)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// addrRetries is how often Start takes other addresses where another program took one
+// between the check that it is free and its use.
+const addrRetries = 3
+
+// startOn starts the members on free addresses. Members of an earlier attempt end first.
+func (c *Cluster) startOn(ctx context.Context, o Options) error {
+	for _, m := range c.members {
+		m.kill()
+		if c.tempDir != "" {
+			if err := os.RemoveAll(m.dir); err != nil {
+				return err
+			}
+		}
+	}
+	c.members = nil
+	if err := c.build(o); err != nil {
+		return err
+	}
+	return c.Restart(ctx)
 }
 
 // testingTB is what ForTest needs of a testing.TB.
