@@ -46,7 +46,7 @@ func oneOf(words ...string) func(string) error {
 	return func(s string) error { return must(slices.Contains(words, s), "one of "+strings.Join(words, ", "), s) }
 }
 
-func checkMode(s string) error { return oneOf("enforce", "dry-run", "off")(s) }
+func checkMode(s string) error            { return oneOf("enforce", "dry-run", "off")(s) }
 func checkPositive(d time.Duration) error { return must(d > 0, "more than 0", d) }
 func checkResync(d time.Duration) error {
 	return must(d == 0 || d >= time.Second, "0 (off) or at least 1s", d)
