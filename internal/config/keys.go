@@ -14,6 +14,7 @@ const (
 	// maxBatchSize: etcd allows 128 operations per level of a transaction (--max-txn-ops), and nested transactions share what the level
 	// above leaves: 128 − batch_size. A removal compares three values; one more operation is kept in reserve.
 	maxBatchSize = 124
+	policiesKey  = "policies" // the one key that is a list of sections
 )
 
 // key is one setting.
@@ -104,9 +105,6 @@ func (c *Config) keys() []key {
 	}
 	return all
 }
-
-// policiesKey is the one key that is a list of sections.
-const policiesKey = "policies"
 
 func policyName(i int) string { return fmt.Sprintf("%s[%d]", policiesKey, i) }
 
