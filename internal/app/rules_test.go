@@ -60,7 +60,7 @@ func TestS3_Storm(t *testing.T) {
 	t.Parallel()
 	const n, hold = 10, 2 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Storm.MinLocks, c.Reaper.Storm.Hold = n, hold })
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Hold = n, hold, hold })
 	d.awaitReaping()
 	deadline := time.Now().Add(2 * time.Second)
 	putLocks(e, n, deadline)
