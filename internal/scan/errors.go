@@ -8,6 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 // Reason is why a watch ended or a listing failed: the label of
@@ -39,7 +41,7 @@ func Reasons() []Reason {
 var (
 	errStalled   = errors.New("no event and no progress notice from the watch")
 	errEnded     = errors.New("watch closed by the server")
-	errRegressed = errors.New("etcd shows another cluster or an older revision")
+	errRegressed = errors.New("etcd shows another history: another cluster, an older revision, or other writes")
 )
 
 // classify returns an error's class. Errors of a watch lose their type on the
@@ -51,7 +53,7 @@ func classify(err error) Reason {
 		return ReasonStalled
 	case errors.Is(err, errEnded):
 		return ReasonEnded
-	case errors.Is(err, errRegressed):
+	case errors.Is(err, errRegressed), errors.Is(err, table.ErrOlder):
 		return ReasonRegressed
 	case errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "connection error: "):
 		return ReasonDown // gRPC waited for a connection, and says why there was none

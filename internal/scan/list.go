@@ -25,6 +25,9 @@ type lister struct {
 	// emit gets the locks, and owns them.
 	emit func([]lock.Lock) error
 
+	// newest is the key with the newest modification.
+	newest *mvccpb.KeyValue
+
 	open  []*openLock
 	free  []*openLock
 	batch []lock.Lock
@@ -166,6 +169,9 @@ func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
 func (l *lister) add(kvs []*mvccpb.KeyValue) error {
 	l.keys += len(kvs)
 	for _, kv := range kvs {
+		if l.newest == nil || kv.ModRevision > l.newest.ModRevision {
+			l.newest = kv
+		}
 		name, field, valid := l.layout.Split(kv.Key)
 		o, err := l.openFor(name, kv.Key)
 		if err != nil {

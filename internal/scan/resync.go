@@ -6,27 +6,53 @@ import (
 	"time"
 )
 
-// resync lists beside the watch once in an interval: some versions of etcd lost
-// events around compactions (etcd#17529, #18089, #19179). Differences are corrected
-// and counted as drift. A listing that fails ends the watch.
-func (w *watching) resync(ctx context.Context, fail context.CancelCauseFunc) {
-	tick := time.NewTicker(w.Resync)
-	defer tick.Stop()
-	for {
+// maintain runs beside the watch. Whenever that has moved again after it stood still, it
+// checks that etcd still shows the same history. Once in an interval, and after each of
+// these checks, it lists all locks: some versions of etcd lost events around compactions
+// (etcd#17529, #18089, #19179), and a watch that resumed on a restored etcd may have
+// missed writes. Differences are corrected and counted as drift. A failure ends the watch.
+func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
+	var tick <-chan time.Time
+	if w.Resync > 0 {
+		ticker := time.NewTicker(w.Resync)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for first := true; ; {
+		var err error
 		select {
-		case <-tick.C:
+		case <-tick:
+			err = w.resync(ctx)
+		case seen := <-w.resumed:
+			err = w.resume(ctx, seen)
+			if err == nil && !first && w.Resync > 0 {
+				err = w.resync(ctx)
+			}
+			first = false
 		case <-ctx.Done():
 			return
 		}
-		if err := w.resyncOnce(ctx); err != nil {
-			fail(fmt.Errorf("resync: %w", err))
+		if err != nil {
+			fail(fmt.Errorf("check beside the watch: %w", err))
 			return
 		}
 	}
 }
 
-func (w *watching) resyncOnce(ctx context.Context) error {
-	now, err := w.header(ctx)
+// resume checks what etcd shows after the watch stood still. Everything that waited had
+// been written before the current revision was read: later events are observed live.
+func (w *watching) resume(ctx context.Context, seen mark) error {
+	_, stalls := w.current.get()
+	h, err := w.checkHistory(ctx, seen)
+	if err != nil {
+		return err
+	}
+	w.current.resume(stalls, h.Revision)
+	return nil
+}
+
+func (w *watching) resync(ctx context.Context) error {
+	now, err := w.checkHistory(ctx, w.history.mark())
 	if err != nil {
 		return err
 	}
@@ -47,7 +73,7 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	w.applying.Lock()
 	defer w.applying.Unlock()
 	rev = w.seen.Load()
-	return rev, w.Table.Begin(ctx, rev, true)
+	return rev, w.Table.Begin(ctx, rev, true, w.lastCurrent)
 }
 
 // await waits until the watch has reached a revision. Where it never does, the

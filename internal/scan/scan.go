@@ -3,11 +3,11 @@ package scan
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
@@ -21,10 +21,9 @@ type Options struct {
 	Client *clientv3.Client
 	Layout lock.Layout
 	Table  *table.Table
-	// NewWatcher returns a watcher for one watch; nil means clientv3.NewWatcher. A
-	// watch needs a watcher of its own: a new watch on an old stream fails once the
-	// stream's token has expired (etcd#12385).
-	NewWatcher func() clientv3.Watcher
+	// Tolerance is how long the watch may stand still before what it shows next does
+	// not count as observed live.
+	Tolerance time.Duration
 	// Freshness is how long a watch may show neither an event nor a progress
 	// notice.
 	Freshness time.Duration
@@ -40,11 +39,12 @@ type Options struct {
 // Scanner keeps a table up to date with etcd.
 type Scanner struct {
 	Options
-	status view
-	// revision is the newest one seen, cluster the id of its cluster; both are owned
-	// by Run.
-	revision int64
-	cluster  uint64
+	status  view
+	history history
+	// lastCurrent is when the table was last known to be current: that of the last
+	// response of a watch that was live. Run owns it while no watch is up, then the
+	// watch does, under applying.
+	lastCurrent time.Time
 }
 
 // New returns a Scanner that does nothing until Run.
@@ -52,13 +52,10 @@ func New(o Options) (*Scanner, error) {
 	switch {
 	case o.Client == nil, o.Table == nil, o.Logger == nil, o.Explain == nil, o.Layout.Prefix() == "":
 		return nil, errors.New("scan: Client, Table, Logger, Explain and Layout are required")
-	case o.Freshness <= 0, o.RequestTimeout <= 0, o.Resync < 0:
-		return nil, errors.New("scan: Freshness and RequestTimeout must be positive, Resync not negative")
+	case o.Freshness <= 0, o.Tolerance <= 0, o.RequestTimeout <= 0, o.Resync < 0:
+		return nil, errors.New("scan: Freshness, Tolerance and RequestTimeout must be positive, Resync not negative")
 	}
-	if o.NewWatcher == nil {
-		o.NewWatcher = func() clientv3.Watcher { return clientv3.NewWatcher(o.Client) }
-	}
-	return &Scanner{Options: o, status: newView()}, nil
+	return &Scanner{Options: o, status: newView(), history: history{seed: maphash.MakeSeed()}}, nil
 }
 
 // Backoff between sessions: from minBackoff, doubled up to maxBackoff, each
@@ -113,7 +110,7 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	case ReasonRegressed:
 		// What is known belongs to another history and must not be compared with
 		// this one.
-		s.revision, s.cluster = 0, 0
+		s.history.forget()
 		s.status.forgot()
 		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
 			return 0, err
@@ -125,37 +122,20 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 // session lists once and watches until that fails. It was healthy where the
 // watch lived longer than the freshness.
 func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
-	rev, err := s.head(ctx)
+	head, err := s.checkHistory(ctx, s.history.mark())
 	if err != nil {
 		return false, err
 	}
-	if err := s.Table.Begin(ctx, rev, false); err != nil {
+	s.history.saw(head.ClusterId, head.Revision, nil, false)
+	if err := s.Table.Begin(ctx, head.Revision, false, s.lastCurrent); err != nil {
 		return false, err
 	}
-	if err := s.list(ctx, rev, false); err != nil {
+	if err := s.list(ctx, head.Revision, false); err != nil {
 		return false, err
 	}
 	start := time.Now()
-	err = s.watch(ctx, rev)
+	err = s.watch(ctx, head.Revision)
 	return time.Since(start) > s.Freshness, err
-}
-
-// head returns the current revision and checks that it belongs to the history
-// that is known.
-func (s *Scanner) head(ctx context.Context) (int64, error) {
-	h, err := s.header(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if s.cluster != 0 && h.ClusterId != s.cluster || h.Revision < s.revision {
-		return 0, errRegressed
-	}
-	s.cluster, s.revision = h.ClusterId, h.Revision
-	return h.Revision, nil
-}
-
-func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	return header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
 }
 
 // list fills the table, where the listing was begun, with what etcd held at
@@ -193,6 +173,7 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 	g.Go(func() (err error) {
 		defer close(batches)
 		keys, err = l.run(ctx, rev)
+		s.history.saw(0, 0, l.newest, false)
 		return err
 	})
 	g.Go(func() error {

@@ -3,12 +3,15 @@ package scan
 import (
 	"cmp"
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -22,9 +25,52 @@ type watching struct {
 	applying sync.Mutex
 	// seen is the revision up to which the table has every event.
 	seen atomic.Int64
-	// live is set once a progress notice has shown that the watch has caught up, so
-	// that events arrive when they happen.
-	live atomic.Bool
+	// streams counts the streams that the client library has opened: it resumes a
+	// watch by itself.
+	streams atomic.Int64
+	current currency
+	// resumed asks for a check of what etcd shows after the watch stood still.
+	resumed chan mark
+
+	// last is when the last response arrived, opened how many streams there were
+	// then; only follow uses them.
+	last   time.Time
+	opened int64
+}
+
+// currency is whether the watch is known to be current.
+type currency struct {
+	mu sync.Mutex
+	// liveAfter is the revision after which events are observed live.
+	liveAfter int64
+	// stalls counts how often the watch stood still.
+	stalls int
+}
+
+const notLive = math.MaxInt64
+
+// stall records that the watch stood still: what it shows from now on has waited.
+func (c *currency) stall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.liveAfter = notLive
+	c.stalls++
+}
+
+// resume records that all that was written up to a revision had been written before
+// the watch moved again. It does nothing where the watch has stood still once more.
+func (c *currency) resume(stalls int, revision int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stalls == stalls {
+		c.liveAfter = revision
+	}
+}
+
+func (c *currency) get() (liveAfter int64, stalls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.liveAfter, c.stalls
 }
 
 // watch watches the prefix from revision rev, which the table has, until that
@@ -32,8 +78,10 @@ type watching struct {
 // ahead of the store gets no progress notice, and would look dead. The table drops
 // the events of rev itself, which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
-	w := &watching{Scanner: s, watcher: s.NewWatcher()}
+	w := &watching{Scanner: s, resumed: make(chan mark, 1)}
+	w.watcher = s.newWatcher(func() { w.streams.Add(1) })
 	w.seen.Store(rev)
+	w.current.stall()
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	// It also bounds the call of Watch, which waits for the server to answer.
 	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
@@ -46,9 +94,7 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
 	beside.Go(func() { w.askProgress(ctx) })
-	if s.Resync > 0 {
-		beside.Go(func() { w.resync(ctx, cancel) })
-	}
+	beside.Go(func() { w.maintain(ctx, cancel) })
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 
@@ -62,6 +108,7 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, ali
 			if err := w.check(ctx, &r, ok); err != nil {
 				return err
 			}
+			w.arrived(time.Now())
 			batch = w.events(batch[:0], r.Events)
 			if err := w.apply(ctx, batch, &r); err != nil {
 				return err
@@ -73,15 +120,44 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, ali
 	}
 }
 
+// arrived looks whether the stream, or this process, stood still before a response,
+// or whether the client library has resumed the watch.
+func (w *watching) arrived(now time.Time) {
+	gap, opened := now.Sub(w.last), w.streams.Load()
+	if gap <= w.Tolerance && opened == w.opened {
+		w.last = now
+		return
+	}
+	w.last, w.opened = now, opened
+	w.current.stall()
+	select {
+	case w.resumed <- w.history.mark():
+	default: // the older mark is checked, which is the safer one
+	}
+}
+
 func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.WatchResponse) error {
 	w.applying.Lock()
 	defer w.applying.Unlock()
-	if len(batch) > 0 {
-		if err := w.Table.Apply(ctx, batch, w.live.Load()); err != nil {
+	liveAfter, _ := w.current.get()
+	late := 0
+	for late < len(batch) && batch[late].KV.Mod <= liveAfter {
+		late++
+	}
+	if late > 0 {
+		if err := w.Table.Replay(ctx, batch[:late], w.lastCurrent); err != nil {
+			return cmp.Or(context.Cause(ctx), err)
+		}
+	}
+	if late < len(batch) {
+		if err := w.Table.Apply(ctx, batch[late:]); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 	}
 	w.progressed(r)
+	if liveAfter != notLive && w.seen.Load() >= liveAfter {
+		w.lastCurrent = w.last
+	}
 	return nil
 }
 
@@ -94,7 +170,8 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 		return errEnded
 	case r.Err() != nil:
 		return r.Err()
-	case r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != w.cluster:
+	}
+	if cluster := w.history.mark().cluster; cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
 		return errRegressed
 	}
 	return nil
@@ -104,26 +181,25 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 // events may be far ahead of them; that of a progress notice is not.
 func (w *watching) progressed(r *clientv3.WatchResponse) {
 	seen := r.Header.GetRevision()
+	var newest *mvccpb.KeyValue
+	deleted := false
 	if n := len(r.Events); n > 0 {
-		seen = r.Events[n-1].Kv.ModRevision
+		newest, deleted = r.Events[n-1].Kv, r.Events[n-1].Type == mvccpb.DELETE
+		seen = newest.ModRevision
 	} else if !r.IsProgressNotify() {
 		return
-	}
-	if r.IsProgressNotify() {
-		w.live.Store(true)
 	}
 	if seen > w.seen.Load() {
 		w.seen.Store(seen)
 	}
-	w.revision = max(w.revision, seen)
-	w.status.progressed(w.revision)
+	w.status.progressed(w.history.saw(0, seen, newest, deleted).revision)
 }
 
 // events turns etcd's events into the table's.
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
 	for _, ev := range from {
 		name, field, valid := w.Layout.Split(ev.Kv.Key)
-		e := table.Event{Name: name, KV: toKV(ev.Kv), Deleted: ev.Type == mvccpb.Event_DELETE}
+		e := table.Event{Name: name, KV: toKV(ev.Kv), Deleted: ev.Type == mvccpb.DELETE}
 		if valid {
 			e.KV.Field = lock.ParseField(field)
 		}
@@ -132,20 +208,20 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 	return into
 }
 
-// catchUpInterval is how often progress is asked for until the first notice, which
-// shows that the watch has caught up.
+// catchUpInterval is how often progress is asked for until the watch is current.
 const catchUpInterval = 100 * time.Millisecond
 
-// askProgress asks for progress notices, several within the freshness. It runs
-// beside follow because the call blocks while the stream reconnects.
-// The context must be the watch's own: etcd's client keys its streams by it.
+// askProgress asks for progress notices, several within the freshness and two within
+// the tolerance: a watch that shows nothing for longer stood still. It runs beside
+// follow because the call blocks while the stream reconnects. The context must be the
+// watch's own: etcd's client keys its streams by it.
 func (w *watching) askProgress(ctx context.Context) {
 	for {
 		if w.watcher.RequestProgress(ctx) != nil && ctx.Err() != nil {
 			return
 		}
-		pause := w.Freshness / 4
-		if !w.live.Load() {
+		pause := min(w.Freshness/4, w.Tolerance/2)
+		if liveAfter, _ := w.current.get(); liveAfter == notLive {
 			pause = min(catchUpInterval, pause)
 		}
 		select {
@@ -154,4 +230,23 @@ func (w *watching) askProgress(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// newWatcher returns a watcher for one watch, which calls opened for each stream that it
+// opens. A watch needs a watcher of its own: a new watch on an old stream fails once the
+// stream's token has expired (etcd#17623).
+func (s *Scanner) newWatcher(opened func()) clientv3.Watcher {
+	streams := countedStreams{pb.NewWatchClient(s.Client.ActiveConnection()), opened}
+	return clientv3.NewWatchFromWatchClient(streams, s.Client)
+}
+
+type countedStreams struct {
+	pb.WatchClient
+	opened func()
+}
+
+// Watch implements pb.WatchClient.
+func (c countedStreams) Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.WatchRequest, pb.WatchResponse], error) {
+	c.opened()
+	return c.WatchClient.Watch(ctx, opts...)
 }

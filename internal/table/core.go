@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // core is the table without its goroutine: no locking, no waiting.
@@ -16,17 +17,15 @@ type core struct {
 	pending index
 	ready   index
 	overdue index
-	touched []touched
+	touched []change
 	gone    []Gone
 
 	counts  [lock.NumStates]int
 	backlog int
 	totals  totals
+	storm   storm
 
 	listing listing
-	// current is when an event was last observed live.
-	current instant
-	cameDue window
 	hosts   hosts
 }
 
@@ -36,13 +35,13 @@ type totals struct {
 }
 
 func newCore(o Options) *core {
-	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts)}
-	c.cameDue.width = instant(o.Window)
-	c.clock = clock{base: time.Now(), wall: o.Now}
-	c.clock.stepped(c.clock.read())
-	pos := func(e *entry) *int32 { return &e.pos }
-	c.pending = index{key: func(e *entry) int64 { return int64(e.wake) }, pos: pos}
-	c.ready = index{key: func(e *entry) int64 { return int64(e.due) }, pos: pos}
+	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts), storm: newStorm(o.Storm)}
+	c.clock = clock{base: time.Now(), wall: o.Now, tolerance: o.Rules.Tolerance}
+	now := c.clock.read()
+	c.clock.last = time.Duration(now.wall) - time.Duration(now.mono)
+	pos, wake := func(e *entry) *int32 { return &e.pos }, func(e *entry) int64 { return int64(e.wake) }
+	c.pending = index{key: wake, pos: pos}
+	c.ready = index{key: wake, pos: pos}
 	c.overdue = index{
 		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
 		pos: func(e *entry) *int32 { return &e.overduePos },
@@ -50,8 +49,8 @@ func newCore(o Options) *core {
 	return c
 }
 
-// touched is a lock that is being changed, with its basis before the change.
-type touched struct {
+// change is a lock that is being changed, with its basis before the change.
+type change struct {
 	*entry
 	was basis
 }
@@ -65,16 +64,15 @@ type basis struct {
 func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt()} }
 
 func (c *core) add(name string) *entry {
-	e := &entry{Lock: lock.Lock{Name: name}, state: none, due: unset}
+	e := &entry{Lock: lock.Lock{Name: name}, state: none}
 	c.locks[name] = e
 	return e
 }
 
-// forgetDue is for a new deadline, to which the old one's instant and attempts do
-// not apply.
-func (c *core) forgetDue(e *entry) {
-	e.due = unset
-	e.marks &^= late | counted
+// newDeadline forgets what belongs to the deadline before.
+func (c *core) newDeadline(e *entry) {
+	c.storm.forget(e)
+	e.notBefore = 0
 	if e.phase != taken {
 		c.setPhase(e, waiting)
 	}
@@ -86,7 +84,7 @@ func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
 	}
-	if e.marks&unanswered != 0 {
+	if e.has(unanswered) {
 		c.reportGone(e, rev, now)
 		return
 	}
@@ -96,18 +94,18 @@ func (c *core) released(e *entry, rev int64, now reading) {
 // reportGone reports to the caller of Take that the lock was deleted.
 func (c *core) reportGone(e *entry, rev int64, now reading) {
 	c.gone = append(c.gone, Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()})
-	e.marks &^= unanswered
+	e.mark(unanswered, false)
 	c.setPhase(e, waiting)
 }
 
 // touch is called before a lock changes. It removes the lock from the indexes
 // whose keys the change may move: a heap tolerates one misplaced key at a time.
 func (c *core) touch(e *entry) {
-	if e.touched {
+	if e.has(touched) {
 		return
 	}
-	e.touched = true
-	c.touched = append(c.touched, touched{e, basisOf(e)})
+	e.mark(touched, true)
+	c.touched = append(c.touched, change{e, basisOf(e)})
 	c.overdue.remove(e)
 	if e.phase == ready {
 		c.setPhase(e, waiting)
@@ -116,10 +114,10 @@ func (c *core) touch(e *entry) {
 
 // reschedule updates the indexes for the locks that were touched, by events or by
 // a listing.
-func (c *core) reschedule(now reading, listed bool) {
+func (c *core) reschedule(now reading) {
 	for _, t := range c.touched {
 		e := t.entry
-		e.touched = false
+		e.mark(touched, false)
 		e.attempts = 0
 		if e.Keys <= 0 {
 			c.drop(e, e.Revision, now)
@@ -127,10 +125,7 @@ func (c *core) reschedule(now reading, listed bool) {
 		}
 		// Any change of an orphan counts.
 		if e.Token == 0 || basisOf(e) != t.was {
-			c.forgetDue(e)
-			if a := e.AutoUnlockAt(); listed && a != 0 && a <= now.wall {
-				e.marks |= late
-			}
+			c.newDeadline(e)
 		}
 		if e.phase == suspended {
 			c.setPhase(e, waiting) // the deadline, and what is known of it, may still stand
@@ -144,9 +139,10 @@ func (c *core) reschedule(now reading, listed bool) {
 // drop forgets a lock without keys, deleted at revision rev, or 0 where that is
 // not known.
 func (c *core) drop(e *entry, rev int64, now reading) {
-	if e.marks&unanswered != 0 {
+	if e.has(unanswered) {
 		c.reportGone(e, rev, now)
 	}
+	c.storm.dropped(e, now.mono)
 	c.setState(e, none)
 	c.setPhase(e, waiting)
 	c.pending.remove(e)
@@ -164,13 +160,16 @@ func (c *core) schedule(e *entry, now reading) {
 		c.overdue.remove(e)
 	}
 	if !e.Removable() {
-		// Once its fields are corrected it is due as before: e.due stays.
 		c.setPhase(e, waiting)
 		c.pend(e, c.nextWake(e, never, now))
 		return
 	}
-	e.due = max(e.due, c.dueAt(e, now))
-	if e.due <= now.mono {
+	due := c.dueAt(e, now)
+	if due <= now.mono && e.Token != 0 && c.storm.delays(e, now.mono, c.dated()) {
+		due = c.dueAt(e, now)
+	}
+	if due <= now.mono {
+		c.storm.over(e)
 		switch {
 		case e.phase == taken: // the caller of Take has not answered yet
 			return
@@ -181,18 +180,22 @@ func (c *core) schedule(e *entry, now reading) {
 			return
 		}
 	}
-	c.wait(e, now)
+	c.wait(e, due, now)
 }
 
-// dueAt returns when Take may return a lock, by its deadline alone.
+// dueAt returns when Take may return a lock.
 func (c *core) dueAt(e *entry, now reading) instant {
-	switch {
-	case e.Token != 0:
-		return now.mono + instant(c.options.DueIn(&e.Lock, c.observation(e, now), now.wall)-c.options.Lead)
-	case e.due != unset:
-		return e.due
+	if e.Token == 0 {
+		return e.learned + instant(c.options.OrphanGrace)
 	}
-	return now.mono + instant(c.options.OrphanGrace)
+	return now.mono + instant(c.inputs(e, now).DueIn()-c.options.Lead)
+}
+
+// inputs are what the verdict on a lock with a uuid depends on.
+func (c *core) inputs(e *entry, now reading) verdict.Inputs {
+	in := c.options.Rules.Inputs(&e.Lock, c.observation(e, now), now.wall.Time())
+	in.Allowance = c.options.Allowance(c.clock.base.Add(time.Duration(e.known())))
+	return in
 }
 
 // nextWake returns the next instant at which something about the lock changes
@@ -209,19 +212,16 @@ func (c *core) nextWake(e *entry, due instant, now reading) instant {
 
 // wait puts e into the pending index until its next transition or, where it is
 // due, into the ready index for the next call of Take.
-func (c *core) wait(e *entry, now reading) {
-	if e.due > now.mono {
+func (c *core) wait(e *entry, due instant, now reading) {
+	if due > now.mono {
 		if e.phase != suspended {
 			c.setPhase(e, waiting)
 		}
-		c.pend(e, c.nextWake(e, e.due, now))
+		c.pend(e, c.nextWake(e, due, now))
 		return
 	}
-	if e.Token != 0 && e.marks&(late|counted) == 0 {
-		e.marks |= counted
-		c.cameDue.add(now.mono)
-	}
 	c.setPhase(e, ready)
+	e.wake = due
 	c.ready.set(e)
 }
 
@@ -266,17 +266,40 @@ func (c *core) setState(e *entry, s lock.State) {
 	e.state = s
 }
 
+// dated counts the locks with a deadline.
+func (c *core) dated() int {
+	return c.counts[lock.Held] + c.counts[lock.Overdue] + c.counts[lock.Expired]
+}
+
 // now reads the clocks. Where the wall clock stepped it computes the due of every
-// lock again: of the old and the new instant the later one applies.
+// lock again.
 func (c *core) now() reading {
 	now := c.clock.read()
 	if step, stepped := c.clock.stepped(now); stepped {
 		c.hosts.shift(-step)
+		before := reading{now.mono, now.wall - lock.Timestamp(step)}
 		for _, e := range c.locks {
+			c.keepAfterStep(e, before)
 			c.schedule(e, now)
 		}
 	}
 	return now
+}
+
+// keepAfterStep bounds how much earlier a lock may come due by a step of our wall
+// clock, before being the clocks without it.
+func (c *core) keepAfterStep(e *entry, before reading) {
+	if e.Token != 0 && e.Removable() {
+		e.notBefore = max(1, before.mono+instant(c.inputs(e, before).AfterStep()))
+	}
+}
+
+// scheduleAll computes the due of every lock again.
+func (c *core) scheduleAll() {
+	now := c.now()
+	for _, e := range c.locks {
+		c.schedule(e, now)
+	}
 }
 
 // advance schedules every lock whose transition has come.

@@ -7,43 +7,77 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// entry is a lock and where it stands in the indexes. A million of these are
-// kept: every field counts.
+// entry is a lock and its place in the indexes. A million of these are kept: every
+// field counts.
 type entry struct {
 	lock.Lock
-	// due is the monotonic instant from which Take may return the lock. It only
-	// moves later while the lock's deadline stays the same.
-	due instant
-	// wake is the lock's next transition, its key in the pending index.
+	// wake is the key in the pending and the ready index: the next transition or,
+	// where that has come, the due.
 	wake instant
-	// seen is when the last write was seen, or a listing found the lock.
-	seen instant
+	// learned is when we learned of the last write of uuid or auto_unlock_at; for an
+	// orphan, of any write.
+	learned instant
+	// notBefore is until when a step of our wall clock keeps the lock; 0 for none.
+	notBefore instant
 	// ahead is the holder's clock minus our monotonic one, if measured: steps of
 	// our wall clock, however small, are not in it.
 	ahead time.Duration
-	// pos is the place in the pending or the ready index, overduePos that in
-	// the overdue index.
+	// pos is the place in the pending or the ready index, overduePos that in the
+	// overdue index.
 	pos, overduePos int32
-	attempts        uint8
-	state           lock.State
-	phase           phase
-	marks           marks
-	touched         bool
-	// listed: the listing under way held the lock.
-	listed bool
+	// stale is how many seconds before learned the lock was last known to be
+	// current, rounded up; sinceStart where that was before the table was made.
+	stale    uint16
+	marks    marks
+	attempts uint8
+	state    lock.State
+	phase    phase
+}
+
+const sinceStart = math.MaxUint16
+
+// known returns when the lock's state was last known to be current.
+func (e *entry) known() instant {
+	if e.stale == sinceStart {
+		return 0
+	}
+	return e.learned - instant(e.stale)*instant(time.Second)
+}
+
+// learn records that a write became known now, the lock having been known to be
+// current at known.
+func (e *entry) learn(now, known instant) {
+	e.learned = now
+	gap := (now - known + instant(time.Second) - 1) / instant(time.Second)
+	if e.stale = sinceStart; gap < sinceStart {
+		e.stale = uint16(max(0, gap))
+	}
 }
 
 // marks are flags of a lock.
-type marks uint8
+type marks uint16
 
 const (
 	measured     marks = 1 << iota // ahead is known
-	late                           // past its deadline when a listing found it
-	counted                        // among those that came due
-	unanswered                     // given out by Take, and not answered yet
+	late                           // the last write of uuid or auto_unlock_at was not observed live
+	cameDue                        // counted among those that came due, for the deadline in force
+	stormDelayed                   // a storm delays its due, for the deadline in force
+	stormWaiting                   // and it waits for that now
+	unanswered                     // returned by Take, and not answered yet
 	acquiredSeen                   // among the events being applied is the acquisition
-	aliveSeen                      // and a write of alive_at or auto_unlock_at
+	renewedSeen                    // and a write of alive_at or auto_unlock_at
+	deletedLast                    // Revision is that of a deletion
+	touched                        // being changed
+	listed                         // contained in the listing in progress
 )
+
+func (e *entry) has(m marks) bool { return e.marks&m != 0 }
+
+func (e *entry) mark(m marks, yes bool) {
+	if e.marks &^= m; yes {
+		e.marks |= m
+	}
+}
 
 // phase is how far a lock is on its way to removal.
 type phase uint8
@@ -51,7 +85,7 @@ type phase uint8
 const (
 	waiting   phase = iota // not due, in pending where it has a next transition
 	ready                  // due, in the ready index
-	taken                  // given out by Take
+	taken                  // returned by Take
 	retrying               // put back by Postpone, in pending
 	suspended              // put back until it is modified; in pending like waiting
 )
@@ -59,18 +93,16 @@ const (
 // instant is monotonic time in nanoseconds since the table was made.
 type instant int64
 
-const (
-	never instant = math.MaxInt64
-	// unset lies before every deadline, also of those that passed before the
-	// table was made.
-	unset instant = math.MinInt64
-)
+const never instant = math.MaxInt64
 
 // clock reads both clocks at once.
 type clock struct {
 	base time.Time
 	wall func() time.Time
-	// last is wall minus monotonic time when steps were last looked for.
+	// tolerance is how far wall and monotonic time may diverge before that counts as
+	// a step of the wall clock.
+	tolerance time.Duration
+	// last is wall minus monotonic time at the last step.
 	last time.Duration
 }
 
@@ -84,16 +116,20 @@ func (c *clock) read() reading {
 	return reading{mono: instant(time.Since(c.base)), wall: lock.TimestampOf(c.wall())}
 }
 
-// maxDrift is how far wall and monotonic time may diverge before that counts as a
-// step of the wall clock.
-const maxDrift = 2 * time.Second
+// instantOf converts a time with a monotonic reading; the zero time lies before all.
+func (c *core) instantOf(t time.Time) instant {
+	if t.IsZero() {
+		return math.MinInt64 / 2
+	}
+	return instant(t.Sub(c.clock.base))
+}
 
 // stepped reports whether, and by how much, the wall clock stepped since the last
 // call that reported a step. Slow drift adds up to a step as well.
 func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	apart := time.Duration(now.wall) - time.Duration(now.mono)
 	step = apart - c.last
-	if -maxDrift <= step && step <= maxDrift {
+	if step.Abs() <= c.tolerance {
 		return 0, false
 	}
 	c.last = apart

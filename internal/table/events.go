@@ -11,10 +11,14 @@ type Event struct {
 	Deleted bool
 }
 
-// apply applies events in order, and drops those that the listing contained. Only
-// the arrival of live ones is a clock observation.
-func (c *core) apply(events []Event, live bool) {
+// apply applies events in order, and drops those that the listing contained. known
+// is when the locks were last known to be current; only the arrival of live events
+// is a clock observation.
+func (c *core) apply(events []Event, live bool, known instant) {
 	now := c.now()
+	if live {
+		known = now.mono
+	}
 	for len(events) > 0 {
 		n := sameRevision(events)
 		if events[0].KV.Mod > c.listing.known {
@@ -23,12 +27,9 @@ func (c *core) apply(events []Event, live bool) {
 		events = events[n:]
 	}
 	for _, t := range c.touched {
-		c.observed(t.entry, live, now)
+		c.observed(t.entry, live, known, now)
 	}
-	c.reschedule(now, false)
-	if live {
-		c.current = now.mono
-	}
+	c.reschedule(now)
 }
 
 // sameRevision returns how many events, from the first on, are of one revision.
@@ -71,14 +72,16 @@ func (c *core) applyOne(ev *Event, now reading) {
 	} else {
 		e.Put(ev.KV)
 	}
+	e.mark(deletedLast, ev.Deleted)
 	if !ev.Deleted && (ev.KV.Field == lock.FieldAliveAt || ev.KV.Field == lock.FieldAutoUnlockAt) {
-		e.marks |= aliveSeen
+		e.mark(renewedSeen, true)
 	}
 	switch {
 	case e.Token != 0 && e.Token != token:
 		// What Take returned, an orphan or a lock whose end was not seen, is now
 		// another holder's lock; the guarded transaction will find out.
-		e.marks = e.marks&^(measured|aliveSeen|unanswered) | acquiredSeen
+		e.mark(measured|renewedSeen|unanswered, false)
+		e.mark(acquiredSeen, true)
 		c.totals.acquired++
 		if e.phase == taken {
 			c.setPhase(e, waiting)
@@ -95,7 +98,7 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 	}
 	// No key remains, although the next event may create another lock of this
 	// name before reschedule runs.
-	if e.marks&unanswered != 0 {
+	if e.has(unanswered) {
 		c.reportGone(e, ev.KV.Mod, now)
 	}
 	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}

@@ -1,6 +1,10 @@
 package table
 
-import "github.com/etcd-unlocker/unlocker/internal/lock"
+import (
+	"errors"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
 
 // listing is the state of the newest listing, finished or under way.
 type listing struct {
@@ -14,6 +18,8 @@ type listing struct {
 	beside bool
 	// first: nothing was known before, so that nothing is new.
 	first bool
+	// current is when the locks were last known to be current before the listing.
+	current instant
 	// deleted has the locks that were deleted while the listing was in progress;
 	// nil where none is.
 	deleted map[string]struct{}
@@ -28,56 +34,77 @@ func (l *listing) noteDeleted(name string) {
 // begin starts a listing of all keys at a revision. Where beside is set, the
 // table must have every event up to that revision and none after it: a lock that
 // was deleted after it, but before begin, would appear again.
-func (c *core) begin(revision int64, beside bool) {
+func (c *core) begin(revision int64, beside bool, known instant) {
 	if c.listing.deleted != nil { // the last one did not finish
 		for _, e := range c.locks {
-			e.listed = false
+			e.mark(listed, false)
 		}
 	}
 	l := &c.listing
-	l.revision, l.beside, l.deleted = revision, beside, make(map[string]struct{})
+	l.revision, l.beside, l.current, l.deleted = revision, beside, known, make(map[string]struct{})
 	if !beside {
 		l.known = revision
 	}
 }
 
+// ErrOlder is the error of a listing that shows a lock older than it was seen before:
+// etcd shows another history.
+var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
+
 // list adds locks as they were at the revision of the listing.
-func (c *core) list(locks []lock.Lock) {
+func (c *core) list(locks []lock.Lock) (err error) {
 	now := c.now()
 	for i := range locks {
-		c.listOne(&locks[i], now)
+		if c.listOne(&locks[i], now) {
+			err = ErrOlder
+		}
 	}
-	c.reschedule(now, true)
+	c.reschedule(now)
+	return err
 }
 
-func (c *core) listOne(l *lock.Lock, now reading) {
+// listOne reports whether the lock is older than it was seen before.
+func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 	e := c.locks[l.Name]
 	if e == nil {
 		if _, gone := c.listing.deleted[l.Name]; gone {
-			return
+			return false
 		}
 		e = c.add(l.Name)
 	}
-	e.listed = true
+	e.mark(listed, true)
 	if e.Revision > c.listing.revision {
-		return
+		return false
 	}
 	if e.state != none && same(&e.Lock, l) {
-		return
+		return false
 	}
+	older = isOlder(e, l)
 	c.touch(e)
 	c.countUnseen(e, l, now)
 	if e.Token != l.Token {
-		e.marks &^= measured
+		e.mark(measured, false)
 	}
+	written := e.Token != l.Token || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt()
 	e.Lock = *l
-	e.seen = now.mono
-	if e.marks&measured != 0 {
+	e.mark(deletedLast, false)
+	if written {
 		// It was written some time after the watch was last current, perhaps before
-		// an outage that is over, which must count for it. Patience, which begins
-		// now, is for holders whose clocks were never observed.
-		e.seen = c.current
+		// an outage that is over, which must count for it.
+		e.learn(now.mono, c.listing.current)
+		e.mark(late, true)
 	}
+	return older
+}
+
+// isOlder reports whether a listing shows a lock older than it is known, which only
+// another history can do: one whose uuid was created earlier, or whose newest key is
+// older although none was deleted.
+func isOlder(known *entry, listed *lock.Lock) bool {
+	if listed.Token == 0 || listed.Token != known.Token {
+		return listed.Token != 0 && listed.Token < known.Token
+	}
+	return listed.Revision < known.Revision && listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
 // same reports whether a listing shows the lock as it is known. The listing's
@@ -100,7 +127,7 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	case e.Token == l.Token:
 	case e.Token != 0:
 		c.released(e, 0, now)
-	case e.marks&unanswered != 0:
+	case e.has(unanswered):
 		c.reportGone(e, 0, now) // an orphan, where a lock is now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
@@ -113,9 +140,9 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 func (c *core) end() {
 	now := c.now()
 	for _, e := range c.locks {
-		listed := e.listed
-		e.listed = false
-		if listed || e.Revision > c.listing.revision {
+		found := e.has(listed)
+		e.mark(listed, false)
+		if found || e.Revision > c.listing.revision {
 			continue
 		}
 		if c.listing.beside {

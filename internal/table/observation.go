@@ -8,68 +8,48 @@ import (
 )
 
 // observed records what the arrival of a lock's events shows, after they were
-// applied: when the lock was last written, and how far its holder's clock is off.
-// A stamp in whole seconds is the low end of a second, which makes the holder's
-// clock look slower than it is: that only delays. The arrival of events that were
-// not live says nothing about a clock.
-func (c *core) observed(e *entry, live bool, now reading) {
-	marks := e.marks
-	e.marks &^= acquiredSeen | aliveSeen
-	e.seen = now.mono
+// applied: when the holder last wrote, and how far its clock is off. A stamp in
+// whole seconds is the low end of a second, which makes the holder's clock look
+// slower than it is: that only delays. The arrival of events that are not live says
+// nothing about a clock.
+func (c *core) observed(e *entry, live bool, known instant, now reading) {
+	acquired, renewed := e.has(acquiredSeen), e.has(renewedSeen)
+	e.mark(acquiredSeen|renewedSeen, false)
+	if !acquired && !renewed && e.Token != 0 {
+		return // a status or a stack alone is not a sign of the holder
+	}
+	e.learn(now.mono, known)
+	e.mark(late, !live)
 	stamp := lock.Timestamp(0)
-	if marks&acquiredSeen != 0 {
+	if acquired {
 		stamp = e.LockedAt()
 	}
-	if alive := e.AliveAt(); marks&aliveSeen != 0 && alive != 0 {
+	if alive := e.AliveAt(); renewed && alive != 0 {
 		stamp = alive
 	}
-	if !live || stamp == 0 {
+	if !live || stamp == 0 || e.Token == 0 {
 		return
 	}
-	e.marks |= measured
+	e.mark(measured, true)
 	e.ahead = time.Duration(stamp) - time.Duration(now.mono)
 	c.hosts.measured(e.Hostname(), time.Duration(stamp-now.wall), now.mono)
 }
 
 func (c *core) observation(e *entry, now reading) verdict.Observation {
-	o := verdict.Observation{Measured: e.marks&measured != 0, Age: time.Duration(now.mono - e.seen)}
+	o := verdict.Observation{
+		Measured: e.has(measured),
+		Late:     e.has(late),
+		Age:      time.Duration(now.mono - e.learned),
+		Stale:    time.Duration(now.mono - e.known()),
+	}
 	if o.Measured {
 		o.Offset = e.ahead - (time.Duration(now.wall) - time.Duration(now.mono))
 	}
-	if e.due != unset {
-		o.Earliest = time.Duration(e.due-now.mono) + c.options.Lead
+	if e.notBefore != 0 {
+		o.NotBefore = time.Duration(e.notBefore - now.mono)
+	}
+	if e.has(stormDelayed) {
+		o.StormDelay = c.options.Storm.Delay
 	}
 	return o
-}
-
-// window counts events within a sliding time, to a 64th of it.
-type window struct {
-	width instant
-	slots [64]struct {
-		at instant
-		n  int
-	}
-}
-
-func (w *window) slot(now instant) (i int, start instant) {
-	step := max(1, w.width/instant(len(w.slots)-1))
-	return int(now / step % instant(len(w.slots))), now - now%step
-}
-
-func (w *window) add(now instant) {
-	i, start := w.slot(now)
-	if w.slots[i].at != start {
-		w.slots[i].at, w.slots[i].n = start, 0
-	}
-	w.slots[i].n++
-}
-
-func (w *window) count(now instant) int {
-	n := 0
-	for i := range w.slots {
-		if w.slots[i].at > now-w.width {
-			n += w.slots[i].n
-		}
-	}
-	return n
 }

@@ -13,8 +13,9 @@ import (
 type Stats struct {
 	// Locks counts the locks in each state, indexed by lock.State.
 	Locks [lock.NumStates]int
-	// Backlog counts the locks that are due and still there.
-	Backlog int
+	// Backlog counts the locks that are due and still there, StormDelayed those that
+	// would be due but for a storm.
+	Backlog, StormDelayed int
 	// Overdue are the locks past their alert time, longest first, up to the limit
 	// asked for; OverdueTotal counts all of them.
 	Overdue      []lock.Lock
@@ -31,12 +32,13 @@ func (c *core) stats(overdue int) Stats {
 	s := Stats{
 		Locks:        c.counts,
 		Backlog:      c.backlog,
+		StormDelayed: c.storm.waiting,
 		OverdueTotal: c.overdue.Len(),
 		Acquired:     c.totals.acquired,
 		Renewed:      c.totals.renewed,
 		Released:     c.totals.released,
 		Drift:        c.totals.drift,
-		Clocks:       c.hosts.clocks(c.clock.read().mono, c.options.Tolerance, overdue),
+		Clocks:       c.hosts.clocks(c.clock.read().mono, c.options.Rules.Tolerance, overdue),
 	}
 	s.Overdue = make([]lock.Lock, 0, min(overdue, s.OverdueTotal))
 	c.overdue.least(overdue, func(e *entry) { s.Overdue = append(s.Overdue, e.Lock) })
@@ -69,7 +71,7 @@ type Item struct {
 func (c *core) item(e *entry, now reading) Item {
 	it := Item{Lock: e.Lock, State: e.State(now.wall), Observation: c.observation(e, now)}
 	if e.Removable() && e.phase != suspended {
-		it.Due = now.time(e.due)
+		it.Due = now.time(c.dueAt(e, now))
 	}
 	return it
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -11,16 +12,16 @@ import (
 
 // Options are what a table needs to know.
 type Options struct {
-	// DueIn returns how long it is until a lock with a deadline is due, now being
-	// our wall clock; negative where it is already. It is called for each change
-	// of a lock and must not block.
-	DueIn func(l *lock.Lock, o verdict.Observation, now lock.Timestamp) time.Duration
+	// Rules and Storm decide when a lock is due.
+	Rules verdict.Rules
+	Storm verdict.StormRules
+	// Allowance returns for how long outages kept a holder from renewing a lock that
+	// was last known to be current at the time given. It is called for each change
+	// of a lock and must not block. Whenever more becomes known, Reschedule is to be
+	// called.
+	Allowance func(known time.Time) time.Duration
 	// Lead is how long before it is due Take returns a lock.
 	Lead time.Duration
-	// Window is the time over which Pressure counts the locks that came due.
-	Window time.Duration
-	// Tolerance is how far a host's clock may be off before Stats names it.
-	Tolerance time.Duration
 	// OrphanGrace is how long an orphan must stay unmodified before it is due.
 	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
@@ -47,7 +48,7 @@ type op struct {
 
 type taker struct {
 	limit int
-	got   chan Batch
+	got   chan []Due
 }
 
 // ErrStopped is returned by all methods once Run has returned.
@@ -55,8 +56,8 @@ var ErrStopped = errors.New("lock table stopped")
 
 // New returns an empty table.
 func New(o Options) (*Table, error) {
-	if o.DueIn == nil || o.HoldDuration == nil || o.OrphanGrace <= 0 {
-		return nil, errors.New("lock table: DueIn, HoldDuration and OrphanGrace are required")
+	if o.Allowance == nil || o.HoldDuration == nil || o.OrphanGrace <= 0 {
+		return nil, errors.New("lock table: Allowance, HoldDuration and OrphanGrace are required")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -124,22 +125,35 @@ func (t *Table) do(ctx context.Context, f func(*core)) error {
 	}
 }
 
-// Apply takes events in the order of their revisions. Events up to the revision
-// of the last listing are dropped. Live reports whether the watch had caught up
-// before they arrived: only then is their arrival a clock observation.
-func (t *Table) Apply(ctx context.Context, events []Event, live bool) error {
-	return t.do(ctx, func(c *core) { c.apply(events, live) })
+// Apply applies events that were observed live, in the order of their revisions:
+// their arrival is a clock observation. Events up to the revision of the last listing
+// are dropped.
+func (t *Table) Apply(ctx context.Context, events []Event) error {
+	return t.do(ctx, func(c *core) { c.apply(events, true, 0) })
+}
+
+// Replay is Apply for events that were not observed live. known is when the locks were
+// last known to be current; zero for never.
+func (t *Table) Replay(ctx context.Context, events []Event, known time.Time) error {
+	return t.do(ctx, func(c *core) { c.apply(events, false, c.instantOf(known)) })
+}
+
+// Reschedule computes the due of every lock again.
+func (t *Table) Reschedule(ctx context.Context) error {
+	return t.do(ctx, (*core).scheduleAll)
 }
 
 // Begin starts a listing at a revision. Where a watch continues beside it, the
-// table must have been given every event up to that revision, and none after.
-func (t *Table) Begin(ctx context.Context, revision int64, beside bool) error {
-	return t.do(ctx, func(c *core) { c.begin(revision, beside) })
+// table must have been given every event up to that revision, and none after. known is
+// when the locks were last known to be current; zero for never.
+func (t *Table) Begin(ctx context.Context, revision int64, beside bool, known time.Time) error {
+	return t.do(ctx, func(c *core) { c.begin(revision, beside, c.instantOf(known)) })
 }
 
-// List adds locks to the listing that was begun, in any order.
-func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
-	return t.do(ctx, func(c *core) { c.list(locks) })
+// List adds locks to the listing that was begun, in any order. It returns ErrOlder
+// where they show another history of etcd.
+func (t *Table) List(ctx context.Context, locks []lock.Lock) (err error) {
+	return cmp.Or(t.do(ctx, func(c *core) { err = c.list(locks) }), err)
 }
 
 // End finishes the listing: locks that it did not contain were deleted.

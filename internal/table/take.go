@@ -22,12 +22,6 @@ type Due struct {
 	Attempts int
 }
 
-// Batch is what Take returns.
-type Batch struct {
-	Due []Due
-	verdict.Pressure
-}
-
 // Gone reports that a lock which Take had returned was deleted.
 type Gone struct {
 	Name string
@@ -42,18 +36,18 @@ type Gone struct {
 // Take waits until at least one lock is due and returns up to limit locks, the
 // longest due first. Each must be answered with Postpone, unless it was removed:
 // then Gone reports it.
-func (t *Table) Take(ctx context.Context, limit int) (Batch, error) {
-	waiting := &taker{limit: limit, got: make(chan Batch, 1)}
+func (t *Table) Take(ctx context.Context, limit int) ([]Due, error) {
+	waiting := &taker{limit: limit, got: make(chan []Due, 1)}
 	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
-		return Batch{}, err
+		return nil, err
 	}
 	select {
 	case got := <-waiting.got:
 		return got, nil
 	case <-t.stopped:
-		return Batch{}, ErrStopped
+		return nil, ErrStopped
 	case <-ctx.Done():
-		return Batch{}, t.withdraw(ctx, waiting)
+		return nil, t.withdraw(ctx, waiting)
 	}
 }
 
@@ -66,7 +60,7 @@ func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
 				return
 			}
 		}
-		for _, d := range (<-canceled.got).Due {
+		for _, d := range <-canceled.got {
 			c.putBack(d.Name, d.Token)
 		}
 	})
@@ -90,37 +84,23 @@ func (t *Table) Postpone(ctx context.Context, name string, token int64, delay ti
 // them. It must be read, or the table keeps them.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
-// Pressure returns how many locks are due.
-func (t *Table) Pressure(ctx context.Context) (p verdict.Pressure, err error) {
-	err = t.do(ctx, func(c *core) { p = c.pressure(c.now()) })
-	return p, err
-}
-
-func (c *core) take(limit int) Batch {
+func (c *core) take(limit int) []Due {
 	now, at := c.now(), time.Now()
-	b := Batch{Due: make([]Due, 0, min(limit, c.ready.Len())), Pressure: c.pressure(now)}
-	for len(b.Due) < limit {
+	all := make([]Due, 0, min(limit, c.ready.Len()))
+	for len(all) < limit {
 		e := c.ready.top()
 		if e == nil {
 			break
 		}
 		c.setPhase(e, taken)
-		e.marks |= unanswered
+		e.mark(unanswered, true)
 		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts)}
 		if e.Token == 0 {
-			d.OrphanDue = now.time(e.due)
+			d.OrphanDue = now.time(c.dueAt(e, now))
 		}
-		b.Due = append(b.Due, d)
+		all = append(all, d)
 	}
-	return b
-}
-
-func (c *core) pressure(now reading) verdict.Pressure {
-	return verdict.Pressure{
-		CameDue: c.cameDue.count(now.mono),
-		Dated:   c.counts[lock.Held] + c.counts[lock.Overdue] + c.counts[lock.Expired],
-		Backlog: c.backlog,
-	}
+	return all
 }
 
 func (c *core) postpone(name string, token int64, delay time.Duration) {
@@ -137,7 +117,8 @@ func (c *core) postpone(name string, token int64, delay time.Duration) {
 	e.attempts += min(1, math.MaxUint8-e.attempts)
 	c.setPhase(e, retrying)
 	if delay <= 0 {
-		c.wait(e, now)
+		e.wake = now.mono
+		c.schedule(e, now)
 		return
 	}
 	e.wake = now.mono + instant(delay)
@@ -147,7 +128,8 @@ func (c *core) postpone(name string, token int64, delay time.Duration) {
 // putBack is for a lock that Take would have returned to a caller that gave up.
 func (c *core) putBack(name string, token int64) {
 	if e := c.answered(name, token); e != nil {
-		c.wait(e, c.clock.read())
+		c.setPhase(e, waiting)
+		c.schedule(e, c.clock.read())
 	}
 }
 
@@ -158,7 +140,7 @@ func (c *core) answered(name string, token int64) *entry {
 	if e == nil || e.Token != token {
 		return nil
 	}
-	e.marks &^= unanswered
+	e.mark(unanswered, false)
 	if e.phase != taken {
 		return nil
 	}

@@ -8,7 +8,6 @@ func RulesFromConfig(c config.Config) Rules {
 		Mode:         Mode(c.Reaper.Mode),
 		Grace:        c.Reaper.Grace,
 		Tolerance:    c.Reaper.ClockTolerance,
-		Settle:       c.Reaper.Settle,
 		StandbyDelay: c.Reaper.StandbyDelay,
 	}
 	for _, p := range c.Policies {
@@ -19,10 +18,5 @@ func RulesFromConfig(c config.Config) Rules {
 
 // HoldsFromConfig returns the rules of the holds that the configuration describes.
 func HoldsFromConfig(c config.Reaper) HoldRules {
-	return HoldRules{
-		Settle:    c.Settle,
-		Freshness: c.Freshness,
-		Storm:     StormRules{MinLocks: c.Storm.MinLocks, Fraction: c.Storm.Fraction, Hold: c.Storm.Hold},
-		DryRun:    Mode(c.Mode) == DryRun,
-	}
+	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: Mode(c.Mode) == DryRun}
 }

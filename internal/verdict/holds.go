@@ -15,17 +15,16 @@ const (
 	HoldStarting     Hold = "starting"
 	HoldDisconnected Hold = "disconnected"
 	HoldAlarm        Hold = "alarm"
-	HoldStorm        Hold = "storm"
 	HoldRegressed    Hold = "regressed"
 	HoldDryRun       Hold = "dry_run"
 )
 
 // AllHolds lists all holds, for metrics that begin at zero.
 func AllHolds() []Hold {
-	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldStorm, HoldRegressed, HoldDryRun}
+	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldRegressed, HoldDryRun}
 }
 
-// Signals are what the holds depend on besides Pressure. Times are by our
+// Signals are what the holds depend on. Times are by our
 // monotonic clock, zero means never.
 type Signals struct {
 	// ListedAt is when the first listing of this history of etcd ended, History
@@ -46,30 +45,9 @@ type Signals struct {
 	Overdue bool
 }
 
-// Pressure is how many locks are due.
-type Pressure struct {
-	// CameDue counts the locks that came due within the storm's window, without
-	// those that were past their deadline when a listing found them.
-	CameDue int
-	// Dated counts the locks with a deadline, Backlog those that are due and still
-	// there.
-	Dated, Backlog int
-}
-
-// StormRules say when so many locks come due at once that a fault between their
-// holders and etcd is likelier than that many deaths.
-type StormRules struct {
-	// MinLocks is the minimum number of locks; 0 turns it off. Fraction is their
-	// share of all dated locks. Hold is how long a storm lasts.
-	MinLocks int
-	Fraction float64
-	Hold     time.Duration
-}
-
 // HoldRules are the part of the configuration that holds depend on.
 type HoldRules struct {
 	Settle, Freshness time.Duration
-	Storm             StormRules
 	DryRun            bool
 }
 
@@ -79,12 +57,6 @@ type Holds struct {
 	// disconnectedAt and alarmedAt are when etcd was last found disconnected, or
 	// with an alarm.
 	disconnectedAt, alarmedAt time.Time
-	// stormUntil is when the present storm ends. spent is set while the backlog
-	// of the last one is not removed yet, backlogBefore being what there was
-	// without it: locks that cannot be removed stay in the backlog for ever.
-	stormUntil    time.Time
-	spent         bool
-	backlogBefore int
 }
 
 // NewHolds returns the state machine as it is at the start.
@@ -92,7 +64,7 @@ func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 
 // Update returns the holds that are in force at now, each with its reason in
 // words. Calls must be in the order of time.
-func (h *Holds) Update(now time.Time, s Signals, p Pressure) map[Hold]string {
+func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	holds := make(map[Hold]string)
 	h.listing(now, s, holds)
 	if reason := disconnected(now, s, h.rules.Freshness); reason != "" {
@@ -106,9 +78,6 @@ func (h *Holds) Update(now time.Time, s Signals, p Pressure) map[Hold]string {
 		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
 	} else if h.settling(now, h.alarmedAt) {
 		holds[HoldAlarm] = "settling after an alarm of etcd"
-	}
-	if h.stormy(now, p) {
-		holds[HoldStorm] = "many locks came due at once"
 	}
 	if h.rules.DryRun {
 		holds[HoldDryRun] = "reaper.mode is dry-run"
@@ -150,24 +119,4 @@ func disconnected(now time.Time, s Signals, freshness time.Duration) string {
 		return "the probe fails"
 	}
 	return ""
-}
-
-func (h *Holds) stormy(now time.Time, p Pressure) bool {
-	if now.Before(h.stormUntil) {
-		return true
-	}
-	if !h.stormUntil.IsZero() {
-		h.stormUntil, h.spent = time.Time{}, true
-	}
-	if h.spent && p.Backlog > h.backlogBefore {
-		return false
-	}
-	h.spent = false
-	r := h.rules.Storm
-	if r.MinLocks == 0 || p.CameDue < r.MinLocks || float64(p.CameDue) <= r.Fraction*float64(p.Dated) {
-		h.backlogBefore = p.Backlog
-		return false
-	}
-	h.stormUntil = now.Add(r.Hold)
-	return true
 }

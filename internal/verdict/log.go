@@ -5,7 +5,7 @@ import "log/slog"
 // LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without
 // it logfmt would show Go's names, all in one value.
 func (v Verdict) LogValue() slog.Value {
-	attrs := make([]slog.Attr, 0, 25)
+	attrs := make([]slog.Attr, 0, 27)
 	attrs = append(attrs, slog.Time("now", v.Now))
 	attrs = given(attrs, "locked_at", v.LockedAt)
 	attrs = given(attrs, "auto_unlock_at", v.AutoUnlockAt)
@@ -16,16 +16,21 @@ func (v Verdict) LogValue() slog.Value {
 	attrs = given(attrs, "token", v.Token)
 	attrs = append(attrs, slog.Int64("revision", v.Revision), slog.Bool("measured", v.Measured))
 	attrs = given(attrs, "offset", v.Offset)
-	attrs = append(attrs, slog.Duration("age", v.Age), slog.Duration("anchor", v.Earliest))
-	attrs = given(attrs, "credit", v.Allowance)
+	attrs = given(attrs, "late", v.Late)
+	attrs = append(attrs, slog.Duration("age", v.Age))
+	attrs = given(attrs, "stale", v.Stale)
+	attrs = given(attrs, "not_before", v.NotBefore)
+	attrs = given(attrs, "storm_delay", v.StormDelay)
+	attrs = given(attrs, "allowance", v.Allowance)
 	attrs = given(attrs, "policy", v.Policy)
 	attrs = append(attrs,
 		slog.String("mode", string(v.Mode)), slog.Duration("grace", v.Grace), slog.Duration("tolerance", v.Tolerance),
-		slog.Duration("settle", v.Settle), slog.Duration("standby_delay", v.StandbyDelay), slog.Bool("leader", v.Leader),
+		slog.Duration("standby_delay", v.StandbyDelay), slog.Bool("leader", v.Leader),
 		slog.String("action", string(v.Action)))
 	attrs = given(attrs, "trigger", string(v.Trigger))
 	attrs = given(attrs, "due", v.Due)
-	return slog.GroupValue(given(attrs, "left", v.Remaining)...)
+	attrs = given(attrs, "remaining", v.Remaining)
+	return slog.GroupValue(given(attrs, "reason", string(v.Reason))...)
 }
 
 // given appends an attribute unless its value is zero.

@@ -2,25 +2,31 @@ package verdict
 
 import "time"
 
-// Observation is what our own clocks know of a lock. Durations count from now.
+// Observation is what our own clocks know of a lock. Durations count from now, by our
+// monotonic clock.
 type Observation struct {
-	// Measured reports whether the holder's clock was compared with ours, at the
-	// acquisition or at a renewal that was observed live. Offset is the holder's
-	// clock minus ours.
+	// Measured reports whether a stamp of this acquisition was observed live, so
+	// that the holder's clock was compared with ours. Offset is the holder's clock
+	// minus our wall clock.
 	Measured bool
 	Offset   time.Duration
-	// Age is how long ago, by our monotonic clock, the last write of the lock was
-	// observed, or a listing found it.
-	Age time.Duration
-	// Earliest is how long it is, by our monotonic clock, until the latest due
-	// ever computed for the deadline in force, which is the earliest that a
-	// verdict may find; negative once that has passed.
-	Earliest time.Duration
+	// Late reports whether the last write was not observed live.
+	Late bool
+	// Age is how long ago we learned of the last write. Stale is how long ago the
+	// lock's state was last known to be current: of a write observed live, that is
+	// its arrival; of any other, the last event or progress notice before it.
+	Age, Stale time.Duration
+	// NotBefore is how long a step of our wall clock still keeps the lock; zero or
+	// negative where none does.
+	NotBefore time.Duration
+	// StormDelay is what a storm adds.
+	StormDelay time.Duration
 }
 
 // Later returns the observation as it is after another d has passed.
 func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d
-	o.Earliest -= d
+	o.Stale += d
+	o.NotBefore -= d
 	return o
 }

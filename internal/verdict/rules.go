@@ -38,16 +38,14 @@ type Rules struct {
 	// Tolerance is how far a holder's clock may be off before that counts; no
 	// grace may be less.
 	Tolerance time.Duration
-	// Settle is the patience with holders of locks long past their deadline.
-	Settle time.Duration
 	// StandbyDelay is how much later than the leader a replica acts.
 	StandbyDelay time.Duration
 }
 
 // Validate returns an error where no verdict may be made by the rules.
 func (r Rules) Validate() error {
-	if r.Tolerance < 0 || r.Settle < 0 || r.StandbyDelay < 0 {
-		return errors.New("verdict: tolerance, settle and standby delay must not be negative")
+	if r.Tolerance < 0 || r.StandbyDelay < 0 {
+		return errors.New("verdict: tolerance and standby delay must not be negative")
 	}
 	for _, p := range append([]Policy{{Match: "**", Mode: r.Mode, Grace: r.Grace}}, r.Policies...) {
 		switch {
@@ -93,12 +91,6 @@ func (m Mode) beyond(other Mode) bool {
 	return other == Off && m != Off || other == DryRun && m == Enforce
 }
 
-// DueIn returns how long it is until a lock with a deadline is due, without the
-// allowance for outages: the shortest that a verdict will find.
-func (r Rules) DueIn(l *lock.Lock, o Observation, now lock.Timestamp) time.Duration {
-	return r.Inputs(l, o, now.Time()).dueIn()
-}
-
 // Inputs returns what the verdict on a lock depends on, except for OrphanDue,
 // Allowance and Leader, which neither the lock nor the rules know.
 func (r Rules) Inputs(l *lock.Lock, o Observation, now time.Time) Inputs {
@@ -114,13 +106,15 @@ func (r Rules) Inputs(l *lock.Lock, o Observation, now time.Time) Inputs {
 		Revision:     l.Revision,
 		Measured:     o.Measured,
 		Offset:       o.Offset,
+		Late:         o.Late,
 		Age:          o.Age,
-		Earliest:     o.Earliest,
+		Stale:        o.Stale,
+		NotBefore:    max(0, o.NotBefore),
+		StormDelay:   o.StormDelay,
 		Policy:       p.Match,
 		Mode:         p.Mode,
 		Grace:        p.Grace,
 		Tolerance:    r.Tolerance,
-		Settle:       r.Settle,
 		StandbyDelay: r.StandbyDelay,
 	}
 }

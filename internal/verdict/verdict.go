@@ -15,8 +15,8 @@ const (
 	API    Trigger = "api"    // a person asked for it
 )
 
-// Inputs are all that a verdict depends on: the same inputs give the same
-// verdict. Times are UTC, zero means none; durations are in nanoseconds.
+// Inputs are all that a verdict depends on: the same inputs give the same verdict.
+// Times are UTC, zero means none; durations are in nanoseconds.
 type Inputs struct {
 	// Now is our wall clock.
 	Now time.Time `json:"now"`
@@ -26,34 +26,34 @@ type Inputs struct {
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
 	Renewed      bool      `json:"renewed,omitempty"`
-	// OrphanDue is when an orphan had stayed unmodified for long enough.
+	// OrphanDue is when an orphan has stayed unmodified for long enough.
 	OrphanDue time.Time `json:"orphan_due,omitzero"`
 	Removable bool      `json:"removable"`
 	Token     int64     `json:"token,omitempty"`
 	Revision  int64     `json:"revision"`
 	// What our clocks know of it: see Observation.
-	Measured bool          `json:"measured"`
-	Offset   time.Duration `json:"offset,omitempty"`
-	Age      time.Duration `json:"age"`
-	Earliest time.Duration `json:"anchor"`
+	Measured   bool          `json:"measured"`
+	Offset     time.Duration `json:"offset,omitempty"`
+	Late       bool          `json:"late,omitempty"`
+	Age        time.Duration `json:"age"`
+	Stale      time.Duration `json:"stale,omitempty"`
+	NotBefore  time.Duration `json:"not_before,omitempty"`
+	StormDelay time.Duration `json:"storm_delay,omitempty"`
 	// Allowance is for how long outages kept its holder from renewing.
-	Allowance time.Duration `json:"credit,omitempty"`
+	Allowance time.Duration `json:"allowance,omitempty"`
 	// The rules that apply to it; Policy is the glob that matched.
 	Policy       string        `json:"policy,omitempty"`
 	Mode         Mode          `json:"mode"`
 	Grace        time.Duration `json:"grace"`
 	Tolerance    time.Duration `json:"tolerance"`
-	Settle       time.Duration `json:"settle"`
 	StandbyDelay time.Duration `json:"standby_delay"`
 	// Leader reports whether no other replica acts before this one.
 	Leader bool `json:"leader"`
 }
 
-// Bounds on the patience with a holder whose clock was never observed.
-const (
-	maxPatience     = 5 * time.Minute
-	defaultPatience = time.Minute
-)
+// maxPatience is the patience with a holder whose times do not show how often it
+// renews, and the maximum for any other.
+const maxPatience = 5 * time.Minute
 
 // Action is what a verdict comes to.
 type Action string
@@ -74,8 +74,22 @@ type Verdict struct {
 	// Due is the instant, by our wall clock, from which the lock may be removed;
 	// Remaining is how long it is until this replica acts.
 	Due       time.Time     `json:"due,omitzero"`
-	Remaining time.Duration `json:"left,omitempty"`
+	Remaining time.Duration `json:"remaining,omitempty"`
+	// Reason is the rule that decides when the lock is due.
+	Reason Reason `json:"reason,omitempty"`
 }
+
+// Reason is the rule that decides when a lock is due.
+type Reason string
+
+// The reasons: of those that apply, the one that ends last.
+const (
+	ByDeadline Reason = "deadline" // auto_unlock_at and grace
+	BySlow     Reason = "slow"     // and the holder's clock is slow
+	ByPatience Reason = "patience" // the holder's clock was not observed
+	ByStep     Reason = "step"     // our wall clock stepped
+	ByOrphan   Reason = "orphan"   // orphan_grace
+)
 
 // Decide makes the verdict. It is a pure function of its inputs.
 func Decide(in Inputs) Verdict {
@@ -85,15 +99,17 @@ func Decide(in Inputs) Verdict {
 	case !in.Removable:
 		return v
 	case orphan && !in.OrphanDue.IsZero():
-		v.Trigger, dueIn = Orphan, in.OrphanDue.Sub(in.Now)
+		v.Trigger, v.Reason, dueIn = Orphan, ByOrphan, in.OrphanDue.Sub(in.Now)
 	case !orphan && !in.AutoUnlockAt.IsZero():
-		v.Trigger, dueIn = Expiry, delayed(max(in.dueIn(), in.Earliest), in.Allowance)
+		v.Trigger = Expiry
+		_, v.Reason = in.baseDueIn()
+		dueIn = in.DueIn()
 	default:
 		return v
 	}
 	v.Due, v.Remaining = in.Now.Add(dueIn), dueIn
 	if !in.Leader {
-		v.Remaining = delayed(v.Remaining, in.StandbyDelay)
+		v.Remaining = plus(v.Remaining, in.StandbyDelay)
 	}
 	switch {
 	case in.Mode == Off:
@@ -107,42 +123,58 @@ func Decide(in Inputs) Verdict {
 	return v
 }
 
-// delayed adds a delay, which is not negative, and saturates: a sum that overflowed
+// DueIn returns how long it is until a lock with a deadline is due; negative once it
+// is.
+func (in Inputs) DueIn() time.Duration {
+	base, _ := in.baseDueIn()
+	return plus(plus(base, in.Allowance), in.StormDelay)
+}
+
+// plus adds a delay, which is not negative, and saturates: a sum that overflowed
 // would be due at once.
-func delayed(d, delay time.Duration) time.Duration {
+func plus(d, delay time.Duration) time.Duration {
 	if d > math.MaxInt64-delay {
 		return math.MaxInt64
 	}
 	return d + delay
 }
 
-// dueIn returns how long it is until the holder's own clock has passed the
-// deadline by the grace. A slow clock of the holder, or a fast one of ours,
-// delays; nothing hastens. A holder whose clock was never compared with ours, as
-// no write of it was observed live, gets its patience as well.
-func (in Inputs) dueIn() time.Duration {
-	slow := time.Duration(0)
+// baseDueIn returns how long it is until the lock is due, and why, without what
+// outages and storms add. A slow clock of the holder, or a fast one of ours, delays;
+// nothing hastens.
+func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
+	dueIn, reason = in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), ByDeadline
 	if in.Measured && in.Offset < -in.Tolerance {
-		slow = -in.Offset
+		dueIn, reason = plus(dueIn, -in.Offset), BySlow
 	}
-	due := in.AutoUnlockAt.Add(in.Grace).Add(slow).Sub(in.Now)
-	if in.Measured {
-		return due
+	if in.Late || !in.Measured {
+		if patience := in.Patience() + in.Grace - in.Age; patience > dueIn {
+			dueIn, reason = patience, ByPatience
+		}
 	}
-	return max(due, in.patience()+in.Grace-in.Age)
+	if in.NotBefore > dueIn {
+		dueIn, reason = in.NotBefore, ByStep
+	}
+	return dueIn, reason
 }
 
-// patience is how long a holder may take between renewals, as far as its own
-// times show.
-func (in Inputs) patience() time.Duration {
-	patience := defaultPatience
+// Patience is how long a holder may take between renewals, as far as its own times
+// show.
+func (in Inputs) Patience() time.Duration {
+	patience := maxPatience
 	switch {
-	case !in.AutoUnlockAt.Add(maxPatience).After(in.Now):
-		return in.Settle // so long past that no clock explains it
 	case !in.AliveAt.IsZero():
 		patience = in.AutoUnlockAt.Sub(in.AliveAt)
 	case !in.Renewed && !in.LockedAt.IsZero():
 		patience = in.AutoUnlockAt.Sub(in.LockedAt)
 	}
 	return min(max(patience, 0), maxPatience)
+}
+
+// AfterStep returns how long a step of our wall clock keeps the lock, in being what
+// the verdict would depend on had the clock not stepped: until it would have been
+// due, but no longer than for its patience and grace.
+func (in Inputs) AfterStep() time.Duration {
+	old, _ := in.baseDueIn()
+	return min(old, in.Patience()+in.Grace)
 }
