@@ -130,10 +130,10 @@ func (a *App) newClient() error {
 
 func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
-		DueIn:        rules.DueIn,
+		Rules:        rules,
+		Storm:        verdict.StormFromConfig(a.config.Reaper),
+		Allowance:    func(known time.Time) time.Duration { return a.probe.Allowance(known) },
 		Lead:         reaper.Lead,
-		Window:       a.config.Reaper.Storm.Window,
-		Tolerance:    rules.Tolerance,
 		OrphanGrace:  a.config.Reaper.OrphanGrace,
 		HoldDuration: h.LockHoldDuration,
 	})
@@ -145,6 +145,8 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 		Interval: a.config.Reaper.ProbeInterval,
 		Timeout:  a.config.Etcd.RequestTimeout,
 		Patience: rules.MinGrace(),
+		// The error is only that the table has stopped.
+		Ended: func(ctx context.Context) { _ = a.table.Reschedule(ctx) },
 	})
 	if err != nil {
 		return err
@@ -154,6 +156,7 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 		Layout:         layout,
 		Table:          a.table,
 		Freshness:      a.config.Reaper.Freshness,
+		Tolerance:      max(rules.Tolerance, minStandstill),
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
@@ -161,6 +164,10 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 	})
 	return err
 }
+
+// minStandstill is the shortest time without a response that counts as a standstill of
+// the watch, which is asked for one twice as often.
+const minStandstill = time.Second
 
 // explainLocks adds to an error of etcd which permission on the locks is missing.
 func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }

@@ -53,7 +53,7 @@ type Reaper struct {
 	Storm                                       struct {
 		MinLocks     int // 0 turns storms off
 		Fraction     float64
-		Window, Hold time.Duration
+		Window, Delay time.Duration
 	}
 }
 

@@ -67,10 +67,10 @@ func (c Config) otherRelations() []relation {
 	const needed = "must be more than 0 unless reaper.storm.min_locks is 0"
 	return []relation{
 		{storms && s.Window <= 0, "reaper.storm.window", "", needed},
-		{storms && s.Hold <= 0, "reaper.storm.hold", "", needed},
-		// Or what came due before the storm would still count when it ends.
-		{storms && s.Hold < s.Window, "reaper.storm.hold", "reaper.storm.window",
-			fmt.Sprintf("must be at least reaper.storm.window (%s), not %s", show(s.Window), show(s.Hold))},
+		{storms && s.Delay <= 0, "reaper.storm.delay", "", needed},
+		// Or the locks that were delayed first would come due while the others still do.
+		{storms && s.Delay < s.Window/2, "reaper.storm.delay", "reaper.storm.window",
+			fmt.Sprintf("must be at least half of reaper.storm.window (%s), not %s", show(s.Window), show(s.Delay))},
 		{elected && strings.HasPrefix(below, c.Prefix), "election.key", "prefix",
 			fmt.Sprintf("%q is under the prefix of the locks, %q: candidates would be read as locks", c.ElectionKey(), c.Prefix)},
 		{elected && strings.HasPrefix(c.Prefix, below), "election.key", "prefix",

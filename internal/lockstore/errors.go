@@ -32,12 +32,13 @@ const (
 	ReasonNoLeader   Reason = "no_leader"         // no quorum
 	ReasonBusy       Reason = "busy"              // etcd is overloaded
 	ReasonRejected   Reason = "rejected"          // refused for another reason
+	ReasonUnlogged   Reason = "unlogged"          // the record could not be written to the log: nothing was sent
 )
 
 // Reasons lists all reasons, for metrics that begin at zero.
 func Reasons() []Reason {
 	return []Reason{ReasonAmbiguous, ReasonUnreadable, ReasonTooLarge, ReasonPermission, ReasonAuth,
-		ReasonNoLeader, ReasonBusy, ReasonRejected}
+		ReasonNoLeader, ReasonBusy, ReasonRejected, ReasonUnlogged}
 }
 
 // OfOneLock reports whether one lock of a batch may be the reason, so that smaller

@@ -40,7 +40,7 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	var small []int
 	var gets []clientv3.Op
 	for i := range locks {
-		if !locks[i].Large() && locks[i].Keys < readLimit {
+		if !Large(&locks[i]) {
 			from, end := st.Layout.Range(locks[i].Name)
 			// One more than it has shows whether there are more keys, and reads the
 			// value of at most one nested key.
@@ -66,6 +66,26 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 		}
 	}
 	return records, nil
+}
+
+// Large reports whether a lock takes several requests to read: it has big values, or
+// many keys.
+func Large(l *lock.Lock) bool { return l.Large() || l.Keys >= readLimit }
+
+// getEach sends reads one by one, as their answers may be big, at the revision of the
+// first.
+func (st Store) getEach(ctx context.Context, keys []string) ([]*etcdserverpb.RangeResponse, error) {
+	var answers []*etcdserverpb.RangeResponse
+	var at []clientv3.OpOption
+	for _, key := range keys {
+		answer, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(key, at...)})
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, answer...)
+		at = []clientv3.OpOption{clientv3.WithRev(answers[0].Header.Revision)}
+	}
+	return answers, nil
 }
 
 // get sends reads in one transaction, so that they show one revision.
@@ -110,14 +130,14 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 // it: its known fields one by one and then, at the same revision, which keys it
 // has.
 func (st Store) readLarge(ctx context.Context, l *lock.Lock) (Record, error) {
-	var gets []clientv3.Op
-	var keys []span
+	var keys []string
+	var spans []span
 	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
 		key := st.Layout.Key(l.Name, f.String())
-		gets = append(gets, clientv3.OpGet(key))
-		keys = append(keys, span{from: key})
+		keys = append(keys, key)
+		spans = append(spans, span{from: key})
 	}
-	answers, err := st.get(ctx, gets)
+	answers, err := st.getEach(ctx, keys)
 	if err != nil {
 		return Record{}, err
 	}
@@ -135,7 +155,7 @@ func (st Store) readLarge(ctx context.Context, l *lock.Lock) (Record, error) {
 		// There are no others, so that these keys suffice where so much is nested
 		// that a survey of the gaps is expensive. An unknown field that is written
 		// meanwhile then stays.
-		pages, rec.spans = optionalPages, keys
+		pages, rec.spans = optionalPages, spans
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)
 }

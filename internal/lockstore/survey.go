@@ -93,10 +93,19 @@ const (
 	surveyPages = 1_000
 	// optionalPages is for a lock that can be deleted without a survey.
 	optionalPages = 3
-	// The first page is small, and so is the one after a page of many bytes.
-	minPage   = 16
+	// Pages grow from firstPage, and shrink so that none has many more bytes than
+	// pageBytes.
+	firstPage = 4
 	pageBytes = 1 << 20
 )
+
+// nextPage returns how many keys the page after one of the given size has.
+func nextPage(keys int64, size int) int64 {
+	if size > pageBytes {
+		return max(1, keys*pageBytes/int64(size))
+	}
+	return min(4*keys, surveyPage)
+}
 
 // keptBytes bounds the values of unknown fields that a survey keeps.
 const keptBytes = 1 << 20
@@ -118,7 +127,7 @@ func (rec *Record) keep(f field) {
 func (st Store) survey(ctx context.Context, rec Record, revision int64, pages int) (Record, error) {
 	s := newSurveyor(st.Layout, rec.Name)
 	from, end := st.Layout.Range(rec.Name)
-	page := int64(minPage)
+	page := int64(firstPage)
 	for ; ; pages-- {
 		if pages == 0 || len(s.owned) > maxSpans {
 			return rec, nil
@@ -139,9 +148,7 @@ func (st Store) survey(ctx context.Context, rec Record, revision int64, pages in
 			break
 		}
 		_, from = s.group(string(kvs[len(kvs)-1].Key))
-		if page = min(2*page, surveyPage); size > pageBytes {
-			page = minPage
-		}
+		page = nextPage(page, size)
 	}
 	all, spans := s.finish()
 	rec.spans = spans

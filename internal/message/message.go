@@ -41,4 +41,5 @@ const (
 	Ambiguous    = "removal ambiguous: no answer from etcd"
 	CannotRemove = "lock cannot be removed"
 	CannotRead   = "cannot read locks that are due"
+	CannotLog    = "lock not removed: its record cannot be logged"
 )

@@ -21,6 +21,9 @@ type Options struct {
 	// Patience is how long holders do without etcd before that counts as an
 	// outage: the shortest grace of any lock.
 	Patience time.Duration
+	// Ended is called by Run when an outage has ended, and with it what Allowance
+	// returns has become final; nil for nobody.
+	Ended func(ctx context.Context)
 }
 
 // Probe sends a request through raft, as a renewal does, once in an interval.
@@ -70,19 +73,25 @@ func (p *Probe) Run(ctx context.Context) error {
 }
 
 func (p *Probe) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	asking, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	start := time.Now()
 	p.begin(start)
-	resp, err := p.Etcd.AlarmList(ctx)
-	end := time.Now()
+	resp, err := p.Etcd.AlarmList(asking)
+	if p.ended(start, time.Now(), alarms(resp), err) && p.Ended != nil {
+		p.Ended(ctx)
+	}
+}
+
+// ended records how a probe ended, and reports whether an outage has.
+func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
 		p.status.OK, p.status.Err = false, err
-		return
+		return false
 	}
-	p.answered(start, end, alarms(resp))
+	return p.answered(start, end, alarms)
 }
 
 // begin records when the first probe began.
@@ -95,19 +104,22 @@ func (p *Probe) begin(start time.Time) {
 }
 
 // answered records a probe's answer. Holders can renew while there is no alarm:
-// at NOSPACE etcd refuses puts, at CORRUPT everything.
-func (p *Probe) answered(start, end time.Time, alarms []string) {
+// at NOSPACE etcd refuses puts, at CORRUPT everything. It reports whether an outage has
+// ended.
+func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	alarmed := len(p.status.Alarms) > 0
 	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
 	if len(alarms) > 0 {
-		return
+		return false
 	}
-	if gap := end.Sub(p.since); gap > p.Patience || alarmed {
+	gap := end.Sub(p.since)
+	if outage = gap > p.Patience || alarmed; outage {
 		// The probe that ended the last outage lies in both gaps where its answer
 		// was slow: that time counts once.
 		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
 	}
 	p.since, p.status.Good = start, start
+	return outage
 }
 
 func alarms(resp *clientv3.AlarmResponse) []string {
@@ -138,10 +150,24 @@ func (p *Probe) Overdue() bool {
 	return p.status.Good.IsZero() || time.Since(p.status.Good) > p.Patience
 }
 
-// Allowance returns for how long outages kept a holder from renewing a lock whose
-// last write was observed at the time given.
-func (p *Probe) Allowance(seen time.Time) time.Duration {
+// unfinished is how long an outage in progress is assumed to last yet. That matters to
+// nobody: no lock is removed during an outage, and all is computed again when it ends.
+const unfinished = time.Minute
+
+// Allowance returns for how long outages kept a holder from renewing a lock that was
+// last known to be current at the time given.
+func (p *Probe) Allowance(known time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.outages.since(seen)
+	all := p.outages.since(known)
+	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
+		from := p.since
+		for _, t := range []time.Time{known, p.outages.end()} {
+			if t.After(from) {
+				from = t
+			}
+		}
+		all += now.Sub(from) + unfinished
+	}
+	return all
 }

@@ -18,7 +18,6 @@ type gate struct {
 
 	mu       sync.Mutex
 	machine  *verdict.Holds
-	pressure verdict.Pressure
 	active   map[verdict.Hold]HoldStatus
 }
 
@@ -32,23 +31,14 @@ func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *sl
 	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]HoldStatus)}
 }
 
-// openUnder is open with newer pressure. It is called with what Take returned,
-// before any of that is removed, so that no older pressure hides a storm.
-func (g *gate) openUnder(p verdict.Pressure) bool { return g.update(&p) }
-
 // open reads all signals and reports whether locks may be removed now. A dry run
 // is a hold, but lets verdicts be made.
-func (g *gate) open() bool { return g.update(nil) }
-
-func (g *gate) update(p *verdict.Pressure) (open bool) {
+func (g *gate) open() bool {
 	s := g.signals()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p != nil {
-		g.pressure = *p
-	}
 	now := time.Now()
-	found := g.machine.Update(now, s, g.pressure)
+	found := g.machine.Update(now, s)
 	for hold, was := range g.active {
 		if _, still := found[hold]; !still {
 			delete(g.active, hold)
@@ -85,7 +75,7 @@ func (g *gate) wait(ctx context.Context) error {
 }
 
 // watch keeps the holds up to date while no lock is due.
-func (g *gate) watch(ctx context.Context, pressure func(context.Context) (verdict.Pressure, error)) error {
+func (g *gate) watch(ctx context.Context) error {
 	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()
 	for {
@@ -94,11 +84,7 @@ func (g *gate) watch(ctx context.Context, pressure func(context.Context) (verdic
 		case <-ctx.Done():
 			return nil
 		}
-		if p, err := pressure(ctx); err == nil {
-			g.openUnder(p)
-		} else {
-			g.open()
-		}
+		g.open()
 	}
 }
 

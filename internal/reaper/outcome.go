@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -63,12 +64,19 @@ func (w *worker) outcome(level slog.Level, a *attempt, msg string, more ...slog.
 	w.Logger.LogAttrs(w.requests, level, msg, attrs...)
 }
 
-// announce logs a verdict with the whole record that it was made on.
-func (w *worker) announce(msg string, a *attempt) {
-	w.Logger.LogAttrs(w.requests, slog.LevelInfo, msg,
-		slog.String("lock", a.record.LoggedName()),
-		slog.Any("verdict", a.verdict),
-		slog.Any("record", a.record))
+// unlogged is for a verdict whose record could not be written: nothing may be sent.
+func (w *worker) unlogged(a *attempt, err error) {
+	w.tally.failed(lockstore.ReasonUnlogged)
+	w.outcome(slog.LevelError, a, message.CannotLog, slog.Any("error", err))
+	w.postpone(a.due, backoff(a.due.Attempts+1))
+}
+
+// announce logs a verdict with the whole record that it was made on. It returns the
+// error of the log, which slog.Logger does not.
+func (w *worker) announce(msg string, a *attempt) error {
+	r := slog.NewRecord(time.Now(), slog.LevelInfo, msg, 0)
+	r.AddAttrs(slog.String("lock", a.record.LoggedName()), slog.Any("verdict", a.verdict), slog.Any("record", a.record))
+	return w.Logger.Handler().Handle(w.requests, r)
 }
 
 func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {

@@ -19,9 +19,7 @@ import (
 type Source interface {
 	// Take waits for due locks and returns up to limit of them, up to Lead before
 	// they are due.
-	Take(ctx context.Context, limit int) (table.Batch, error)
-	// Pressure returns how many locks are due.
-	Pressure(ctx context.Context) (verdict.Pressure, error)
+	Take(ctx context.Context, limit int) ([]table.Due, error)
 	// Postpone puts a lock back for a while.
 	Postpone(ctx context.Context, name string, token int64, delay time.Duration) error
 	// Gone returns the channel of the taken locks that were deleted.
@@ -39,9 +37,9 @@ type Options struct {
 	Signals func() verdict.Signals
 	// Leader reports whether this replica acts first.
 	Leader func() bool
-	// Allowance returns for how long outages kept a holder from renewing a lock
-	// whose last write was observed at the time given.
-	Allowance func(seen time.Time) time.Duration
+	// Allowance returns for how long outages kept a holder from renewing a lock that
+	// was last known to be current at the time given.
+	Allowance func(known time.Time) time.Duration
 	// BatchSize is the number of locks in one transaction, Concurrency that of
 	// transactions in flight.
 	BatchSize, Concurrency int
@@ -107,7 +105,7 @@ func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
 	if d.Token == 0 {
 		in.OrphanDue = d.OrphanDue.UTC()
 	} else {
-		in.Allowance = r.Allowance(d.At.Add(-d.Observation.Age))
+		in.Allowance = r.Allowance(d.At.Add(-d.Observation.Stale))
 	}
 	return verdict.Decide(in)
 }
@@ -131,10 +129,11 @@ func (r *Reaper) Run(ctx context.Context) error {
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.confirm(gctx) })
-	g.Go(func() error { return r.gate.watch(gctx, r.Source.Pressure) })
+	g.Go(func() error { return r.gate.watch(gctx) })
 	if r.Rules.Mode != verdict.Off {
 		for range r.Concurrency {
 			w := &worker{Reaper: r, requests: requests}
+			w.large.SetLimit(maxLarge)
 			g.Go(func() error { return w.run(gctx) })
 		}
 	}

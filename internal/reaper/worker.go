@@ -23,7 +23,12 @@ type worker struct {
 	// requests outlives the worker's own context a little, so that a transaction
 	// in flight may end and be reported.
 	requests context.Context
+	// large are the locks that take several requests to read, each on its own.
+	large errgroup.Group
 }
+
+// maxLarge is how many large locks a worker handles at a time.
+const maxLarge = 4
 
 // attempt is one try to remove one lock: as it was taken, as it was then read, and
 // what became of it.
@@ -40,7 +45,7 @@ func (w *worker) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.prepare(ctx, next) })
 	g.Go(func() error { return w.remove(ctx, next) })
-	return g.Wait()
+	return errors.Join(g.Wait(), w.large.Wait())
 }
 
 // prepare takes due locks and reads them, one batch ahead.
@@ -49,14 +54,14 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 		if w.gate.wait(ctx) != nil {
 			return nil
 		}
-		taken, err := w.Source.Take(ctx, w.BatchSize)
+		due, err := w.Source.Take(ctx, w.BatchSize)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		batch, err := w.read(w.keepDue(taken.Due, w.gate.openUnder(taken.Pressure)))
+		batch, err := w.read(w.divert(ctx, w.keepDue(due, w.gate.open())))
 		select {
 		case next <- batch:
 		case <-ctx.Done():
@@ -97,6 +102,30 @@ func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
 	})
 }
 
+// largeRetry is when a large lock is looked at again where too many others are.
+const largeRetry = time.Second
+
+// divert takes the large locks out, each of which is handled on its own: the time that
+// it takes to read one must not delay any other.
+func (w *worker) divert(ctx context.Context, due []table.Due) []table.Due {
+	return slices.DeleteFunc(due, func(d table.Due) bool {
+		if !lockstore.Large(&d.Lock) {
+			return false
+		}
+		if !w.large.TryGo(func() error { w.handleLarge(ctx, d); return nil }) {
+			w.postpone(d, largeRetry)
+		}
+		return true
+	})
+}
+
+func (w *worker) handleLarge(ctx context.Context, d table.Due) {
+	batch, err := w.read([]table.Due{d})
+	if err == nil {
+		_ = w.handle(ctx, batch) // what failed was put back
+	}
+}
+
 // read reads locks whole. The error is one of etcd, not of a single lock.
 func (w *worker) read(due []table.Due) ([]*attempt, error) {
 	if len(due) == 0 {
@@ -117,28 +146,25 @@ func (w *worker) read(due []table.Due) ([]*attempt, error) {
 	return batch, nil
 }
 
-// unreadable is for locks that could not be read together. As in send, they are
-// halved until the culprit stands alone.
+// unreadable is for locks that could not be read together: they are halved until the
+// culprit stands alone. While the gate is closed the error is one of etcd.
 func (w *worker) unreadable(due []table.Due, err error) ([]*attempt, error) {
-	reason := lockstore.Classify(err)
-	if half := len(due) / 2; half > 0 && reason.OfOneLock() {
+	open := w.gate.open()
+	if half := len(due) / 2; half > 0 && open {
 		first, err1 := w.read(due[:half])
 		second, err2 := w.read(due[half:])
 		return append(first, second...), errors.Join(err1, err2)
 	}
+	reason := lockstore.Classify(err)
 	if reason == lockstore.ReasonAmbiguous {
 		reason = lockstore.ReasonUnreadable // nothing was sent that could have changed anything
 	}
 	w.logUnreadable(due, reason, err)
 	for _, d := range due {
 		w.tally.failed(reason)
-		delay := time.Duration(0)
-		if reason.OfOneLock() {
-			delay = backoff(d.Attempts + 1)
-		}
-		w.postpone(d, delay)
+		w.postpone(d, backoff(d.Attempts+1))
 	}
-	if reason.OfOneLock() {
+	if open {
 		return nil, nil
 	}
 	return nil, err
@@ -206,11 +232,17 @@ func (w *worker) decide(a *attempt, patience time.Duration) verdict.Action {
 			w.refused(a, lockstore.ReasonTooLarge, lockstore.ErrTooLarge)
 			return verdict.Leave
 		}
-		w.announce(message.Removing, a)
+		if err := w.announce(message.Removing, a); err != nil {
+			w.unlogged(a, err)
+			return verdict.Leave
+		}
 		w.tally.begin(a)
 		return verdict.Remove
 	case verdict.Report:
-		w.announce(message.WouldRemove, a)
+		if err := w.announce(message.WouldRemove, a); err != nil {
+			w.unlogged(a, err)
+			return verdict.Leave
+		}
 		w.tally.would()
 		w.postpone(a.due, table.UntilModified)
 	case verdict.Wait:

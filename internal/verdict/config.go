@@ -20,3 +20,9 @@ func RulesFromConfig(c config.Config) Rules {
 func HoldsFromConfig(c config.Reaper) HoldRules {
 	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: Mode(c.Mode) == DryRun}
 }
+
+// StormFromConfig returns the rules of storms that the configuration describes.
+func StormFromConfig(c config.Reaper) StormRules {
+	s := c.Storm
+	return StormRules{MinLocks: s.MinLocks, Fraction: s.Fraction, Window: s.Window, Delay: s.Delay}
+}
