@@ -39,12 +39,16 @@ func random(rt *rapid.T, r *run) func(*run) {
 	for range rapid.IntRange(5, 20).Draw(rt, "steps") {
 		steps = append(steps, d.step())
 	}
+	watched := d.number(3, "watched") == 0 // it takes time
 	return func(r *run) {
 		r.grant(1, 600)
 		for _, step := range steps {
 			step(r)
 		}
 		r.get("", clientv3.WithFromKey())
+		if !watched {
+			return
+		}
 		w := r.watch("all", "", clientv3.WithFromKey(), clientv3.WithRev(r.base+1), clientv3.WithPrevKV())
 		w.next(150 * time.Millisecond)
 		w.close()

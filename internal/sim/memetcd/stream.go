@@ -139,6 +139,9 @@ func (s *stream) detached(m any) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		s.unattended = true
+		if len(s.inbox) > 0 && !time.Now().Before(s.inbox[0].arrives) {
+			s.inbox = nil // it was held
+		}
 		c.wake()
 		return status.FromContextError(s.ctx.Err()).Err()
 	}
