@@ -29,6 +29,8 @@ type Cluster struct {
 	links  []*Link
 	// tokens counts how often all auth tokens have ended.
 	tokens int
+	// granted counts the leases that got their id here: no restore gives one twice.
+	granted int64
 	// changed is closed, and replaced, when something happens that may be waited for.
 	changed chan struct{}
 	expiry  *time.Timer
@@ -38,13 +40,12 @@ type Cluster struct {
 // state is what a backup has.
 type state struct {
 	store
-	leases  map[int64]*lease
-	granted int64
-	alarms  []pb.AlarmType
+	leases map[int64]*lease
+	alarms []pb.AlarmType
 }
 
 func (s *state) clone() state {
-	c := state{store: s.store.clone(), leases: make(map[int64]*lease), granted: s.granted, alarms: slices.Clone(s.alarms)}
+	c := state{store: s.store.clone(), leases: make(map[int64]*lease), alarms: slices.Clone(s.alarms)}
 	for id, l := range s.leases {
 		own := *l
 		c.leases[id] = &own
@@ -65,7 +66,8 @@ func New(o Options) *Cluster {
 	return c
 }
 
-// Close closes the clients. The goroutines of a bubble end with it.
+// Close closes the clients, and with them all goroutines of theirs. What uses a client
+// should have ended before: the library repeats some requests of a closed one.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -180,4 +182,3 @@ func (c *Cluster) alarmMembers() (all []*pb.AlarmMember) {
 	}
 	return all
 }
-

@@ -96,20 +96,31 @@ func (l *Link) Break() {
 func (l *Link) reset() {
 	l.connection++
 	l.floor = 0
+	l.cut = l.held()
+}
+
+// held reports whether one direction at least is blocked: no connection comes about.
+func (l *Link) held() bool {
+	f := l.faults.with(l.cluster.faults)
+	return f.HoldRequests || f.HoldAnswers
 }
 
 // effective are the faults of a client, the cluster's included.
-func (l *Link) effective() Faults { return l.faults.with(l.cluster.faults) }
+func (l *Link) effective() Faults {
+	f := l.faults.with(l.cluster.faults)
+	f.HoldRequests = f.HoldRequests || l.cut
+	return f
+}
 
 // settle follows a change of faults.
 func (l *Link) settle() {
-	f, now := l.effective(), time.Now()
+	held, began, now := l.held(), l.silent.IsZero(), time.Now()
+	l.cut = l.cut && held
+	f := l.effective()
 	since(&l.leaderless, f.NoLeader, now)
 	if f.Refuse {
 		l.reset()
 	}
-	held := f.HoldRequests || f.HoldAnswers
-	began := l.silent.IsZero()
 	since(&l.silent, held, now)
 	if l.cluster.keepAlive <= 0 || !held || !began {
 		return

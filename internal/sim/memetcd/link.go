@@ -36,6 +36,8 @@ type Link struct {
 	faults Faults
 	// connection counts the connections: one that is not the present one is broken.
 	connection int
+	// cut: the connection broke while one direction was blocked, and there is no new one.
+	cut bool
 	// floor is the newest revision that the member has shown.
 	floor int64
 	// leaderless and silent are since when, zero for not at all.

@@ -22,11 +22,11 @@ func TestRandom(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		_, err := cli.Delete(t.Context(), "", clientv3.WithFromKey())
 		require.NoError(t, err)
-		real := newRun(t, cli)
-		play := random(rt, real)
-		real.play(play)
-		mem := inMemory(t, real.base, play)
-		if want, got := strings.Join(real.seen, "\n"), strings.Join(mem.seen, "\n"); want != got {
+		truth := newRun(t, cli)
+		play := random(rt, truth)
+		truth.play(play)
+		mem := inMemory(t, truth.base, play)
+		if want, got := strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"); want != got {
 			rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
 		}
 	})

@@ -43,7 +43,7 @@ type stream struct {
 
 	inbox, outbox []letter
 	// own are the faults of the request that is answered.
-	own                Faults
+	own               Faults
 	ended, unattended bool
 }
 

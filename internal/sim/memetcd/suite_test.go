@@ -27,10 +27,10 @@ func TestSuite(t *testing.T) {
 	etcd := localetcd.ForTest(t, localetcd.Options{})
 	for _, s := range scripts() {
 		t.Run(s.name, func(t *testing.T) {
-			real := newRun(t, connectReal(t, etcd))
-			real.play(s.play)
-			mem := inMemory(t, real.base, s.play)
-			require.Equal(t, strings.Join(real.seen, "\n"), strings.Join(mem.seen, "\n"))
+			truth := newRun(t, connectReal(t, etcd))
+			truth.play(s.play)
+			mem := inMemory(t, truth.base, s.play)
+			require.Equal(t, strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"))
 		})
 	}
 }
