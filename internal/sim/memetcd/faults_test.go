@@ -150,6 +150,21 @@ func TestWatchResumesBySilentReconnection(t *testing.T) {
 	})
 }
 
+func TestNoNewConnectionWithoutAnswers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.link.Set(Faults{HoldAnswers: true})
+		_, err := w.link.Put(w.Context(), "a", "1")
+		require.Equal(w, codes.Unavailable, status.Code(err))
+		w.at(14 * time.Second)
+		require.True(w, w.exists("a"))
+		_, err = w.link.Put(w.context(time.Second), "b", "1")
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		w.link.Set(Faults{})
+		time.Sleep(time.Minute)
+		require.False(w, w.exists("b"))
+	})
+}
+
 func TestShortSilenceKeepsTheConnection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		watch := w.link.Watch(w.Context(), "a")
@@ -273,35 +288,5 @@ func TestRestores(t *testing.T) {
 		require.NoError(w, err)
 		require.NotEqual(w, before.Header.ClusterId, after.Header.ClusterId)
 		require.Equal(w, rev, after.Header.Revision)
-	})
-}
-
-func TestTokens(t *testing.T) {
-	inBubble(t, func(w *world) {
-		link := w.connect(func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "user", "secret" })
-		first := link.Watch(w.Context(), "a")
-		w.c.ExpireTokens()
-		second := link.Watch(w.Context(), "b")
-		resp := <-second
-		require.ErrorContains(w, resp.Err(), "invalid auth token")
-		_, err := link.Put(w.Context(), "a", "1")
-		require.NoError(w, err, "the client library logs in again")
-		w.events(first)
-	})
-}
-
-func TestPermission(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.link.Allow("a/", clientv3.GetPrefixRangeEnd("a/"))
-		_, err := w.link.Get(w.Context(), "a/", clientv3.WithPrefix())
-		require.NoError(w, err)
-		_, err = w.link.Get(w.Context(), "a")
-		require.ErrorIs(w, err, rpctypes.ErrPermissionDenied)
-		_, err = w.link.Get(w.Context(), "a/", clientv3.WithFromKey())
-		require.ErrorIs(w, err, rpctypes.ErrPermissionDenied)
-		_, err = w.link.Txn(w.Context()).Then(clientv3.OpTxn(nil, nil, ops{clientv3.OpPut("b", "1")})).Commit()
-		require.ErrorIs(w, err, rpctypes.ErrPermissionDenied)
-		resp := <-w.link.Watch(w.Context(), "b")
-		require.ErrorContains(w, resp.Err(), "permission denied")
 	})
 }

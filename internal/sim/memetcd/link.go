@@ -91,7 +91,8 @@ func (l *Link) Close() error {
 }
 
 // Allow restricts the client to a range of keys, with end as in clientv3.WithRange,
-// beside those allowed before. Requests for others get ErrPermissionDenied.
+// beside those allowed before, and from then on it is no administrator. Other requests
+// get ErrPermissionDenied.
 func (l *Link) Allow(key, end string) {
 	l.cluster.mu.Lock()
 	defer l.cluster.mu.Unlock()
@@ -119,6 +120,9 @@ func (l *Link) serve(req proto.Message) (proto.Message, error) {
 	}
 	if err := l.authorize(l.token, spans(req)); err != nil {
 		return nil, err
+	}
+	if _, admin := req.(*pb.CompactionRequest); admin && l.allowed != nil {
+		return nil, rpctypes.ErrGRPCPermissionDenied
 	}
 	return c.apply(l.visible(), req)
 }
