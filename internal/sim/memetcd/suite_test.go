@@ -252,7 +252,7 @@ func (w *watching) expect(n int) {
 
 // silent records whether nothing comes.
 func (w *watching) silent() {
-	if !w.next(300 * time.Millisecond) {
+	if !w.next(150 * time.Millisecond) {
 		w.seen = append(w.seen, w.name+": silent")
 	}
 }
