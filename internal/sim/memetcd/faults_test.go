@@ -243,6 +243,57 @@ func TestNoLeader(t *testing.T) {
 	})
 }
 
+func TestOneMemberWithoutLeader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		watch := w.link.Watch(w.Context(), "a")
+		w.link.Set(Faults{NoLeader: true})
+		rev := w.put("a", "1")
+		resp, err := w.link.Get(w.Context(), "a", clientv3.WithSerializable())
+		require.NoError(w, err)
+		require.Equal(w, rev-1, resp.Header.Revision)
+		time.Sleep(time.Minute)
+		require.Empty(w, watch)
+		w.link.Set(Faults{})
+		_, seen := w.events(watch)
+		require.Equal(w, rev, seen)
+		w.at(time.Minute)
+	})
+}
+
+func TestNextMemberMayKnowLess(t *testing.T) {
+	inBubble(t, func(w *world) {
+		time.Sleep(time.Second)
+		rev := w.put("a", "1")
+		stale := func() int64 {
+			resp, err := w.link.Get(w.Context(), "a", clientv3.WithSerializable())
+			require.NoError(w, err)
+			return resp.Header.Revision
+		}
+		require.Equal(w, rev, stale())
+		w.link.Set(Faults{Lag: time.Minute})
+		require.Equal(w, rev, stale(), "no member forgets")
+		w.link.Break()
+		require.Equal(w, rev-1, stale())
+		time.Sleep(time.Minute)
+		require.Equal(w, rev, stale())
+	})
+}
+
+func TestProgressUnasked(t *testing.T) {
+	inBubble(t, func(w *world) {
+		watch := w.link.Watch(w.Context(), "a", clientv3.WithProgressNotify())
+		rev := w.put("other", "1")
+		keys, seen := w.events(watch)
+		require.Empty(w, keys)
+		require.Equal(w, rev, seen)
+		w.at(10 * time.Minute)
+		w.put("a", "1")
+		w.events(watch)
+		_, _ = w.events(watch)
+		w.at(30 * time.Minute) // not where there was an event
+	})
+}
+
 func TestRollbackInPlace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.put("kept", "1")

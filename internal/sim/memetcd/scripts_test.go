@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -247,10 +248,37 @@ func scripts() []script {
 			onlyDeletes.expect(1)
 			now.expect(2)
 			elsewhere.expect(1)
+			twice := func(ops ...clientv3.Op) {
+				var nested []clientv3.Op
+				for _, op := range ops {
+					nested = append(nested, clientv3.OpTxn(nil, []clientv3.Op{op}, nil))
+				}
+				r.txn(nil, nested, nil)
+			}
+			twice(clientv3.OpPut("a", "5"), clientv3.OpDelete("a", clientv3.WithPrevKV()))
+			r.puts("a=6")
+			twice(clientv3.OpPut("a", "7"), clientv3.OpDelete("a"))
+			old.expect(3)
+			one.expect(3)
+			onlyPuts.expect(3)
+			onlyDeletes.expect(2)
+			now.expect(3)
 			for _, w := range []*watching{old, one, onlyPuts, onlyDeletes, elsewhere, now} {
 				w.silent()
 				w.close()
 			}
+		}},
+		{"a watch of a long past", func(r *run) {
+			for i := range 1100 {
+				_, err := r.cli.Put(r.ctx, fmt.Sprintf("k%d", i%2), "x")
+				require.NoError(r.t, err)
+			}
+			one := r.watch("one", "k1", clientv3.WithRev(r.base+1))
+			both := r.watch("both", "k", clientv3.WithPrefix(), clientv3.WithRev(r.base+1))
+			one.expect(1)
+			both.expect(2)
+			one.close()
+			both.close()
 		}},
 		{"progress", func(r *run) {
 			r.puts("a=1", "a=2")

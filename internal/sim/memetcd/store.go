@@ -30,7 +30,8 @@ type version struct {
 	kv  *mvccpb.KeyValue
 }
 
-// commit is what one transaction changed.
+// commit is what one transaction changed. An event's previous key-value is that of the
+// revision before, also where the transaction changed the key twice.
 type commit struct {
 	rev    int64
 	at     time.Time
@@ -152,7 +153,11 @@ func (w *write) put(key string, value []byte, lease int64) (prev *mvccpb.KeyValu
 	if prev != nil {
 		next.CreateRevision, next.Version = prev.CreateRevision, prev.Version+1
 	}
-	w.change(key, next, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: next, PrevKv: prev})
+	ev := &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: next}
+	if prev != nil {
+		ev.PrevKv = at(w.versions[key], w.begin)
+	}
+	w.change(key, next, ev)
 	return prev
 }
 
@@ -160,7 +165,8 @@ func (w *write) delete(r span) (gone []*mvccpb.KeyValue) {
 	gone = w.get(r, w.now())
 	for _, kv := range gone {
 		tombstone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: w.begin + 1}
-		w.change(string(kv.Key), nil, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: tombstone, PrevKv: kv})
+		before := at(w.versions[string(kv.Key)], w.begin)
+		w.change(string(kv.Key), nil, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: tombstone, PrevKv: before})
 	}
 	return gone
 }
