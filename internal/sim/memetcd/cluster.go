@@ -82,7 +82,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// wake lets all who wait look again.
+// wake makes every waiter check again.
 func (c *Cluster) wake() {
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -155,7 +155,7 @@ type Restored struct {
 }
 
 // Restore replaces the data by that of a backup and breaks all connections. A backup
-// may be restored more than once. Leases begin again, as a new leader has it.
+// may be restored more than once. Every lease has its full TTL again.
 func (c *Cluster) Restore(s *Snapshot, how Restored) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,12 +11,13 @@ type Faults struct {
 	// Refuse fails requests and new streams with Unavailable at once, and breaks the
 	// connection.
 	Refuse bool
-	// HoldRequests keeps what the client sends on the way until that is over, the
-	// caller gives up (then it never arrives) or the connection breaks. HoldAnswers
-	// does the same to what etcd sends: a request is carried out all the same. Both
-	// make etcd unreachable.
+	// HoldRequests delays what the client sends until it is lifted; a request whose
+	// caller gives up, or whose connection breaks, never arrives. HoldAnswers does the
+	// same to what etcd sends, after the request was carried out. Both together make
+	// etcd unreachable. A connection that breaks meanwhile is replaced when neither
+	// direction is blocked any more.
 	HoldRequests, HoldAnswers bool
-	// Request and Answer are how long each is on the way. A request on the way arrives
+	// Request and Answer are how long each takes to arrive. A request in flight arrives
 	// even when its caller has given up meanwhile.
 	Request, Answer time.Duration
 	// Lag is how far the member that the client is connected to is behind the others:
@@ -24,8 +25,8 @@ type Faults struct {
 	// revision that they are about.
 	Lag time.Duration
 	// NoLeader: the member is in no quorum, and sees no new revision. What needs a
-	// quorum waits for 7 s and fails. Where all members are, no lease ends, and when it
-	// is over every lease begins again.
+	// quorum waits for 7 s and fails. Set for the cluster it also stops the expiry of
+	// leases; when it is lifted every lease has its full TTL again.
 	NoLeader bool
 }
 

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// world is a cluster in a bubble, with a client that suffers and one that does not.
+// world is a cluster in a bubble, with a client under faults and one without.
 type world struct {
 	*testing.T
 	c          *Cluster

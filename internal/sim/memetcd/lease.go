@@ -125,7 +125,7 @@ func (c *Cluster) expire() {
 	c.arm()
 }
 
-// promote is what a new leader does: every lease begins again.
+// promote is what a new leader does: every lease gets its full TTL.
 func (c *Cluster) promote() {
 	for _, l := range c.leases {
 		l.renew(time.Now())

@@ -26,8 +26,8 @@ var valCtxCh chan struct{} //nolint:gochecknoglobals // the client library's
 
 func init() { valCtxCh = nil } //nolint:gochecknoinits // before any goroutine reads it
 
-// Link is a client, and what lies between it and etcd. Its methods may be called
-// concurrently.
+// Link is a client and its connection to etcd, with the faults of both. Its methods may
+// be called concurrently.
 type Link struct {
 	*clientv3.Client
 	cluster *Cluster
@@ -72,8 +72,7 @@ func (c *Cluster) Connect(edits ...func(*clientv3.Config)) (*Link, error) {
 	return l, nil
 }
 
-// Close closes the client; whatever it still waits for fails. It may be called more
-// than once.
+// Close closes the client; its pending requests fail. It may be called more than once.
 func (l *Link) Close() error {
 	c := l.cluster
 	c.mu.Lock()
@@ -101,7 +100,7 @@ func (l *Link) Allow(key, end string) {
 
 // OnRequest sets a function that is called with each request before it leaves, those
 // on streams included, and returns faults of this request alone. It must not call the
-// cluster, and not keep or change the request.
+// cluster, and not keep or change the request. A Lag has no effect there.
 func (l *Link) OnRequest(f func(req proto.Message) Faults) {
 	l.cluster.mu.Lock()
 	defer l.cluster.mu.Unlock()

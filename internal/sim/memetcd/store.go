@@ -205,20 +205,20 @@ func (s *store) rangeAt(r *pb.RangeRequest, head int64) *pb.RangeResponse {
 		return r.MaxModRevision != 0 && kv.ModRevision > r.MaxModRevision || kv.ModRevision < r.MinModRevision ||
 			r.MaxCreateRevision != 0 && kv.CreateRevision > r.MaxCreateRevision || kv.CreateRevision < r.MinCreateRevision
 	})
-	arrange(kvs, r)
+	sortBy(kvs, r)
 	if r.Limit > 0 && int64(len(kvs)) > r.Limit {
 		kvs, resp.More = kvs[:r.Limit], true
 	}
 	if r.KeysOnly {
-		kvs = bare(kvs, r.SortTarget == pb.RangeRequest_VALUE)
+		kvs = keysOnly(kvs, r.SortTarget == pb.RangeRequest_VALUE)
 	}
 	resp.Kvs = kvs
 	return resp
 }
 
-// bare drops values. etcd takes keys without values from its index, which has
+// keysOnly drops values. etcd takes keys without values from its index, which has
 // no leases, unless it needs the values to sort by.
-func bare(kvs []*mvccpb.KeyValue, leases bool) []*mvccpb.KeyValue {
+func keysOnly(kvs []*mvccpb.KeyValue, leases bool) []*mvccpb.KeyValue {
 	keys := make([]*mvccpb.KeyValue, len(kvs))
 	for i, kv := range kvs {
 		keys[i] = &mvccpb.KeyValue{Key: kv.Key, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version}
@@ -229,8 +229,8 @@ func bare(kvs []*mvccpb.KeyValue, leases bool) []*mvccpb.KeyValue {
 	return keys
 }
 
-// arrange sorts by what a request asks for; keys come sorted already.
-func arrange(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
+// sortBy sorts by what a request asks for; keys come sorted already.
+func sortBy(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	if r.SortTarget == pb.RangeRequest_KEY && r.SortOrder != pb.RangeRequest_DESCEND {
 		return
 	}

@@ -28,27 +28,26 @@ const (
 	leaderPatience = 3 * time.Second
 )
 
-// stream is one RPC on its way between a client and etcd; a unary one is a stream of
-// one request and one answer. Nobody runs it but the client that waits for an answer:
-// each look at it does all that is to be done by then.
+// stream is one RPC; a unary one is a stream with one request and one answer. It has no
+// goroutine: whoever waits for an answer calls step, which does all that is due by then.
 type stream struct {
 	grpc.ClientStream // nil: whatever the generated code does not call
 	ctx               context.Context
 	link              *Link
 	handler           handler
 	connection, token int
-	// needsLeader: the client wants no answer from a member without one. Such a stream
-	// was orphaned where there was none from the beginning.
+	// needsLeader: the client asked for WithRequireLeader. Then orphaned is true where
+	// there was no leader when the stream was opened.
 	needsLeader, orphaned bool
 
-	inbox, outbox []letter
+	inbox, outbox []message
 	// own are the faults of the request that is answered.
-	own               Faults
-	ended, unattended bool
+	own              Faults
+	ended, abandoned bool
 }
 
-// letter is a message on its way, or the error that ends the stream.
-type letter struct {
+// message is a request or an answer in flight, or the error that ends the stream.
+type message struct {
 	msg     proto.Message
 	err     error
 	arrives time.Time
@@ -61,7 +60,7 @@ type letter struct {
 // cluster's mutex held.
 type handler interface {
 	receive(s *stream, req proto.Message)
-	// pump sends what nobody asked for, and returns when to do so again.
+	// pump sends what is due without a request, and returns when to call it again.
 	pump(s *stream) (again time.Time)
 }
 
@@ -88,7 +87,7 @@ func (s *stream) CloseSend() error {
 	return nil
 }
 
-// SendMsg puts a request on its way and never blocks.
+// SendMsg sends a request and never blocks.
 func (s *stream) SendMsg(m any) error {
 	c := s.link.cluster
 	c.mu.Lock()
@@ -96,7 +95,7 @@ func (s *stream) SendMsg(m any) error {
 	if s.connection != s.link.connection {
 		return io.EOF
 	}
-	in := letter{msg: proto.Clone(m.(proto.Message))}
+	in := message{msg: proto.Clone(m.(proto.Message))}
 	if s.link.request != nil {
 		in.faults = s.link.request(in.msg)
 	}
@@ -121,8 +120,8 @@ func (s *stream) once(m any) (done bool, err error) {
 	return done, err
 }
 
-// detached waits like RecvMsg, but the request goes its way when nobody waits for the
-// answer any more.
+// detached waits like RecvMsg, but a request in flight still arrives after the caller has
+// given up.
 func (s *stream) detached(m any) error {
 	c := s.link.cluster
 	reply := m.(proto.Message)
@@ -138,7 +137,7 @@ func (s *stream) detached(m any) error {
 	case <-s.ctx.Done():
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		s.unattended = true
+		s.abandoned = true
 		if len(s.inbox) > 0 && !time.Now().Before(s.inbox[0].arrives) {
 			s.inbox = nil // it was held
 		}
@@ -178,7 +177,7 @@ func (c *Cluster) wait(ctx context.Context, look func(now time.Time) (done bool,
 	}
 }
 
-// step takes requests in, and the next answer out into m.
+// step carries out the requests that have arrived, and puts the next answer into m.
 func (s *stream) step(now time.Time, m any) (done bool, again time.Time, err error) {
 	l := s.link
 	f := l.effective()
@@ -199,13 +198,13 @@ func (s *stream) step(now time.Time, m any) (done bool, again time.Time, err err
 	again = earliest(again, s.requests(now, f))
 	again = earliest(again, s.handler.pump(s))
 	done, at, err := s.answer(now, f, m)
-	if s.unattended && (len(s.inbox) == 0 || !now.Before(s.inbox[0].arrives)) {
+	if s.abandoned && (len(s.inbox) == 0 || !now.Before(s.inbox[0].arrives)) {
 		return true, again, nil
 	}
 	return done, earliest(again, at), err
 }
 
-// requests has those carried out that have arrived, in their order.
+// requests carries out what has arrived, in order.
 func (s *stream) requests(now time.Time, f Faults) (again time.Time) {
 	for len(s.inbox) > 0 {
 		in := s.inbox[0]
@@ -217,7 +216,7 @@ func (s *stream) requests(now time.Time, f Faults) (again time.Time) {
 			return in.arrives
 		case f.HoldRequests:
 			return time.Time{}
-		case f.NoLeader && quorate(in.msg):
+		case f.NoLeader && needsQuorum(in.msg):
 			timeout := in.arrives.Add(requestTimeout)
 			if now.Before(timeout) {
 				return timeout
@@ -236,13 +235,13 @@ func (s *stream) requests(now time.Time, f Faults) (again time.Time) {
 	return time.Time{}
 }
 
-// send puts an answer on its way, or the end of the stream.
+// send sends an answer, or the end of the stream.
 func (s *stream) send(msg proto.Message, rev int64, err error) {
 	f := s.link.effective().with(s.own)
-	s.outbox = append(s.outbox, letter{msg: msg, err: err, arrives: time.Now().Add(f.Answer), rev: rev, faults: s.own})
+	s.outbox = append(s.outbox, message{msg: msg, err: err, arrives: time.Now().Add(f.Answer), rev: rev, faults: s.own})
 }
 
-// answer takes the next answer out, once it is here. An error stays.
+// answer puts the next answer into m once it has arrived. An error is answered again.
 func (s *stream) answer(now time.Time, f Faults, m any) (done bool, again time.Time, err error) {
 	if len(s.outbox) == 0 {
 		return false, again, nil
@@ -274,8 +273,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// quorate reports whether a request needs a quorum.
-func quorate(req proto.Message) bool {
+// needsQuorum reports whether a request needs a quorum.
+func needsQuorum(req proto.Message) bool {
 	switch r := req.(type) {
 	case *pb.RangeRequest:
 		return !r.Serializable

@@ -36,7 +36,7 @@ type watcher struct {
 	catchUp  time.Time
 	filters  []pb.WatchCreateRequest_FilterType
 	prev     bool
-	progress bool // wants it unasked
+	progress bool // WithProgressNotify
 	idle     bool // has sent nothing since the last progress
 }
 
@@ -136,7 +136,7 @@ func (ws *watchStream) pump(s *stream) (again time.Time) {
 			again = earliest(again, later[0].at.Add(f.Lag))
 		}
 	}
-	return earliest(again, ws.remind(s, now, rev))
+	return earliest(again, ws.notify(s, now, rev))
 }
 
 // sync brings a watcher up to revision rev in one response, whose header has that
@@ -190,8 +190,8 @@ func (w *watcher) match(events []*mvccpb.Event, compacted int64) (wanted []*mvcc
 	return wanted
 }
 
-// remind sends progress to those who want it unasked and had nothing else.
-func (ws *watchStream) remind(s *stream, now time.Time, rev int64) (again time.Time) {
+// notify sends WithProgressNotify's progress to watchers that had no event.
+func (ws *watchStream) notify(s *stream, now time.Time, rev int64) (again time.Time) {
 	if !slices.ContainsFunc(ws.watchers, func(w *watcher) bool { return w.progress }) {
 		return again
 	}
