@@ -153,11 +153,7 @@ func (w *write) put(key string, value []byte, lease int64) (prev *mvccpb.KeyValu
 	if prev != nil {
 		next.CreateRevision, next.Version = prev.CreateRevision, prev.Version+1
 	}
-	ev := &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: next}
-	if prev != nil {
-		ev.PrevKv = at(w.versions[key], w.begin)
-	}
-	w.change(key, next, ev)
+	w.change(key, next, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: next, PrevKv: at(w.versions[key], w.begin)})
 	return prev
 }
 
