@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -49,8 +48,9 @@ func random(rt *rapid.T, r *run) func(*run) {
 		if !watched {
 			return
 		}
+		r.puts("end=1")
 		w := r.watch("all", "", clientv3.WithFromKey(), clientv3.WithRev(r.base+1), clientv3.WithPrevKV())
-		w.next(150 * time.Millisecond)
+		w.expect(1)
 		w.close()
 	}
 }

@@ -243,7 +243,7 @@ func (w *watching) next(patience time.Duration) (more bool) {
 // expect records the next n responses.
 func (w *watching) expect(n int) {
 	for range n {
-		if !w.next(5 * time.Second) {
+		if !w.next(20 * time.Second) {
 			w.seen = append(w.seen, w.name+": no more")
 			return
 		}
@@ -257,11 +257,13 @@ func (w *watching) silent() {
 	}
 }
 
-// progress asks until there is an answer.
+// progress asks until there is an answer, which there is at once where the watch has
+// caught up.
 func (w *watching) progress() {
-	for range 50 {
+	for range 5 {
+		time.Sleep(2 * syncPause)
 		require.NoError(w.t, w.watch.RequestProgress(w.ctx))
-		if w.next(200 * time.Millisecond) {
+		if w.next(3 * time.Second) {
 			return
 		}
 	}
