@@ -1,0 +1,142 @@
+package memetcd
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// etcd's limits on the TTL of a lease, in seconds. The minimum follows from its
+// default election timeout.
+const (
+	minTTL = 2
+	maxTTL = 9_000_000_000
+)
+
+type lease struct {
+	id, ttl int64
+	expiry  time.Time
+}
+
+func (c *Cluster) grant(r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	switch {
+	case r.TTL > maxTTL:
+		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
+	case c.leases[r.ID] != nil:
+		return nil, rpctypes.ErrGRPCLeaseExist
+	}
+	l := &lease{id: r.ID, ttl: max(r.TTL, minTTL)}
+	for l.id == 0 || c.leases[l.id] != nil {
+		c.granted++
+		l.id = 0x1000_0000_0000_0000 + c.granted
+	}
+	c.leases[l.id] = l
+	l.renew(time.Now())
+	c.arm()
+	return &pb.LeaseGrantResponse{Header: c.header(c.rev), ID: l.id, TTL: l.ttl}, nil
+}
+
+func (l *lease) renew(now time.Time) { l.expiry = now.Add(time.Duration(l.ttl) * time.Second) }
+
+// renewed answers a keep-alive, with a TTL of zero where there is no such lease.
+func (c *Cluster) renewed(id int64) *pb.LeaseKeepAliveResponse {
+	resp := &pb.LeaseKeepAliveResponse{Header: c.header(c.rev), ID: id}
+	if l := c.leases[id]; l != nil {
+		l.renew(time.Now()) // the timer may fire too early now, and looks again
+		resp.TTL = l.ttl
+	}
+	return resp
+}
+
+func (c *Cluster) revoke(id int64) (*pb.LeaseRevokeResponse, error) {
+	if c.leases[id] == nil {
+		return nil, rpctypes.ErrGRPCLeaseNotFound
+	}
+	w := c.write()
+	for _, key := range c.attached(id) {
+		w.delete(span{key: string(key)})
+	}
+	delete(c.leases, id)
+	c.commit(w)
+	c.arm()
+	return &pb.LeaseRevokeResponse{Header: c.header(c.rev)}, nil
+}
+
+// attached returns a lease's keys, sorted.
+func (c *Cluster) attached(id int64) (keys [][]byte) {
+	for _, kv := range c.get(span{"", "\x00"}, c.rev) {
+		if kv.Lease == id {
+			keys = append(keys, kv.Key)
+		}
+	}
+	return keys
+}
+
+func (c *Cluster) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveResponse {
+	resp := &pb.LeaseTimeToLiveResponse{Header: c.header(c.rev), ID: r.ID, TTL: -1}
+	if l := c.leases[r.ID]; l != nil {
+		resp.TTL, resp.GrantedTTL = int64(time.Until(l.expiry).Seconds()), l.ttl
+		if r.Keys {
+			resp.Keys = c.attached(r.ID)
+		}
+	}
+	return resp
+}
+
+// inOrder returns the leases in the order in which they end.
+func (c *Cluster) inOrder() []*lease {
+	return slices.SortedFunc(maps.Values(c.leases), func(a, b *lease) int {
+		return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id))
+	})
+}
+
+// arm sets the timer for the lease that ends next.
+func (c *Cluster) arm() {
+	c.expiry.Stop()
+	var next time.Time
+	for _, l := range c.leases {
+		if next.IsZero() || l.expiry.Before(next) {
+			next = l.expiry
+		}
+	}
+	if !next.IsZero() && !c.faults.NoLeader && !c.closed {
+		c.expiry.Reset(max(time.Until(next), 0))
+	}
+}
+
+// expire revokes what has ended, each lease in a transaction of its own. Without a
+// leader there is nobody to do so.
+func (c *Cluster) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.faults.NoLeader || c.closed {
+		return
+	}
+	for _, l := range c.inOrder() {
+		if l.expiry.After(time.Now()) {
+			break
+		}
+		_, _ = c.revoke(l.id) // it is there
+	}
+	c.arm()
+}
+
+// promote is what a new leader does: every lease gets its full TTL.
+func (c *Cluster) promote() {
+	for _, l := range c.leases {
+		l.renew(time.Now())
+	}
+	c.arm()
+}
+
+func (c *Cluster) leaseList() *pb.LeaseLeasesResponse {
+	resp := &pb.LeaseLeasesResponse{Header: c.header(c.rev)}
+	for _, l := range c.inOrder() {
+		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: l.id})
+	}
+	return resp
+}

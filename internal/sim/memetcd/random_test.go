@@ -1,0 +1,159 @@
+package memetcd
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// TestRandom compares random operations on few keys, and at the end all events since
+// the beginning.
+func TestRandom(t *testing.T) {
+	etcd := localetcd.ForTest(t, localetcd.Options{})
+	cli, err := etcd.Client()
+	require.NoError(t, err)
+	rapid.Check(t, func(rt *rapid.T) {
+		_, err := cli.Delete(t.Context(), "", clientv3.WithFromKey())
+		require.NoError(t, err)
+		truth := newRun(t, cli)
+		play := random(rt, truth)
+		truth.play(play)
+		mem := inMemory(t, truth.base, play)
+		if want, got := strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"); want != got {
+			rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
+		}
+	})
+}
+
+// random draws a script; r is one of the runs, which are alike in what it needs.
+func random(rt *rapid.T, r *run) func(*run) {
+	d := drawer{rt, r}
+	var steps []func(*run)
+	for range rapid.IntRange(5, 20).Draw(rt, "steps") {
+		steps = append(steps, d.step())
+	}
+	watched := d.number(3, "watched") == 0 // it takes time
+	return func(r *run) {
+		r.grant(1, 600)
+		for _, step := range steps {
+			step(r)
+		}
+		r.get("", clientv3.WithFromKey())
+		if !watched {
+			return
+		}
+		r.puts("end=1")
+		w := r.watch("all", "", clientv3.WithFromKey(), clientv3.WithRev(r.base+1), clientv3.WithPrevKV())
+		w.expect(1)
+		w.close()
+	}
+}
+
+type drawer struct {
+	rt *rapid.T
+	r  *run
+}
+
+func (d drawer) number(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.rt, what) }
+
+func (d drawer) key() string {
+	return rapid.SampledFrom([]string{"a", "a/uuid", "a/b/uuid", "a/b", "b", "b/x", "c"}).Draw(d.rt, "key")
+}
+
+func (d drawer) rev() int64 { return d.r.base + 1 + int64(d.number(12, "revision")) }
+
+func (d drawer) step() func(*run) {
+	switch rev := d.rev(); d.number(12, "kind") {
+	case 0:
+		return func(r *run) { r.compact(rev) }
+	case 1:
+		op := d.span()
+		return func(r *run) { r.list("a", append(op, clientv3.WithRev(rev))...) }
+	case 2, 3, 4, 5, 6:
+		op := d.txn(2)
+		return func(r *run) { r.do(op) }
+	default:
+		op := d.op(0)
+		return func(r *run) { r.do(op) }
+	}
+}
+
+func (d drawer) span() []clientv3.OpOption {
+	switch d.number(4, "span") {
+	case 0:
+		return []clientv3.OpOption{clientv3.WithPrefix()}
+	case 1:
+		return []clientv3.OpOption{clientv3.WithRange(d.key())}
+	}
+	return nil
+}
+
+func (d drawer) op(depth int) clientv3.Op {
+	opts := d.span()
+	switch kind := d.number(10, "op"); {
+	case kind < 3:
+		opts = nil
+		if d.number(3, "lease") == 0 {
+			opts = append(opts, clientv3.WithLease(d.r.lease(int64(1+d.number(4, "lease")/3))))
+		}
+		if d.number(3, "previous") == 0 {
+			opts = append(opts, clientv3.WithPrevKV())
+		}
+		return clientv3.OpPut(d.key(), fmt.Sprint(d.number(3, "value")), opts...)
+	case kind < 6:
+		return clientv3.OpDelete(d.key(), append(opts, clientv3.WithPrevKV())...)
+	case kind < 8 && depth > 0:
+		return d.txn(depth - 1)
+	}
+	if d.number(3, "old") == 0 {
+		opts = append(opts, clientv3.WithRev(d.rev()))
+	}
+	if d.number(3, "limited") == 0 {
+		opts = append(opts, clientv3.WithLimit(int64(1+d.number(3, "limit"))))
+	}
+	return clientv3.OpGet(d.key(), opts...)
+}
+
+func (d drawer) txn(depth int) clientv3.Op {
+	var ifs cmps
+	for range d.number(3, "compares") {
+		ifs = append(ifs, d.compare())
+	}
+	branch := func() (all ops) {
+		for range d.number(4, "operations") {
+			all = append(all, d.op(depth))
+		}
+		return all
+	}
+	return clientv3.OpTxn(ifs, branch(), branch())
+}
+
+func (d drawer) compare() clientv3.Cmp {
+	sign := rapid.SampledFrom([]string{"=", "!=", ">", "<"}).Draw(d.rt, "sign")
+	var c clientv3.Cmp
+	switch key := d.key(); d.number(5, "target") {
+	case 0:
+		c = clientv3.Compare(clientv3.Value(key), sign, fmt.Sprint(d.number(3, "value")))
+	case 1:
+		c = clientv3.Compare(clientv3.Version(key), sign, d.number(3, "version"))
+	case 2:
+		c = clientv3.Compare(clientv3.CreateRevision(key), sign, d.rev())
+	case 3:
+		c = clientv3.Compare(clientv3.ModRevision(key), sign, d.rev())
+	default:
+		c = clientv3.Compare(clientv3.LeaseValue(key), sign, int64(d.r.lease(1)))
+	}
+	switch d.number(4, "span") {
+	case 0:
+		return c.WithPrefix()
+	case 1:
+		return c.WithRange(d.key())
+	}
+	return c
+}

@@ -1,0 +1,277 @@
+package memetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+// TestSuite runs every script against a real etcd and against this one, beginning at
+// the same revision, and compares all that the client saw.
+func TestSuite(t *testing.T) {
+	etcd := localetcd.ForTest(t, localetcd.Options{})
+	for _, s := range scripts() {
+		t.Run(s.name, func(t *testing.T) {
+			truth := newRun(t, connectReal(t, etcd))
+			truth.play(s.play)
+			mem := inMemory(t, truth.base, s.play)
+			require.Equal(t, strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"))
+		})
+	}
+}
+
+// inMemory plays a script in a bubble.
+func inMemory(t *testing.T, base int64, script func(*run)) (r *run) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Options{Revision: base})
+		link, err := c.Connect()
+		require.NoError(t, err)
+		r = newRun(t, link.Client)
+		r.play(script)
+		require.NoError(t, c.Close())
+	})
+	return r
+}
+
+// connectReal returns a client of an etcd without keys and alarms.
+func connectReal(t testing.TB, etcd *localetcd.Cluster) *clientv3.Client {
+	cli, err := etcd.Client()
+	require.NoError(t, err)
+	_, err = cli.Delete(t.Context(), "", clientv3.WithFromKey())
+	require.NoError(t, err)
+	return cli
+}
+
+// run records what a client of one of the two sees.
+type run struct {
+	t    testing.TB
+	ctx  context.Context
+	cli  *clientv3.Client
+	base int64
+	seen []string
+}
+
+func newRun(t testing.TB, cli *clientv3.Client) *run {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	resp, err := cli.Get(ctx, "head")
+	require.NoError(t, err)
+	return &run{t: t, ctx: ctx, cli: cli, base: resp.Header.Revision}
+}
+
+func (r *run) play(script func(*run)) {
+	script(r)
+	for _, id := range []int64{1, 2, 3} {
+		_, _ = r.cli.Revoke(r.ctx, r.lease(id))
+	}
+}
+
+// lease returns the n-th lease id of this run, the same on both sides.
+func (r *run) lease(n int64) clientv3.LeaseID { return clientv3.LeaseID(r.base*100 + n) }
+
+func (r *run) note(what string, m proto.Message, err error) {
+	if err != nil {
+		r.seen = append(r.seen, fmt.Sprintf("%s: %s", what, describe(err)))
+		return
+	}
+	m = proto.Clone(m)
+	scrub(m.ProtoReflect())
+	r.seen = append(r.seen, what+": "+prototext.MarshalOptions{}.Format(m))
+}
+
+// describe tells errors apart as callers can: by type, code and text.
+func describe(err error) string {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return fmt.Sprintf("etcd %s: %s", known.Code(), known)
+	}
+	return fmt.Sprintf("%T %s: %s", err, status.Code(err), err)
+}
+
+// scrub drops what is the cluster's own from all headers.
+func scrub(m protoreflect.Message) {
+	if h, ok := m.Interface().(*pb.ResponseHeader); ok {
+		h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
+		return
+	}
+	if a, ok := m.Interface().(*pb.AlarmMember); ok {
+		a.MemberID = 0
+	}
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsList() && f.Message() != nil:
+			for i := range v.List().Len() {
+				scrub(v.List().Get(i).Message())
+			}
+		case !f.IsList() && f.Message() != nil:
+			scrub(v.Message())
+		}
+		return true
+	})
+}
+
+// do carries out one operation.
+func (r *run) do(op clientv3.Op) {
+	resp, err := r.cli.Do(r.ctx, op)
+	switch {
+	case err != nil:
+		r.note("do", nil, err)
+	case resp.Put() != nil:
+		r.note("put", (*pb.PutResponse)(resp.Put()), nil)
+	case resp.Get() != nil:
+		r.note("get", (*pb.RangeResponse)(resp.Get()), nil)
+	case resp.Del() != nil:
+		r.note("delete", (*pb.DeleteRangeResponse)(resp.Del()), nil)
+	default:
+		r.note("txn", (*pb.TxnResponse)(resp.Txn()), nil)
+	}
+}
+
+func (r *run) puts(pairs ...string) {
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(pair, "=")
+		r.do(clientv3.OpPut(key, value))
+	}
+}
+
+func (r *run) get(key string, opts ...clientv3.OpOption)    { r.do(clientv3.OpGet(key, opts...)) }
+func (r *run) delete(key string, opts ...clientv3.OpOption) { r.do(clientv3.OpDelete(key, opts...)) }
+
+func (r *run) txn(ifs []clientv3.Cmp, then, or []clientv3.Op) { r.do(clientv3.OpTxn(ifs, then, or)) }
+
+func (r *run) compact(rev int64) {
+	resp, err := r.cli.Compact(r.ctx, rev, clientv3.WithCompactPhysical())
+	r.note("compact", (*pb.CompactionResponse)(resp), err)
+}
+
+func (r *run) grant(n, ttl int64) {
+	resp, err := pb.NewLeaseClient(r.cli.ActiveConnection()).LeaseGrant(r.ctx, &pb.LeaseGrantRequest{ID: int64(r.lease(n)), TTL: ttl})
+	r.note("grant", resp, rpctypes.Error(err))
+}
+
+func (r *run) revoke(n int64) {
+	resp, err := r.cli.Revoke(r.ctx, r.lease(n))
+	r.note("revoke", (*pb.LeaseRevokeResponse)(resp), err)
+}
+
+func (r *run) keepAlive(n int64) {
+	resp, err := r.cli.KeepAliveOnce(r.ctx, r.lease(n))
+	if err == nil {
+		r.seen = append(r.seen, fmt.Sprintf("keep-alive: %d for %d at %d", resp.TTL, resp.ID, resp.ResponseHeader.Revision))
+		return
+	}
+	r.note("keep-alive", nil, err)
+}
+
+func (r *run) timeToLive(n int64) {
+	resp, err := r.cli.TimeToLive(r.ctx, r.lease(n), clientv3.WithAttachedKeys())
+	require.NoError(r.t, err)
+	keys := make(map[string]bool)
+	for _, key := range resp.Keys {
+		keys[string(key)] = true
+	}
+	r.seen = append(r.seen, fmt.Sprintf("time to live: %d of %d, alive %t, keys %v", resp.ID, resp.GrantedTTL, resp.TTL >= 0, keys))
+}
+
+func (r *run) alarm(action pb.AlarmRequest_AlarmAction, alarm pb.AlarmType) {
+	resp, err := pb.NewMaintenanceClient(r.cli.ActiveConnection()).Alarm(r.ctx, &pb.AlarmRequest{Action: action, Alarm: alarm, MemberID: 7})
+	r.note("alarm", resp, rpctypes.Error(err))
+}
+
+func (r *run) list(key string, opts ...clientv3.OpOption) {
+	chunks, err := r.cli.GetStream(r.ctx, key, opts...)
+	require.NoError(r.t, err)
+	for chunk := range chunks {
+		r.note("chunk", chunk.RangeResponse, chunk.Err())
+	}
+}
+
+// watching records a watch.
+type watching struct {
+	*run
+	name   string
+	cancel context.CancelFunc
+	watchC clientv3.WatchChan
+	watch  clientv3.Watcher
+	ctx    context.Context
+}
+
+func (r *run) watch(name, key string, opts ...clientv3.OpOption) *watching {
+	w := &watching{run: r, name: name, watch: clientv3.NewWatcher(r.cli)}
+	w.ctx, w.cancel = context.WithCancel(r.ctx)
+	w.watchC = w.watch.Watch(w.ctx, key, opts...)
+	return w
+}
+
+// next records the next response, or that there is none for a while.
+func (w *watching) next(patience time.Duration) (more bool) {
+	select {
+	case resp, ok := <-w.watchC:
+		if !ok {
+			w.seen = append(w.seen, w.name+": closed")
+			return false
+		}
+		w.seen = append(w.seen, fmt.Sprintf("%s: at %d created %t canceled %t compacted %d progress %t", w.name,
+			resp.Header.GetRevision(), resp.Created, resp.Canceled, resp.CompactRevision, resp.IsProgressNotify()))
+		if resp.Err() != nil {
+			w.note(w.name, nil, resp.Err())
+		}
+		for _, ev := range resp.Events {
+			w.note(w.name, ev, nil)
+		}
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
+// expect records the next n responses.
+func (w *watching) expect(n int) {
+	for range n {
+		if !w.next(20 * time.Second) {
+			w.seen = append(w.seen, w.name+": no more")
+			return
+		}
+	}
+}
+
+// silent records whether nothing comes.
+func (w *watching) silent() {
+	if !w.next(150 * time.Millisecond) {
+		w.seen = append(w.seen, w.name+": silent")
+	}
+}
+
+// progress asks until there is an answer, which there is at once where the watch has
+// caught up.
+func (w *watching) progress() {
+	for range 5 {
+		time.Sleep(2 * syncPause)
+		require.NoError(w.t, w.watch.RequestProgress(w.ctx))
+		if w.next(3 * time.Second) {
+			return
+		}
+	}
+	w.seen = append(w.seen, w.name+": no progress")
+}
+
+func (w *watching) close() {
+	w.cancel()
+	require.NoError(w.t, w.watch.Close())
+	w.next(time.Second)
+}
