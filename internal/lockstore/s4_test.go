@@ -150,21 +150,3 @@ func TestS4_BigValues(t *testing.T) {
 	h.remove("a", "b", "c")
 	require.Len(t, h.keys(), 5)
 }
-
-// A known field with a lease makes the lock somebody else's: no verdict removes it.
-func TestS4_LeasedFieldIsNeverRemoved(t *testing.T) {
-	for _, field := range []string{"uuid", "auto_unlock_at", "hostname", "backtrace"} {
-		for _, size := range []int{1, 64 << 10} {
-			t.Run(fmt.Sprint(field, size), func(t *testing.T) {
-				h := newHarness(t)
-				h.expired("a")
-				require.True(t, h.read("a")[0].Removable())
-				lease, err := h.client.Grant(h.ctx, 600)
-				require.NoError(t, err)
-				h.commit(clientv3.OpPut(h.Layout.Key("a", field), past, clientv3.WithLease(lease.ID)))
-				h.set("a", "purpose", strings.Repeat("x", size))
-				require.False(t, h.read("a")[0].Removable())
-			})
-		}
-	}
-}

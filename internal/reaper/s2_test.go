@@ -1,0 +1,102 @@
+package reaper_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// What the log and the ledger keep of a verdict gives the same verdict again.
+func TestS2_LogAndLedgerReplay(t *testing.T) {
+	h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
+		o.Rules.Policies = []verdict.Policy{{Match: "a*", Mode: verdict.Enforce, Grace: 7 * time.Second}}
+		o.Allowance = func(time.Time) time.Duration { return 1234567 }
+	})
+	h.expired("a", "b")
+	h.set("o", "alert_at", expiry)
+	due := h.dues("a", "b", "o")
+	due[0].Observation.Measured, due[0].Observation.Offset = true, -12345*time.Millisecond
+	h.handle(due...)
+	require.Equal(t, 3, h.removed())
+	entries := h.Ledger().Recent(10)
+	require.Len(t, entries, 3)
+	for _, r := range entries {
+		text, err := json.Marshal(r.Verdict)
+		require.NoError(t, err)
+		logged := h.log.with(t, message.Removing, r.Name)[0].Verdict
+		require.JSONEq(t, string(text), string(logged))
+		for _, kept := range [][]byte{text, logged} {
+			var v verdict.Verdict
+			require.NoError(t, json.Unmarshal(kept, &v))
+			require.Equal(t, r.Verdict, v)
+			require.Equal(t, v, verdict.Decide(v.Inputs))
+		}
+	}
+}
+
+// What adds to the observation while a lock is with a worker.
+func TestS2_TimeWithTheWorkerCounts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var asked time.Time
+		h := newHarness(t, nil, func(o *reaper.Options) {
+			o.Rules.Settle = time.Minute
+			o.Allowance = func(seen time.Time) time.Duration { asked = seen; return 0 }
+		})
+		h.expired("a")
+		d := h.due("a")
+		d.Observation = verdict.Observation{Age: 10 * time.Second, Earliest: time.Second}
+		<-time.After(20 * time.Second)
+		v := h.Verdict(d)
+		require.Equal(t, d.At.Add(-10*time.Second), asked, "the last write")
+		require.Equal(t, 30*time.Second, v.Age)
+		require.Equal(t, -19*time.Second, v.Earliest)
+		require.Equal(t, 32*time.Second, v.Remaining)
+		require.Equal(t, verdict.Wait, v.Action)
+	})
+}
+
+func TestAWallClockBehindTheDeadlineWaits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var clock time.Time
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Now = func() time.Time { return clock } })
+		h.expired("a")
+		d := h.due("a")
+		for _, before := range []time.Duration{time.Nanosecond, time.Hour} {
+			clock = past.Add(grace - before)
+			h.handle(d)
+		}
+		_, sent := h.transactions()
+		require.Zero(t, sent)
+		require.Equal(t, []postponement{{"a", d.Token, reaper.Lead}, {"a", d.Token, time.Hour - reaper.Lead}}, h.source.postponed())
+		clock = past.Add(grace)
+		h.handle(d)
+		require.Equal(t, 1, h.removed())
+	})
+}
+
+// What must wait is put back without being read.
+func TestOnlyWhatIsDueSoonIsRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil, func(o *reaper.Options) {
+			o.Rules.Policies = []verdict.Policy{{Match: "off", Mode: verdict.Off, Grace: grace}}
+		})
+		h.expired("off", "due")
+		start := time.Now()
+		wait, off := h.dated("wait", start.Add(time.Hour)), h.due("off")
+		h.handle(wait, off)
+		reads, _ := h.transactions()
+		require.Zero(t, reads)
+		require.Equal(t, []postponement{{"wait", wait.Token, time.Hour + grace - reaper.Lead}, {"off", off.Token, table.UntilModified}}, h.source.postponed())
+
+		h.handle(wait, h.due("due"), h.dated("soon", time.Now().Add(reaper.Lead/2-grace)))
+		require.Equal(t, 2, h.removed())
+		require.Len(t, h.source.postponed(), 3)
+	})
+}
