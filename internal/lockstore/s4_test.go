@@ -113,7 +113,7 @@ func TestS4_LockWithManyKeys(t *testing.T) {
 				h.expired(append(nested, "a", "a!", "a0")...)
 				h.crowd("a/k%04d", n)
 				_, others := h.under("a")
-				require.EqualValues(t, []int64{int64(n) + 5}, h.deleted(h.read("a")...))
+				require.Equal(t, []int64{int64(n) + 5}, h.deleted(h.read("a")...))
 				require.Equal(t, others, h.keys())
 			})
 		}

@@ -2,12 +2,14 @@ package reaper_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,57 +25,30 @@ import (
 // spy counts the reaper's transactions, and runs hooks before them.
 type spy struct {
 	etcdserverpb.KVClient
-	// before runs before each transaction that deletes, onRead before each that reads.
-	before func(ctx context.Context)
-	onRead func()
+	// before runs before each transaction that deletes, beforeRead before each that reads.
+	before     func(ctx context.Context)
+	beforeRead func()
 	// timeout bounds transactions that delete; 0 is for as long as all requests.
-	timeout time.Duration
-
-	mu          sync.Mutex
-	reads, sent int
+	timeout     time.Duration
+	reads, sent atomic.Int32
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	reads := r.Success[0].GetRequestRange() != nil
-	s.mu.Lock()
-	before := s.before
-	if reads {
-		s.reads++
-	} else {
-		s.sent++
-	}
-	s.mu.Unlock()
-	if reads {
-		if s.onRead != nil {
-			s.onRead()
+	if r.Success[0].GetRequestRange() != nil {
+		if s.reads.Add(1); s.beforeRead != nil {
+			s.beforeRead()
 		}
 		return s.KVClient.Txn(ctx, r, opts...)
 	}
-	if before != nil {
-		before(ctx)
+	if s.sent.Add(1); s.before != nil {
+		s.before(ctx)
 	}
-	if s.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, ages))
+	defer cancel()
 	return s.KVClient.Txn(ctx, r, opts...)
 }
 
-// hook sets before while the reaper runs.
-func (s *spy) hook(before func(context.Context)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.before = before
-}
-
-func (s *spy) transactions() (reads, deletions int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reads, s.sent
-}
-
-// memory is an etcd for tests of time, in which nothing else is tested: compares hold.
+// memory is an etcd for tests of time, and of nothing else: all compares hold.
 type memory struct {
 	etcdserverpb.KVClient
 	mu       sync.Mutex
@@ -91,41 +66,38 @@ func (m *memory) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.
 func (m *memory) Range(_ context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.in(r), nil
+	return m.in(r.Key, r.RangeEnd), nil
 }
 
 func (m *memory) txn(r *etcdserverpb.TxnRequest) *etcdserverpb.TxnResponse {
 	resp := &etcdserverpb.TxnResponse{Header: &etcdserverpb.ResponseHeader{Revision: m.revision}, Succeeded: true}
 	for _, op := range r.Success {
 		out := &etcdserverpb.ResponseOp{}
-		if put := op.GetRequestPut(); put != nil {
-			if m.kvs == nil {
-				m.kvs = make(map[string]*mvccpb.KeyValue)
-			}
+		switch op := op.Request.(type) {
+		case *etcdserverpb.RequestOp_RequestPut:
+			put := op.RequestPut
 			m.kvs[string(put.Key)] = &mvccpb.KeyValue{Key: put.Key, Value: put.Value, CreateRevision: m.revision, ModRevision: m.revision}
-			out.Response = &etcdserverpb.ResponseOp_ResponsePut{ResponsePut: &etcdserverpb.PutResponse{}}
-		} else if get := op.GetRequestRange(); get != nil {
-			out.Response = &etcdserverpb.ResponseOp_ResponseRange{ResponseRange: m.in(get)}
-		} else if nested := op.GetRequestTxn(); nested != nil {
-			out.Response = &etcdserverpb.ResponseOp_ResponseTxn{ResponseTxn: m.txn(nested)}
-		} else if del := op.GetRequestDeleteRange(); del != nil {
-			found := m.in(&etcdserverpb.RangeRequest{Key: del.Key, RangeEnd: del.RangeEnd})
+		case *etcdserverpb.RequestOp_RequestRange:
+			out.Response = &etcdserverpb.ResponseOp_ResponseRange{ResponseRange: m.in(op.RequestRange.Key, op.RequestRange.RangeEnd)}
+		case *etcdserverpb.RequestOp_RequestTxn:
+			out.Response = &etcdserverpb.ResponseOp_ResponseTxn{ResponseTxn: m.txn(op.RequestTxn)}
+		case *etcdserverpb.RequestOp_RequestDeleteRange:
+			found := m.in(op.RequestDeleteRange.Key, op.RequestDeleteRange.RangeEnd)
 			for _, kv := range found.Kvs {
 				delete(m.kvs, string(kv.Key))
 			}
-			out.Response = &etcdserverpb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &etcdserverpb.DeleteRangeResponse{Deleted: found.Count}}
+			out.Response = &etcdserverpb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &etcdserverpb.DeleteRangeResponse{Deleted: int64(len(found.Kvs))}}
 		}
 		resp.Responses = append(resp.Responses, out)
 	}
 	return resp
 }
 
-func (m *memory) in(r *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
+func (m *memory) in(from, end []byte) *etcdserverpb.RangeResponse {
 	resp := &etcdserverpb.RangeResponse{Header: &etcdserverpb.ResponseHeader{Revision: m.revision}}
 	for _, key := range slices.Sorted(maps.Keys(m.kvs)) {
-		if key == string(r.Key) || key > string(r.Key) && key < string(r.RangeEnd) {
+		if key == string(from) || key > string(from) && key < string(end) {
 			resp.Kvs = append(resp.Kvs, m.kvs[key])
-			resp.Count++
 		}
 	}
 	return resp
@@ -135,11 +107,12 @@ func (m *memory) in(r *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 type source struct {
 	due  chan []table.Due
 	gone chan []table.Gone
+	// takers counts the workers that wait for locks, and not at the gate.
+	takers atomic.Int32
 
 	mu       sync.Mutex
 	back     []postponement
 	took     map[string]table.Due
-	takers   int
 	pressure verdict.Pressure
 	// again has it give locks again after the delay with which they were put back.
 	again bool
@@ -156,14 +129,8 @@ func newSource() *source {
 }
 
 func (s *source) Take(ctx context.Context, _ int) (table.Batch, error) {
-	s.mu.Lock()
-	s.takers++
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.takers--
-		s.mu.Unlock()
-	}()
+	s.takers.Add(1)
+	defer s.takers.Add(-1)
 	select {
 	case due := <-s.due:
 		s.mu.Lock()
@@ -205,13 +172,6 @@ func (s *source) postponed() []postponement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.back)
-}
-
-// waiting is how many workers wait for locks: none that waits at the gate.
-func (s *source) waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.takers
 }
 
 // logBuffer keeps log lines.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -90,8 +91,7 @@ type harness struct {
 	*spy
 	t       *testing.T
 	ctx     context.Context
-	direct  clientv3.KV // around the spy
-	layout  lock.Layout
+	direct  lockstore.Store // past the spy
 	source  *source
 	log     *logBuffer
 	delay   *delays
@@ -107,16 +107,15 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*soon)
 	t.Cleanup(cancel)
-	h := &harness{t: t, ctx: ctx, spy: &spy{KVClient: &memory{}}, source: newSource(), log: &logBuffer{}, delay: &delays{}}
+	h := &harness{t: t, ctx: ctx, spy: &spy{KVClient: &memory{kvs: make(map[string]*mvccpb.KeyValue)}}, source: newSource(), log: &logBuffer{}, delay: &delays{}}
 	if client != nil {
 		h.spy.KVClient = clientv3.RetryKVClient(client)
 	}
-	h.direct = clientv3.NewKVFromKVClient(h.spy.KVClient, client)
-	var err error
-	h.layout, err = lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
+	layout, err := lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
 	require.NoError(t, err)
+	h.direct = lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy.KVClient, client), Layout: layout, RequestTimeout: soon}
 	o := reaper.Options{
-		Store:  lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy, client), Layout: h.layout, RequestTimeout: soon},
+		Store:  lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy, client), Layout: layout, RequestTimeout: soon},
 		Source: h.source,
 		Rules: verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, Settle: 15 * time.Second,
 			StandbyDelay: 5 * time.Second},
@@ -179,7 +178,7 @@ func (h *harness) start() {
 // await waits for a condition, also in a bubble.
 func (h *harness) await(condition func() bool) {
 	h.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(soon); !condition(); <-tick.C {
 		require.True(h.t, time.Now().Before(end), "the condition did not hold in time")
@@ -215,7 +214,7 @@ func (h *harness) set(name string, fields ...string) {
 	h.t.Helper()
 	var ops []clientv3.Op
 	for f := range slices.Chunk(fields, 2) {
-		ops = append(ops, clientv3.OpPut(h.layout.Key(name, f[0]), f[1]))
+		ops = append(ops, clientv3.OpPut(h.direct.Layout.Key(name, f[0]), f[1]))
 	}
 	h.commit(ops...)
 }
@@ -223,7 +222,7 @@ func (h *harness) set(name string, fields ...string) {
 func (h *harness) commit(ops ...clientv3.Op) {
 	h.t.Helper()
 	for part := range slices.Chunk(ops, 100) {
-		_, err := h.direct.Txn(h.ctx).Then(part...).Commit()
+		_, err := h.direct.KV.Txn(h.ctx).Then(part...).Commit()
 		require.NoError(h.t, err)
 	}
 }
@@ -241,7 +240,7 @@ func (h *harness) crowd(format string, n int) {
 	h.t.Helper()
 	var ops []clientv3.Op
 	for _, key := range names(format, n) {
-		ops = append(ops, clientv3.OpPut(h.layout.Prefix()+key, "x"))
+		ops = append(ops, clientv3.OpPut(h.direct.Layout.Prefix()+key, "x"))
 	}
 	h.commit(ops...)
 }
@@ -251,19 +250,25 @@ func (h *harness) release(name string) {
 	h.t.Helper()
 	var ops []clientv3.Op
 	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
-		ops = append(ops, clientv3.OpDelete(h.layout.Key(name, f.String())))
+		ops = append(ops, clientv3.OpDelete(h.direct.Layout.Key(name, f.String())))
 	}
 	h.commit(ops...)
+}
+
+// get returns the keys that begin with a text after the prefix.
+func (h *harness) get(begin string) []*mvccpb.KeyValue {
+	h.t.Helper()
+	resp, err := h.direct.KV.Get(h.ctx, h.direct.Layout.Prefix()+begin, clientv3.WithPrefix())
+	require.NoError(h.t, err)
+	return resp.Kvs
 }
 
 // keys returns the keys below the prefix, without it.
 func (h *harness) keys() []string {
 	h.t.Helper()
-	resp, err := h.direct.Get(h.ctx, h.layout.Prefix(), clientv3.WithPrefix())
-	require.NoError(h.t, err)
 	keys := []string{}
-	for _, kv := range resp.Kvs {
-		keys = append(keys, string(kv.Key[len(h.layout.Prefix()):]))
+	for _, kv := range h.get("") {
+		keys = append(keys, string(kv.Key[len(h.direct.Layout.Prefix()):]))
 	}
 	return keys
 }
@@ -271,12 +276,9 @@ func (h *harness) keys() []string {
 // due is a lock as the table gives it, which a listing found ages ago.
 func (h *harness) due(name string) table.Due {
 	h.t.Helper()
-	from, end := h.layout.Range(name)
-	resp, err := h.direct.Get(h.ctx, from, clientv3.WithRange(end))
-	require.NoError(h.t, err)
 	var b lock.Builder
-	for _, kv := range resp.Kvs {
-		if n, f, _ := h.layout.Split(kv.Key); string(n) == name {
+	for _, kv := range h.get(name + "/") {
+		if n, f, _ := h.direct.Layout.Split(kv.Key); string(n) == name {
 			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}

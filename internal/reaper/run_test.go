@@ -20,100 +20,63 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-const prefix = "/mutexes/"
-
-// replica is the chain from scan to reaper, running.
-type replica struct {
-	*reaper.Reaper
-	table *table.Table
-	delay *delays
-}
-
-func startReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Options)) *replica {
+// newReplica returns the chain from scan to reaper, running on the locks below a
+// prefix that all replicas share.
+func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Options)) (*harness, *table.Table) {
 	t.Helper()
-	layout, err := lock.NewLayout(prefix)
+	layout, err := lock.NewLayout("/mutexes/")
 	require.NoError(t, err)
-	rules := verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: grace, Settle: time.Second, StandbyDelay: 5 * time.Second}
-	r := &replica{delay: &delays{}}
-	r.table, err = table.New(table.Options{DueIn: rules.DueIn, Lead: reaper.Lead, Window: time.Minute, Tolerance: grace,
-		OrphanGrace: time.Second, HoldDuration: &delays{}})
-	require.NoError(t, err)
-	quiet := slog.New(slog.DiscardHandler)
-	scanner, err := scan.New(scan.Options{Client: client, Layout: layout, Table: r.table, Freshness: 10 * time.Second,
-		RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: quiet})
-	require.NoError(t, err)
-	o := reaper.Options{
-		Store:  lockstore.Store{KV: client, Layout: layout, RequestTimeout: 2 * time.Second},
-		Source: r.table, Rules: rules, BatchSize: 16, Concurrency: 2, Retention: time.Hour, Delay: r.delay, Logger: quiet,
-		Holds: verdict.HoldRules{Freshness: time.Minute}, Leader: func() bool { return true },
-		Allowance: func(time.Time) time.Duration { return 0 },
-		Signals: func() verdict.Signals {
-			s := scanner.Status()
-			return verdict.Signals{ListedAt: s.Listed, History: s.History, Connected: true, LastSign: time.Now(), Probed: true}
-		},
-	}
-	for _, edit := range edits {
-		edit(&o)
-	}
-	r.Reaper, err = reaper.New(o)
-	require.NoError(t, err)
+	var locks *table.Table
+	var scanner *scan.Scanner
+	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
+		locks, err = table.New(table.Options{DueIn: o.Rules.DueIn, Lead: reaper.Lead, Window: time.Minute, Tolerance: grace,
+			OrphanGrace: time.Second, HoldDuration: &delays{}})
+		require.NoError(t, err)
+		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second,
+			RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		o.Store.Layout, o.Source, o.Holds.Settle, o.Rules.Settle = layout, locks, 0, time.Second
+	})...)
+	h.direct.Layout = layout
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
-	var failed error
-	parts.Go(func() { failed = r.Run(ctx) })
-	parts.Go(func() { _ = r.table.Run(ctx) })
+	parts.Go(func() { _ = locks.Run(ctx) })
 	parts.Go(func() { _ = scanner.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		parts.Wait()
-		require.NoError(t, failed)
 	})
-	return r
+	h.start()
+	return h, locks
 }
 
-func eventually(t *testing.T, condition func() bool) {
-	t.Helper()
-	require.Eventually(t, condition, soon, 10*time.Millisecond)
-}
-
-func key(name, field string) string { return prefix + name + "/" + field }
-
-// acquire takes locks as clients do.
-func acquire(t *testing.T, client *clientv3.Client, until time.Time, names ...string) {
-	t.Helper()
+// acquire takes locks of four keys as clients do.
+func (h *harness) acquire(until time.Time, names ...string) {
+	h.t.Helper()
 	for _, name := range names {
-		_, err := client.Txn(t.Context()).If(clientv3.Compare(clientv3.Version(key(name, "uuid")), "=", 0)).Then(
-			clientv3.OpPut(key(name, "uuid"), "uuid of "+name), clientv3.OpPut(key(name, "hostname"), "host"),
-			clientv3.OpPut(key(name, "locked_at"), stamp(time.Now())), clientv3.OpPut(key(name, "auto_unlock_at"), stamp(until))).Commit()
-		require.NoError(t, err)
+		h.set(name, "uuid", "u-"+name, "hostname", "host", "locked_at", stamp(time.Now()), "auto_unlock_at", stamp(until))
 	}
-}
-
-func count(t *testing.T, client *clientv3.Client) int {
-	t.Helper()
-	resp, err := client.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	require.NoError(t, err)
-	return int(resp.Count)
 }
 
 // Holders renew exactly when their locks become due. Those whose renewal was answered
 // with success keep their locks.
 func TestS1_RenewalsAtTheLastMomentAreNotLost(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{})
-	r := startReplica(t, client, func(o *reaper.Options) { o.Concurrency, o.BatchSize = 4, 4 })
+	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Concurrency, o.BatchSize = 4, 4 })
 	until := time.Now().Add(time.Second)
 	all := names("lock/%04d", 400)
-	acquire(t, client, until, all...)
-	var renewed sync.Map
+	h.acquire(until, all...)
+	key := h.direct.Layout.Key
+	renewed := make(chan string, len(all))
 	next := make(chan string)
 	var holders sync.WaitGroup
 	for range 16 {
 		holders.Go(func() {
 			for name := range next {
-				resp, err := client.Txn(t.Context()).If(clientv3.Compare(clientv3.Value(key(name, "uuid")), "=", "uuid of "+name)).
+				resp, err := client.Txn(h.ctx).If(clientv3.Compare(clientv3.Value(key(name, "uuid")), "=", "u-"+name)).
 					Then(clientv3.OpPut(key(name, "auto_unlock_at"), stamp(time.Now().Add(time.Hour)))).Commit()
 				if err == nil && resp.Succeeded {
-					renewed.Store(name, true)
+					renewed <- name
 				}
 			}
 		})
@@ -124,54 +87,47 @@ func TestS1_RenewalsAtTheLastMomentAreNotLost(t *testing.T) {
 	}
 	close(next)
 	holders.Wait()
-	n := 0
-	renewed.Range(func(any, any) bool { n++; return true })
-	t.Logf("%d of %d renewed, conflicts %d", n, len(all), r.Stats().Conflicts)
+	n := len(renewed)
+	t.Logf("%d of %d renewed, conflicts %d", n, len(all), h.Stats().Conflicts)
 	require.NotZero(t, n)
-	eventually(t, func() bool { return count(t, client) == 4*n })
-	renewed.Range(func(name, _ any) bool {
-		resp, err := client.Get(t.Context(), key(name.(string), ""), clientv3.WithPrefix())
-		require.NoError(t, err)
-		require.Len(t, resp.Kvs, 4, name)
-		return true
-	})
-	eventually(t, func() bool { return r.Stats().Removed[verdict.Expiry] == uint64(len(all)-n) })
+	h.await(func() bool { return len(h.keys()) == 4*n && h.removed() == len(all)-n })
+	for range n {
+		name := <-renewed
+		require.Len(t, h.get(name+"/"), 4, name)
+	}
 }
 
 func TestS7_TwoReplicasCountEachRemovalOnce(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{})
-	all := names("lock/%04d", 600)
-	a, b := startReplica(t, client), startReplica(t, client)
-	acquire(t, client, time.Now().Add(-time.Second), all...)
-	eventually(t, func() bool { return count(t, client) == 0 })
-	sum := func(f func(reaper.Stats) uint64) int { return int(f(a.Stats()) + f(b.Stats())) }
-	eventually(t, func() bool {
-		return sum(func(s reaper.Stats) uint64 { return s.Removed[verdict.Expiry] }) == len(all) &&
-			sum(func(s reaper.Stats) uint64 { return s.ReleasedBySelf }) == len(all) &&
-			len(a.delay.all())+len(b.delay.all()) == len(all)
+	const n = 600
+	a, _ := newReplica(t, client)
+	b, _ := newReplica(t, client)
+	a.acquire(time.Now().Add(-time.Second), names("lock/%04d", n)...)
+	sum := func(f func(*harness) int) int { return f(a) + f(b) }
+	a.await(func() bool {
+		return len(a.keys()) == 0 && sum((*harness).removed) == n && sum(func(h *harness) int { return len(h.delay.all()) }) == n
 	})
-	for _, r := range []*replica{a, b} {
-		require.EqualValues(t, r.Stats().Removed[verdict.Expiry], len(r.delay.all()))
-		require.Len(t, r.Ledger().Recent(1_000), len(r.delay.all()))
+	require.Equal(t, n, sum(func(h *harness) int { return int(h.Stats().ReleasedBySelf) }))
+	for _, h := range []*harness{a, b} {
+		require.Len(t, h.delay.all(), h.removed())
+		require.Len(t, h.Ledger().Recent(1_000), h.removed())
+		require.Zero(t, h.Stats().Failures[lockstore.ReasonAmbiguous])
 	}
-	require.Zero(t, sum(func(s reaper.Stats) uint64 { return s.Failures[lockstore.ReasonAmbiguous] }))
-	t.Logf("conflicts: %d", sum(func(s reaper.Stats) uint64 { return s.Conflicts }))
+	t.Logf("conflicts: %d", sum(func(h *harness) int { return int(h.Stats().Conflicts) }))
 }
 
 func TestLocksAndOrphansGoWhileOthersStay(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{})
-	r := startReplica(t, client)
-	acquire(t, client, time.Now().Add(-time.Hour), "dead")
-	acquire(t, client, time.Now().Add(time.Hour), "alive")
-	for k, v := range map[string]string{"orphan/alert_at": expiry, "undated/uuid": "u", "malformed/uuid": "u", "malformed/auto_unlock_at": "soon"} {
-		_, err := client.Put(t.Context(), prefix+k, v)
-		require.NoError(t, err)
-	}
-	eventually(t, func() bool { return count(t, client) == 7 })
-	eventually(t, func() bool { return len(r.delay.all()) == 2 })
-	require.EqualValues(t, 1, r.Stats().ReleasedBySelf, "an orphan was not held")
-	require.EqualValues(t, 1, r.Stats().Removed[verdict.Expiry])
-	require.EqualValues(t, 1, r.Stats().Removed[verdict.Orphan])
+	h, _ := newReplica(t, client)
+	h.acquire(time.Now().Add(-time.Hour), "dead")
+	h.acquire(time.Now().Add(time.Hour), "alive")
+	h.set("orphan", "alert_at", expiry)
+	h.set("undated", "uuid", "u")
+	h.set("malformed", "uuid", "u", "auto_unlock_at", "soon")
+	h.await(func() bool { return len(h.keys()) == 7 && len(h.delay.all()) == 2 })
+	require.EqualValues(t, 1, h.Stats().ReleasedBySelf, "an orphan was not held")
+	require.EqualValues(t, 1, h.Stats().Removed[verdict.Expiry])
+	require.EqualValues(t, 1, h.Stats().Removed[verdict.Orphan])
 }
 
 func TestModeOffTakesNothing(t *testing.T) {
@@ -180,51 +136,42 @@ func TestModeOffTakesNothing(t *testing.T) {
 		h.expired("dead")
 		h.give(h.due("dead"))
 		<-time.After(time.Hour)
-		require.Zero(t, h.source.waiting())
+		require.Zero(t, h.source.takers.Load())
 		require.Len(t, h.source.due, 1)
 		require.Len(t, h.keys(), 5)
 	})
 }
 
 func TestEtcdDownWhileLocksAreDue(t *testing.T) {
-	const workers, perBatch, perSecond = 2, 16, 10 // each worker reads and sends
+	const n, workers, perBatch, perSecond = 100, 2, 16, 10 // each worker reads and sends
 	cluster, client := newEtcd(t, localetcd.Options{})
-	all := names("lock/%04d", 100)
 	var overdue atomic.Bool
 	overdue.Store(true)
-	r := startReplica(t, client, func(o *reaper.Options) {
-		o.Store.RequestTimeout, o.Concurrency, o.BatchSize = 200*time.Millisecond, workers, perBatch
-		signals := o.Signals
-		o.Signals = func() verdict.Signals {
-			s := signals()
-			s.Overdue = overdue.Load()
-			return s
-		}
+	h, locks := newReplica(t, client, func(o *reaper.Options) {
+		o.Store.RequestTimeout, o.Concurrency, o.BatchSize, o.Signals = 200*time.Millisecond, workers, perBatch, flagged(&overdue)
 	})
-	acquire(t, client, time.Now().Add(-grace), all...)
-	eventually(t, func() bool {
-		p, err := r.table.Pressure(t.Context())
-		return err == nil && p.Backlog == len(all)
+	h.acquire(time.Now().Add(-time.Second), names("lock/%04d", n)...)
+	h.await(func() bool {
+		p, err := locks.Pressure(h.ctx)
+		return err == nil && p.Backlog == n
 	})
-	require.Equal(t, 400, count(t, client))
+	require.Len(t, h.keys(), 4*n)
 	cluster.Kill(0)
-	overdue.Store(false)
-	failed := func() (n int) {
-		for _, f := range r.Stats().Failures {
-			n += int(f)
-		}
-		return n
-	}
 	start := time.Now()
-	eventually(t, func() bool { return failed() >= 9*perBatch })
+	overdue.Store(false)
+	failed := func() (sum int) {
+		for _, n := range h.failures() {
+			sum += int(n)
+		}
+		return sum
+	}
+	h.await(func() bool { return failed() >= 9*perBatch })
 	limit := 2 * workers * perBatch * (perSecond*time.Since(start).Seconds() + 2)
 	require.Less(t, float64(failed()), limit, "a hot loop")
-	require.Zero(t, r.Stats().Removed[verdict.Expiry])
-	require.NoError(t, cluster.Restart(t.Context()))
-	eventually(t, func() bool {
-		stats := r.Stats()
-		return count(t, client) == 0 && int(stats.Removed[verdict.Expiry]+stats.Failures[lockstore.ReasonAmbiguous]) >= len(all)
-	})
+	require.Zero(t, h.removed())
+	require.NoError(t, cluster.Restart(h.ctx))
+	h.await(func() bool { return len(h.keys()) == 0 })
+	h.await(func() bool { return h.removed()+int(h.failures()[lockstore.ReasonAmbiguous]) >= n })
 	t.Logf("%d failures, down for %s", failed(), time.Since(start))
-	require.LessOrEqual(t, int(r.Stats().Removed[verdict.Expiry]), len(all))
+	require.LessOrEqual(t, h.removed(), n)
 }

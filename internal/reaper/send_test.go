@@ -28,8 +28,7 @@ func TestBatchesOfEverySizeGoInOneTransaction(t *testing.T) {
 			due := h.dues(all...)
 			h.before = func(context.Context) { h.set(all[n/2], "hostname", "other") }
 			h.handle(due...)
-			_, sent := h.transactions()
-			require.Equal(t, 1, sent)
+			require.EqualValues(t, 1, h.sent.Load())
 			require.Len(t, h.keys(), 10)
 			require.Equal(t, n-1, h.removed())
 			require.EqualValues(t, 1, h.Stats().Conflicts)
@@ -49,8 +48,7 @@ func TestBatchesThatDoNotFitAreHalvedBeforeTheyAreSent(t *testing.T) {
 	require.Len(t, h.keys(), 115)
 	require.Equal(t, 20, h.removed())
 	require.Empty(t, h.failures())
-	_, sent := h.transactions()
-	require.Equal(t, 2, sent)
+	require.EqualValues(t, 2, h.sent.Load())
 }
 
 func TestAServerThatTakesLessGetsHalves(t *testing.T) {
@@ -146,7 +144,7 @@ func TestALockWithoutPermissionHoldsNobodyUp(t *testing.T) {
 			locks := append(names("n%03d", 9), "p/secret", "p/secret/x")
 			h.expired(append(locks, "stays")...)
 			h.set("p/secret/x", "backtrace", strings.Repeat("x", 64<<10))
-			due, prefix := h.dues(locks...), h.layout.Prefix()
+			due, prefix := h.dues(locks...), h.direct.Layout.Prefix()
 			grants := map[[2]string]clientv3.PermissionType{{prefix, prefix + "o"}: all, {prefix + "q", prefix + "t"}: all}
 			if secret >= 0 {
 				grants[[2]string{prefix + "p", prefix + "q"}] = secret
