@@ -29,13 +29,14 @@ func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	var locks *table.Table
 	var scanner *scan.Scanner
 	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
+		o.Store.Layout, o.Holds.Settle, o.Rules.Settle = layout, 0, time.Second
 		locks, err = table.New(table.Options{DueIn: o.Rules.DueIn, Lead: reaper.Lead, Window: time.Minute, Tolerance: grace,
 			OrphanGrace: time.Second, HoldDuration: &delays{}})
 		require.NoError(t, err)
 		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second,
 			RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		o.Store.Layout, o.Source, o.Holds.Settle, o.Rules.Settle = layout, locks, 0, time.Second
+		o.Source = locks
 	})...)
 	h.direct.Layout = layout
 	ctx, cancel := context.WithCancel(context.Background())
