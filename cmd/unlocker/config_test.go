@@ -35,14 +35,14 @@ func TestValidConfigurations(t *testing.T) {
 		"minima": `
 etcd: {dial_timeout: 1ns, request_timeout: 1ns}
 reaper: {grace: 2ns, clock_tolerance: 0, settle: 0, standby_delay: 0, freshness: 2s, orphan_grace: 1s, probe_interval: 1ns,
-         storm: {min_locks: 0, fraction: 0, window: 0, hold: 0}}
+         storm: {min_locks: 0, fraction: 0, window: 0, delay: 0}}
 election: {ttl: 2s}
 resync_interval: 0
 metrics: {max_lock_series: 0, forced_unlock_retention: 0}
 `,
 		"maxima": `
 reaper: {grace: 24h, clock_tolerance: 24h, settle: 24h, standby_delay: 24h, probe_interval: 12h, batch_size: 124, concurrency: 1024,
-         storm: {fraction: 1, window: 1h, hold: 1h}}
+         storm: {fraction: 1, window: 1h, delay: 30m}}
 metrics: {max_lock_series: 100000}
 policies: [{match: "**", mode: "off", grace: 24h}, {match: "[a-c]{x,y}?"}]
 `,

@@ -93,6 +93,8 @@ func (r *reader) section(name string, at, n *yaml.Node) error {
 			err = r.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
 		case strings.Contains(k.Value, "."):
 			err = r.refuse(k, full, "unknown key: nest sections instead of writing dots")
+		case replaced(full) != "":
+			err = r.refuse(k, full, replaced(full))
 		case !ok || k.Kind != yaml.ScalarNode || strings.Contains(k.Value, "["):
 			err = r.refuse(k, full, "unknown key")
 		case known.place == nil:
@@ -105,6 +107,14 @@ func (r *reader) section(name string, at, n *yaml.Node) error {
 		}
 	}
 	return nil
+}
+
+// replaced says what replaced a key of an earlier version, "" for any other.
+func replaced(name string) string {
+	if name == "reaper.storm.hold" {
+		return "was replaced by reaper.storm.delay: a storm no longer stops all removals but delays each further lock"
+	}
+	return ""
 }
 
 func (r *reader) value(known key, k, v *yaml.Node) error {

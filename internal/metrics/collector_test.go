@@ -41,7 +41,7 @@ func full() Snapshot {
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
 		Forced: []reaper.Removal{removal("x", "h2", 0)},
-		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStorm: {Since: noon}},
+		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStarting: {Since: noon}},
 		Probe:  probe.Status{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
 		Certificates: map[string]time.Time{
@@ -75,7 +75,7 @@ func TestExposition(t *testing.T) {
 			unlocker_reaper_hold{reason="dry_run"} 0
 			unlocker_reaper_hold{reason="regressed"} 0
 			unlocker_reaper_hold{reason="starting"} 0
-			unlocker_reaper_hold{reason="storm"} 1`},
+			unlocker_reaper_hold{reason="starting"} 1`},
 		{"leader and clocks", full(), 500, []string{"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_"}, `
 			unlocker_clock_offset_seconds 1.5
 			unlocker_host_clock_offset_seconds{hostname="h1"} -3600

@@ -64,6 +64,8 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
 	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and not yet removed.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
+	add("unlocker_reaper_storm_delayed", gauge, "Locks whose removal is delayed because many locks came due at once; not in the backlog.",
+		one(func(v *view) float64 { return float64(v.Table.StormDelayed) }))
 
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")

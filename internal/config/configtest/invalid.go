@@ -7,7 +7,7 @@ type Case struct{ File, Error string }
 // Invalid returns a file for each error that a configuration file can have. The word hunter2 in them is a secret.
 func Invalid() []Case {
 	return []Case{
-		{"reaper:\n  storm:\n    window: 5m\n", `:3: reaper.storm.hold: must be at least reaper.storm.window (5m), not 2m`},
+		{"reaper:\n  storm:\n    window: 5m\n", `:3: reaper.storm.delay: must be at least half of reaper.storm.window (5m), not 2m`},
 		{"reaper:\n  grace: 25h\n", `:2: reaper.grace: must be 0s to 24h, not 25h`},
 		{"log:\n  level: warn\n", `:2: log.level: must be info or debug where reaper.mode is enforce, not warn: removed locks are recorded at info`},
 		{"reaper:\n  grace: 2s\n  graec: 3s\n", `:3: reaper.graec: unknown key`},
@@ -104,8 +104,9 @@ func Invalid() []Case {
 		{"reaper:\n  storm:\n    fraction: 50\n", `:3: reaper.storm.fraction: must be 0 to 1, not 50`},
 		{"reaper:\n  storm:\n    window: 3601s\n", `:3: reaper.storm.window: must be 0s to 1h, not 1h0m1s`},
 		{"reaper:\n  storm:\n    window: 0\n", `:3: reaper.storm.window: must be more than 0 unless reaper.storm.min_locks is 0`},
-		{"reaper:\n  storm:\n    hold: 0\n", `:3: reaper.storm.hold: must be more than 0 unless reaper.storm.min_locks is 0`},
-		{"reaper:\n  storm:\n    min_locks: 0\n    hold: -1s\n", `:4: reaper.storm.hold: must be at least 0s, not -1s`},
+		{"reaper:\n  storm:\n    hold: 2m\n", `:3: reaper.storm.hold: was replaced by reaper.storm.delay: a storm no longer stops all removals but delays each further lock`},
+		{"reaper:\n  storm:\n    delay: 0\n", `:3: reaper.storm.delay: must be more than 0 unless reaper.storm.min_locks is 0`},
+		{"reaper:\n  storm:\n    min_locks: 0\n    delay: -1s\n", `:4: reaper.storm.delay: must be 0s to 24h, not -1s`},
 		{"reaper:\n  storm:\n    holds: 2m\n", `:3: reaper.storm.holds: unknown key`},
 		{"policies:\n  match: a\n", `:1: policies: must be a list of mappings, not a mapping`},
 		{"policies:\n", `:1: policies: has no value: write one, or leave the key out`},
