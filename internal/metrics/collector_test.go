@@ -21,7 +21,7 @@ func full() Snapshot {
 	return Snapshot{
 		Table: table.Stats{
 			Locks:   [lock.NumStates]int{lock.Held: 5, lock.Overdue: 1, lock.Expired: 2, lock.Undated: 3, lock.Malformed: 4, lock.Orphaned: 6},
-			Backlog: 2,
+			Backlog: 2, StormDelayed: 3,
 			Overdue: []lock.Lock{makeLock("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},
@@ -74,8 +74,8 @@ func TestExposition(t *testing.T) {
 			unlocker_reaper_hold{reason="disconnected"} 0
 			unlocker_reaper_hold{reason="dry_run"} 0
 			unlocker_reaper_hold{reason="regressed"} 0
-			unlocker_reaper_hold{reason="starting"} 0
-			unlocker_reaper_hold{reason="starting"} 1`},
+			unlocker_reaper_hold{reason="starting"} 1
+			unlocker_reaper_storm_delayed 3`},
 		{"leader and clocks", full(), 500, []string{"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_"}, `
 			unlocker_clock_offset_seconds 1.5
 			unlocker_host_clock_offset_seconds{hostname="h1"} -3600
@@ -100,6 +100,7 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlock_failures_total{reason="permission_denied"} 0
 			unlocker_forced_unlock_failures_total{reason="rejected"} 0
 			unlocker_forced_unlock_failures_total{reason="too_large"} 0
+			unlocker_forced_unlock_failures_total{reason="unlogged"} 0
 			unlocker_forced_unlock_failures_total{reason="unreadable"} 0
 			unlocker_forced_unlock_timestamp_seconds{hostname="h2",lock="x"} 1700000000
 			unlocker_forced_unlocks_total{trigger="api"} 1

@@ -43,6 +43,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_reaper_hold{reason="dry_run"} 0
 		unlocker_reaper_hold{reason="regressed"} 0
 		unlocker_reaper_hold{reason="starting"} 0
+		unlocker_reaper_storm_delayed 0
 		unlocker_resync_drift_total 0
 		unlocker_watch_last_progress_timestamp_seconds 0
 		unlocker_would_unlock_total 0`), got)
