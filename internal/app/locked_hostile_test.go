@@ -44,10 +44,11 @@ func hostile(name string, due time.Time) []clientv3.Op {
 	return ops
 }
 
+// The tests of this file keep a processor busy: they are not parallel.
+
 // Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
 // log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), brisk)
 	d.awaitReaping()
@@ -87,7 +88,6 @@ func (d *daemon) longest() (longest int) {
 // Values as large as etcd takes, and as many fields as a removal can read: the lock goes,
 // and one line of the log stays within bounds.
 func TestHostileSizes(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), brisk)
 	d.awaitReaping()
