@@ -1,6 +1,6 @@
 // Package etcdtest is what tests, benchmarks and the hunt share around
 // internal/localetcd: an etcd of their own, clients and proxies to it, locks of
-// protocol 1, waits for conditions, and a buffer that reads a log.
+// protocol 1, waits for conditions, and readers of logs and metrics.
 //
 // Guaranteed: what a test starts here ends with the test, and whatever fails here fails
 // the test. A wait ends as soon as its condition holds, so only a test that fails pays
