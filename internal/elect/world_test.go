@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
@@ -42,7 +43,7 @@ type world struct {
 
 func newWorld(t *testing.T, o localetcd.Options) *world {
 	t.Helper()
-	w := &world{t: t, cluster: localetcd.ForTest(t, o)}
+	w := &world{t: t, cluster: etcdtest.Start(t, o).Cluster}
 	w.direct = w.client()
 	return w
 }
