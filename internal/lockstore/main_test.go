@@ -103,7 +103,7 @@ type spy struct {
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	if r.Success[0].GetRequestRange() == nil {
+	if len(r.Success) == 0 || r.Success[0].GetRequestRange() == nil {
 		if s.sent = append(s.sent, r); s.before != nil {
 			s.before()
 		}

@@ -311,6 +311,13 @@ func (h *harness) gone(gone ...table.Gone) {
 	h.source.gone <- nil
 }
 
+// putBack is the delay with which the only lock that was put back was.
+func (h *harness) putBack() time.Duration {
+	h.t.Helper()
+	require.Len(h.t, h.source.postponed(), 1)
+	return h.source.postponed()[0].delay
+}
+
 // removed is what the counters have of all triggers.
 func (h *harness) removed() (n int) {
 	for _, count := range h.Stats().Removed {
