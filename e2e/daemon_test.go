@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// daemon is the real binary, serving.
+// daemon is a process of the binary that serves.
 type daemon struct {
 	*process
 	base string
@@ -44,8 +44,8 @@ func (d *daemon) get(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// metric returns the sum of the series that have all labels, given as name,
-// value, name, value.
+// metric returns the sum of the series that have all labels, given as pairs of a name and a
+// value.
 func (d *daemon) metric(name string, labels ...string) (sum float64) {
 	d.t.Helper()
 	_, body := d.get("/metrics")
@@ -71,5 +71,5 @@ func (d *daemon) metric(name string, labels ...string) (sum float64) {
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {
 	d.t.Helper()
 	require.Eventually(d.t, func() bool { return d.metric(name, labels...) == value }, soon, poll,
-		"%s%q is to be %v", name, labels, value)
+		"%s%q did not become %v", name, labels, value)
 }
