@@ -25,15 +25,16 @@ import (
 )
 
 const (
-	// footprintTime is over how long CPU is measured.
+	// footprintTime is the duration of a measurement of CPU time.
 	footprintTime = 20 * time.Second
-	renewals      = 1_000 // a second
+	// renewals is the number of renewals per second.
+	renewals = 1_000
 )
 
-// BenchmarkFootprint measures what the daemon costs by itself: the binary as users
-// run it, in a process of its own, with its defaults but for the storm hold, which
-// would only delay the removals at the end. Each lock has seven fields, one of them a
-// backtrace of 1 KiB. A GOMEMLIMIT in the environment reaches the daemon.
+// BenchmarkFootprint measures the CPU time and the memory of the daemon: the binary as users
+// build it, in its own process, with the defaults except for the storm hold, which would
+// delay the removals at the end. Each lock has seven fields, including a backtrace of
+// 1 KiB. A GOMEMLIMIT in the environment applies to the daemon.
 //
 //	go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench
 func BenchmarkFootprint(b *testing.B) {
@@ -82,7 +83,7 @@ func footprint(b *testing.B, binary string, locks int) {
 	b.ReportMetric(d.peak(), "removal-peak-MiB")
 }
 
-// expire makes all n locks due, long past, so that they go at once.
+// expire sets the deadlines of all n locks to long ago, so that all are due at once.
 func expire(b *testing.B, client *clientv3.Client, n int) {
 	const perTxn = 100
 	past := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
@@ -96,7 +97,7 @@ func expire(b *testing.B, client *clientv3.Client, n int) {
 	}
 }
 
-// renew renews locks in turn, at the rate of renewals, until stopped.
+// renew renews the n locks one after another, renewals times per second, until it is stopped.
 func renew(b *testing.B, client *clientv3.Client, n int) (stop func()) {
 	const slot = 10 * time.Millisecond
 	perSlot := int(renewals * slot / time.Second)
@@ -124,7 +125,7 @@ func renew(b *testing.B, client *clientv3.Client, n int) (stop func()) {
 	return func() {
 		cancel()
 		<-done
-		_ = g.Wait() // the last ones were cancelled; the rate tells of others
+		_ = g.Wait() // those in flight were canceled; other errors show in the rate
 	}
 }
 
@@ -141,16 +142,16 @@ func renewOne(ctx context.Context, client *clientv3.Client, lock string) error {
 	return err
 }
 
-// process is the daemon.
+// process is the process of the daemon.
 type process struct {
 	b    *testing.B
 	pid  int
 	base string
 }
 
-// launch starts the daemon, and returns how long it took until it was ready.
+// launch starts the daemon, waits until it is ready, and returns how long that took.
 func launch(b *testing.B, binary string, cluster *etcdtest.Etcd) (*process, time.Duration) {
-	// It is to end in the cleanup, and the context does before that.
+	// The cleanup stops the daemon, and the context of b ends before it runs.
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(cluster.Endpoints(), ","))
 	cmd.Dir = b.TempDir()
@@ -193,7 +194,7 @@ func (d *process) metric(name string) float64 {
 	return etcdtest.Metric(d.b, body, name)
 }
 
-// cpu measures how many CPUs the daemon keeps busy.
+// cpu returns the number of CPUs that the daemon keeps busy.
 func (d *process) cpu() float64 {
 	used := func() float64 { return d.metric("process_cpu_seconds_total") }
 	before, start := used(), time.Now()
@@ -201,7 +202,7 @@ func (d *process) cpu() float64 {
 	return (used() - before) / time.Since(start).Seconds()
 }
 
-// peak is the most memory that was ever resident, in MiB.
+// peak returns the maximum of the resident memory since the start, in MiB.
 func (d *process) peak() float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
 	require.NoError(d.b, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// daemon is the real binary, serving.
+// daemon is a process of the binary that serves.
 type daemon struct {
 	*process
 	base string
@@ -51,5 +51,5 @@ func (d *daemon) metric(name string, labels ...string) float64 {
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {
 	d.t.Helper()
 	require.Eventually(d.t, func() bool { return d.metric(name, labels...) == value }, soon, poll,
-		"%s%q is to be %v", name, labels, value)
+		"%s%q did not become %v", name, labels, value)
 }

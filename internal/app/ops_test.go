@@ -11,7 +11,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
-// nowhere is an etcd that is not there: the ops listener does not need one.
+// nowhere is the endpoint of an etcd that does not exist: the ops listener does not need one.
 var nowhere = []string{"127.0.0.1:1"}
 
 func TestOpsListener(t *testing.T) {

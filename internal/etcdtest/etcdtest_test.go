@@ -88,7 +88,7 @@ func TestGuard(t *testing.T) {
 		_, err := ada.Put(t.Context(), key, "v")
 		require.ErrorIs(t, err, want)
 		_, err = e.Client.Put(t.Context(), key, "v")
-		require.NoError(t, err, "root may do all")
+		require.NoError(t, err, "root has all permissions")
 	}
 }
 

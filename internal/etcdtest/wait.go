@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// Soon is the deadline of whatever needs no more than etcd and the program under
-	// test, on a machine that is busy with other things.
+	// Soon is the deadline for everything that depends only on etcd and the program under
+	// test, on a busy machine.
 	Soon = 30 * time.Second
 	// poll is the longest pause between two looks at a condition. A look is often a
 	// scrape, and many tests that wait must not keep the machine busy.
 	poll = 100 * time.Millisecond
 )
 
-// Eventually waits until the condition holds, and fails the test with the message where
-// it does not do so soon. It calls the condition from the test's goroutine, so that it
-// may fail the test, too.
+// Eventually waits until the condition holds, and fails the test with the message if it
+// does not hold within Soon. It calls the condition from the goroutine of the test, so that
+// the condition may fail the test, too.
 func Eventually(t testing.TB, condition func() bool, message ...any) {
 	t.Helper()
 	began := time.Now()
@@ -45,8 +45,8 @@ type suite struct {
 	closers []func() error
 }
 
-// Run implements goleak.TestingM. It gives what killed servers leave more time to end
-// than goleak does.
+// Run implements goleak.TestingM. It waits longer than goleak for the goroutines of killed
+// servers to end.
 func (s suite) Run() int {
 	code := s.M.Run()
 	for _, closer := range s.closers {
@@ -55,7 +55,7 @@ func (s suite) Run() int {
 		}
 	}
 	for end := time.Now().Add(Soon); goleak.Find() != nil && time.Now().Before(end); {
-		continue // Find itself waits
+		continue // Find waits
 	}
 	return code
 }
