@@ -21,7 +21,7 @@ import (
 
 const prefix = "/mutexes/"
 
-// newEtcd starts one member that syncs to disk, as real ones do.
+// newEtcd starts one member that syncs to disk.
 func newEtcd(b *testing.B) *etcdtest.Etcd {
 	c, err := localetcd.Start(b.Context(), localetcd.Options{Dir: b.TempDir()})
 	require.NoError(b, err)
@@ -33,9 +33,8 @@ func newEtcd(b *testing.B) *etcdtest.Etcd {
 	return e
 }
 
-// startDaemon runs unlocker until the function returned is called, and waits
-// until it has listed the locks and holds nothing back. Thousands of locks that
-// fall due at once are no storm here.
+// startDaemon starts a daemon without a storm hold, and waits until it has listed the locks
+// and no hold is in force. The function that it returns stops the daemon.
 func startDaemon(b *testing.B, cluster *etcdtest.Etcd, edit func(*config.Config)) (*app.App, func()) {
 	c := config.Default()
 	c.Etcd.Endpoints = cluster.Endpoints()
@@ -54,10 +53,10 @@ func startDaemon(b *testing.B, cluster *etcdtest.Etcd, edit func(*config.Config)
 	return a, func() { require.NoError(b, a.Stop(context.Background())) }
 }
 
-// name has 20 bytes.
+// name returns the name of a lock, which has 20 bytes.
 func name(i int) string { return fmt.Sprintf("bench/lock-%09d", i) }
 
-// lockOps are the five keys of one lock.
+// lockOps returns the writes of the five keys of a lock.
 func lockOps(name string, alert, unlock time.Time, opts ...clientv3.OpOption) []clientv3.Op {
 	seconds := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 	i := 0
@@ -77,7 +76,7 @@ func lockOps(name string, alert, unlock time.Time, opts ...clientv3.OpOption) []
 	return ops
 }
 
-// putLocks takes n locks, each with further fields, given as name, value, name, value.
+// putLocks writes n locks, each with further fields, given as pairs of a name and a value.
 func putLocks(e *etcdtest.Etcd, n int, alert, unlock time.Time, fields ...string) {
 	for from := 0; from < n; from += 1000 {
 		var ops []clientv3.Op
@@ -91,8 +90,8 @@ func putLocks(e *etcdtest.Etcd, n int, alert, unlock time.Time, fields ...string
 	}
 }
 
-// deletions watches uuid keys vanish, and returns the times of the first and of
-// the n-th.
+// deletions watches the deletions of uuid keys. The function that it returns waits for n of
+// them, and returns the times of the first and of the last.
 func deletions(b *testing.B, client *clientv3.Client, n int) func() (first, last time.Time) {
 	ctx, cancel := context.WithCancel(b.Context())
 	events := client.Watch(ctx, prefix+"bench/", clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
@@ -125,9 +124,9 @@ func deletions(b *testing.B, client *clientv3.Client, n int) func() (first, last
 	}
 }
 
-// outsider locks and unlocks, over a connection of its own, until stopped, and
-// returns how long each round took.
-func outsider(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration) {
+// measureClient locks and unlocks over its own connection until it is stopped. stop returns
+// the duration of each round.
+func measureClient(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration) {
 	client := cluster.Connect()
 	ctx, cancel := context.WithCancel(b.Context())
 	took := make(chan []time.Duration, 1)
@@ -135,7 +134,7 @@ func outsider(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration
 		var all []time.Duration
 		for i := 0; ctx.Err() == nil; i++ {
 			start := time.Now()
-			if lockUnlock(ctx, client, "outsider/"+strconv.Itoa(i)) == nil {
+			if lockUnlock(ctx, client, "client/"+strconv.Itoa(i)) == nil {
 				all = append(all, time.Since(start))
 			}
 		}
@@ -147,7 +146,7 @@ func outsider(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration
 	}
 }
 
-// lockUnlock is one round of protocol 1.
+// lockUnlock acquires a lock and unlocks it.
 func lockUnlock(ctx context.Context, client *clientv3.Client, name string) error {
 	uuid := prefix + name + "/uuid"
 	now := time.Now()
@@ -159,12 +158,12 @@ func lockUnlock(ctx context.Context, client *clientv3.Client, name string) error
 	for _, put := range puts {
 		deletes = append(deletes, clientv3.OpDelete(string(put.KeyBytes())))
 	}
-	mine := string(puts[len(puts)-1].ValueBytes())
-	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(uuid), "=", mine)).Then(deletes...).Commit()
+	own := string(puts[len(puts)-1].ValueBytes())
+	_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(uuid), "=", own)).Then(deletes...).Commit()
 	return err
 }
 
-// quantile of durations; it sorts them.
+// quantile sorts d and returns its quantile q.
 func quantile(d []time.Duration, q float64) time.Duration {
 	slices.Sort(d)
 	return d[min(len(d)-1, int(q*float64(len(d))))]

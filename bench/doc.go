@@ -1,6 +1,6 @@
-// Package bench holds the measurements behind docs/performance.md. They run the
-// real daemon against an embedded etcd that syncs to disk, and report ratios of
-// things measured in one run, as absolute figures depend on the machine.
+// Package bench contains the measurements of docs/performance.md. They run the daemon
+// against an embedded etcd that syncs to disk. Absolute figures depend on the machine, so
+// most of them are also reported as a ratio to another one of the same run.
 //
 //	make bench-big
 package bench

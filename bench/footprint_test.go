@@ -16,9 +16,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -28,15 +25,16 @@ import (
 )
 
 const (
-	// footprintTime is over how long CPU is measured.
+	// footprintTime is the duration of a measurement of CPU time.
 	footprintTime = 20 * time.Second
-	renewals      = 1_000 // a second
+	// renewals is the number of renewals per second.
+	renewals = 1_000
 )
 
-// BenchmarkFootprint measures what the daemon costs by itself: the binary as users
-// run it, in a process of its own, with its defaults but for the storm hold, which
-// would only delay the removals at the end. Each lock has seven fields, one of them a
-// backtrace of 1 KiB. A GOMEMLIMIT in the environment reaches the daemon.
+// BenchmarkFootprint measures the CPU time and the memory of the daemon: the binary as users
+// build it, in its own process, with the defaults except for the storm hold, which would
+// delay the removals at the end. Each lock has seven fields, including a backtrace of
+// 1 KiB. A GOMEMLIMIT in the environment applies to the daemon.
 //
 //	go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench
 func BenchmarkFootprint(b *testing.B) {
@@ -62,31 +60,30 @@ func footprint(b *testing.B, binary string, locks int) {
 	d, ready := launch(b, binary, e)
 	b.ReportMetric(ready.Seconds(), "ready-s")
 	require.Eventually(b, func() bool {
-		m := d.metrics()
-		return sum(m["unlocker_locks"]) == float64(locks) && sum(m["unlocker_reaper_hold"]) == 0
+		return d.metric("unlocker_locks") == float64(locks) && d.metric("unlocker_reaper_hold") == 0
 	}, time.Minute, time.Second)
 	b.ReportMetric(100*d.cpu(), "idle-cpu%")
-	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "idle-rss-MiB")
-	b.ReportMetric(sum(d.metrics()["go_memstats_heap_alloc_bytes"])/(1<<20), "idle-heap-MiB")
+	b.ReportMetric(d.metric("process_resident_memory_bytes")/(1<<20), "idle-rss-MiB")
+	b.ReportMetric(d.metric("go_memstats_heap_alloc_bytes")/(1<<20), "idle-heap-MiB")
 	b.ReportMetric(d.peak(), "listing-peak-MiB")
 	if locks == 0 {
 		return
 	}
 	stop := renew(b, e.Client, locks)
-	before := sum(d.metrics()["unlocker_lock_renewals_total"])
+	before := d.metric("unlocker_lock_renewals_total")
 	b.ReportMetric(100*d.cpu(), "busy-cpu%")
-	b.ReportMetric((sum(d.metrics()["unlocker_lock_renewals_total"])-before)/footprintTime.Seconds(), "renewals/s")
-	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "busy-rss-MiB")
+	b.ReportMetric((d.metric("unlocker_lock_renewals_total")-before)/footprintTime.Seconds(), "renewals/s")
+	b.ReportMetric(d.metric("process_resident_memory_bytes")/(1<<20), "busy-rss-MiB")
 	b.ReportMetric(d.peak(), "busy-peak-MiB")
 	stop()
-	used := sum(d.metrics()["process_cpu_seconds_total"])
+	used := d.metric("process_cpu_seconds_total")
 	expire(b, e.Client, locks)
-	require.Eventually(b, func() bool { return sum(d.metrics()["unlocker_locks"]) == 0 }, 5*time.Minute, time.Second)
-	b.ReportMetric(sum(d.metrics()["process_cpu_seconds_total"])-used, "removal-cpu-s")
+	require.Eventually(b, func() bool { return d.metric("unlocker_locks") == 0 }, 5*time.Minute, time.Second)
+	b.ReportMetric(d.metric("process_cpu_seconds_total")-used, "removal-cpu-s")
 	b.ReportMetric(d.peak(), "removal-peak-MiB")
 }
 
-// expire makes all n locks due, long past, so that they go at once.
+// expire sets the deadlines of all n locks to long ago, so that all are due at once.
 func expire(b *testing.B, client *clientv3.Client, n int) {
 	const perTxn = 100
 	past := strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10)
@@ -100,7 +97,7 @@ func expire(b *testing.B, client *clientv3.Client, n int) {
 	}
 }
 
-// renew renews locks in turn, at the rate of renewals, until stopped.
+// renew renews the n locks one after another, renewals times per second, until it is stopped.
 func renew(b *testing.B, client *clientv3.Client, n int) (stop func()) {
 	const slot = 10 * time.Millisecond
 	perSlot := int(renewals * slot / time.Second)
@@ -128,7 +125,7 @@ func renew(b *testing.B, client *clientv3.Client, n int) (stop func()) {
 	return func() {
 		cancel()
 		<-done
-		_ = g.Wait() // the last ones were cancelled; the rate tells of others
+		_ = g.Wait() // those in flight were canceled; other errors show in the rate
 	}
 }
 
@@ -145,16 +142,16 @@ func renewOne(ctx context.Context, client *clientv3.Client, lock string) error {
 	return err
 }
 
-// process is the daemon.
+// process is the process of the daemon.
 type process struct {
 	b    *testing.B
 	pid  int
 	base string
 }
 
-// launch starts the daemon, and returns how long it took until it was ready.
+// launch starts the daemon, waits until it is ready, and returns how long that took.
 func launch(b *testing.B, binary string, cluster *etcdtest.Etcd) (*process, time.Duration) {
-	// It is to end in the cleanup, and the context does before that.
+	// The cleanup stops the daemon, and the context of b ends before it runs.
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(cluster.Endpoints(), ","))
 	cmd.Dir = b.TempDir()
@@ -191,31 +188,21 @@ func (d *process) get(path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func (d *process) metrics() map[string]*dto.MetricFamily {
+func (d *process) metric(name string) float64 {
 	status, body := d.get("/metrics")
 	require.Equal(d.b, http.StatusOK, status)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(d.b, err)
-	return families
+	return etcdtest.Metric(d.b, body, name)
 }
 
-func sum(f *dto.MetricFamily) (sum float64) {
-	for _, m := range f.GetMetric() {
-		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-	}
-	return sum
-}
-
-// cpu measures how many CPUs the daemon keeps busy.
+// cpu returns the number of CPUs that the daemon keeps busy.
 func (d *process) cpu() float64 {
-	used := func() float64 { return sum(d.metrics()["process_cpu_seconds_total"]) }
+	used := func() float64 { return d.metric("process_cpu_seconds_total") }
 	before, start := used(), time.Now()
 	<-time.After(footprintTime)
 	return (used() - before) / time.Since(start).Seconds()
 }
 
-// peak is the most memory that was ever resident, in MiB.
+// peak returns the maximum of the resident memory since the start, in MiB.
 func (d *process) peak() float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
 	require.NoError(d.b, err)

@@ -16,10 +16,11 @@ import (
 
 const removals = 20_000
 
-// BenchmarkRemoval removes 20,000 locks of five keys that fall due at once, in
-// four ways, each on a new etcd, and reports the rates and how they compare. A
-// client beside measures what others notice, before the locks are due and while
-// they are removed: the p99 of a lock and its unlock.
+// BenchmarkRemoval removes 20,000 locks of five keys that are due at once in four ways, each
+// on a new etcd: by the expiry of leases, by one range delete, and by the daemon with two
+// configurations. It reports the rates and their ratios, and the effect of the daemon on
+// another client: the p99 of locking and unlocking while nothing is due and during the
+// removals.
 func BenchmarkRemoval(b *testing.B) {
 	for range b.N {
 		leases, bare := leaseExpiry(b, newEtcd(b).Client), rangeDelete(b, newEtcd(b))
@@ -29,7 +30,7 @@ func BenchmarkRemoval(b *testing.B) {
 			name            string
 			batch, inFlight int
 		}{{"default", 16, 1}, {"fast", 64, 4}} {
-			rate, idle, busy := reaped(b, profile.batch, profile.inFlight)
+			rate, idle, busy := removeByDaemon(b, profile.batch, profile.inFlight)
 			b.ReportMetric(rate, profile.name+"/s")
 			b.ReportMetric(rate/leases, profile.name+"-x-leases")
 			b.ReportMetric(rate/bare, profile.name+"-x-bare")
@@ -39,8 +40,8 @@ func BenchmarkRemoval(b *testing.B) {
 	}
 }
 
-// reaped has the daemon remove the locks.
-func reaped(b *testing.B, batch, inFlight int) (rate float64, idle, busy time.Duration) {
+// removeByDaemon makes the daemon remove the locks.
+func removeByDaemon(b *testing.B, batch, inFlight int) (rate float64, idle, busy time.Duration) {
 	e := newEtcd(b)
 	_, stop := startDaemon(b, e, func(c *config.Config) {
 		c.Reaper.BatchSize, c.Reaper.Concurrency = batch, inFlight
@@ -49,17 +50,17 @@ func reaped(b *testing.B, batch, inFlight int) (rate float64, idle, busy time.Du
 	finish := deletions(b, e.Client, removals)
 	unlock := time.Now().Add(10 * time.Second).Truncate(time.Second)
 	putLocks(e, removals, unlock, unlock)
-	measure := outsider(b, e)
-	time.Sleep(3 * time.Second) //nolint:forbidigo // a measurement takes its time
+	measure := measureClient(b, e)
+	time.Sleep(3 * time.Second) //nolint:forbidigo // the duration of the measurement
 	idle = quantile(measure(), .99)
 	time.Sleep(time.Until(unlock.Add(config.Default().Reaper.Grace))) //nolint:forbidigo // until the locks are due
-	measure = outsider(b, e)
+	measure = measureClient(b, e)
 	first, last := finish()
 	return removals / last.Sub(first).Seconds(), idle, quantile(measure(), .99)
 }
 
-// leaseExpiry attaches the keys of each lock to a lease of its own and returns
-// how many locks etcd expires in a second.
+// leaseExpiry attaches the keys of each lock to its own lease, and returns how many locks
+// per second etcd expires.
 func leaseExpiry(b *testing.B, client *clientv3.Client) float64 {
 	finish := deletions(b, client, removals)
 	g, ctx := errgroup.WithContext(b.Context())
@@ -79,7 +80,8 @@ func leaseExpiry(b *testing.B, client *clientv3.Client) float64 {
 	return removals / last.Sub(first).Seconds()
 }
 
-// rangeDelete deletes all locks by one range: the fastest there is.
+// rangeDelete deletes all locks by one range delete, the fastest way, and returns their
+// number per second.
 func rangeDelete(b *testing.B, e *etcdtest.Etcd) float64 {
 	putLocks(e, removals, time.Now(), time.Now())
 	finish := deletions(b, e.Client, removals)
@@ -92,8 +94,8 @@ func rangeDelete(b *testing.B, e *etcdtest.Etcd) float64 {
 
 const idleTime = 100 * time.Millisecond
 
-// BenchmarkOneDue removes single locks on an idle system and compares how long
-// after it was due each was seen gone with one bare transaction of the same kind.
+// BenchmarkOneDue removes single locks on an idle system. It compares the time from due until
+// the deletion is seen with the duration of the same transaction sent directly.
 func BenchmarkOneDue(b *testing.B) {
 	const rounds = 50
 	for range b.N {
@@ -113,9 +115,8 @@ func BenchmarkOneDue(b *testing.B) {
 	}
 }
 
-// bareDelete returns how long a lock's deletion takes until a watcher sees it,
-// where it is sent at once, by the transaction that the daemon would send and on
-// a system as idle.
+// bareDelete sends the transaction of the daemon directly on an idle system, and returns how
+// long it takes until a watcher sees the deletion.
 func bareDelete(b *testing.B, client *clientv3.Client, name string) time.Duration {
 	ops := lockOps(name, time.Now().Add(time.Hour), time.Now().Add(time.Hour))
 	put, err := client.Txn(b.Context()).Then(ops...).Commit()
@@ -134,7 +135,7 @@ func bareDelete(b *testing.B, client *clientv3.Client, name string) time.Duratio
 	return gone.Sub(start)
 }
 
-// dueDelete returns how long after due the daemon's deletion is seen.
+// dueDelete returns how long after due the deletion by the daemon is seen.
 func dueDelete(b *testing.B, client *clientv3.Client, name string, due time.Time) time.Duration {
 	deadline := due.Add(-config.Default().Reaper.Grace)
 	finish := deletions(b, client, 1)

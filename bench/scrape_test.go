@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkScrape scrapes a daemon that knows 200,000 locks.
+// BenchmarkScrape scrapes a daemon with 200,000 locks.
 func BenchmarkScrape(b *testing.B) {
 	const locks, overdue = 200_000, 10_000
 	for _, tc := range []struct {

@@ -13,19 +13,19 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// What is exported reaches people, and the dashboard: with the real programs.
+// Exported metrics become alerts and are shown in the dashboard, with the real programs.
 func TestMonitoring(t *testing.T) {
 	s := startStack(t)
 	t.Run("alerts", s.testAlerts)
 	t.Run("dashboard", s.testDashboard)
 }
 
-// A worker overruns, is heard of again, and dies.
+// A worker is overdue, renews, and dies.
 func (s *stack) testAlerts(t *testing.T) {
 	w := &worker{etcd: s.etcd.server, lock: "billing/invoices +ü", hostname: "worker-1.example.org", owner: "invoices"}
-	alertAt := w.take(2*time.Second, time.Hour)
+	alertAt := w.acquire(2*time.Second, time.Hour)
 	overdue := s.hook.await("UnlockerLockOverdue", w.lock, "firing", alertAt)
-	t.Logf("from overdue to the webhook: %s (scraped and evaluated every %s, group_wait 100ms)", overdue.at.Sub(alertAt), often)
+	t.Logf("from overdue to the webhook: %s (scraped and evaluated every %s, group_wait 100ms)", overdue.at.Sub(alertAt), interval)
 	require.Equal(t, map[string]string{
 		"alertname": "UnlockerLockOverdue", "severity": "warning", "job": "unlocker", "namespace": "e2e",
 		"lock": w.lock, "hostname": w.hostname, "owner": w.owner,
@@ -38,17 +38,17 @@ func (s *stack) testAlerts(t *testing.T) {
 	require.Contains(t, s.follow(t, overdue.Annotations["dashboard_url"]), `"uuid of billing/invoices +ü of worker-1.example.org"`)
 
 	renewed := time.Now()
-	w.alive(time.Hour, 2*time.Hour)
+	w.renew(time.Hour, 2*time.Hour)
 	resolved := s.hook.await("UnlockerLockOverdue", w.lock, "resolved", renewed)
 	t.Logf("from the renewal to the resolved alert: %s", resolved.at.Sub(renewed))
 	require.Equal(t, w.hostname, resolved.Labels["hostname"])
 
-	// Its last sign of life. From here on nobody renews.
+	// The last renewal.
 	died := time.Now()
-	w.alive(time.Second, 6*time.Second)
+	w.renew(time.Second, 6*time.Second)
 	s.hook.await("UnlockerLockOverdue", w.lock, "firing", died)
 	forced := s.hook.await("UnlockerForcedUnlock", w.lock, "firing", died)
-	t.Logf("from auto_unlock_at to the webhook's word of the forced unlock: %s", forced.at.Sub(died.Add(6*time.Second)))
+	t.Logf("from auto_unlock_at to the webhook of the forced unlock: %s", forced.at.Sub(died.Add(6*time.Second)))
 	require.Equal(t, map[string]string{
 		"alertname": "UnlockerForcedUnlock", "severity": "warning", "job": "unlocker", "namespace": "e2e",
 		"lock": w.lock, "hostname": w.hostname,
@@ -56,7 +56,7 @@ func (s *stack) testAlerts(t *testing.T) {
 	require.Equal(t, "Lock billing/invoices +ü of worker-1.example.org was force-unlocked", forced.Annotations["summary"])
 	s.hook.await("UnlockerLockOverdue", w.lock, "resolved", died)
 	s.etcd.awaitGone(w.lock + "/")
-	require.Equal(t, []string{"UnlockerForcedUnlock", "UnlockerLockOverdue"}, s.hook.alerts(), "nobody is told anything else")
+	require.Equal(t, []string{"UnlockerForcedUnlock", "UnlockerLockOverdue"}, s.hook.alerts(), "there must be no other alert")
 	s.checkRules(t)
 	for _, a := range readAlerts(t) {
 		if link := a.Annotations["dashboard_url"]; !strings.Contains(link, "{{") {
@@ -65,7 +65,7 @@ func (s *stack) testAlerts(t *testing.T) {
 	}
 }
 
-// follow goes where an alert's link leads to, on a real replica.
+// follow gets the page of a link in an alert from a real replica.
 func (s *stack) follow(t *testing.T, link string) (body string) {
 	t.Helper()
 	replica := "http://" + s.replicas[0].line(message.Started)["web"].(string)
@@ -75,7 +75,7 @@ func (s *stack) follow(t *testing.T, link string) (body string) {
 	return string(raw)
 }
 
-// checkRules: each rule can be evaluated on what real daemons export.
+// checkRules checks that each rule can be evaluated on the metrics of real daemons.
 func (s *stack) checkRules(t *testing.T) {
 	var found struct {
 		Groups []struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the demo and the tests need is not in the binary that users run.
+// The binary does not contain what only the demo and the tests need.
 func TestBinaryLinksNoServer(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/unlocker").Output()
 	require.NoError(t, err)
@@ -29,8 +29,8 @@ func TestBinaryLinksNoServer(t *testing.T) {
 	t.Logf("%.1f MiB", float64(info.Size())/(1<<20))
 }
 
-// The Makefile stamps the version.
-func TestBinaryKnowsItsVersion(t *testing.T) {
+// The Makefile sets the version.
+func TestBinaryHasItsVersion(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), unlocker, "version").Output()
 	require.NoError(t, err)
 	require.Regexp(t, `^unlocker, version \S+ \(branch: \S+, revision: \S+\)`, string(out))

@@ -48,10 +48,10 @@ func awaitCheck(t *testing.T, code int, output string, args ...string) {
 		exit, out := check(t, args...)
 		got = fmt.Sprintf("%d: %s", exit, out)
 		return exit == code && strings.HasPrefix(out, output)
-	}, soon, poll, "is to be %d: %s, not %v", code, output, &got)
+	}, soon, poll, "want %d: %s, got %v", code, output, &got)
 }
 
-// web is the address of the web listener.
+// web returns the URL of the web listener.
 func (d *daemon) web(scheme string) string {
 	return scheme + "://" + d.line(message.Started)["web"].(string)
 }
@@ -77,7 +77,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 	require.Equal(t, 2, code)
 	require.Contains(t, out, "certificate signed by unknown authority")
 
-	// Only one of them removes the lock, and knows of it.
+	// Only one of them removes the lock and reports it.
 	past := time.Now().Add(-time.Minute)
 	etcd.putLocks("dead", 1, past, past)
 	etcd.awaitGone("dead/")
@@ -90,7 +90,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 	require.Zero(t, code)
 	both = append(both, "--forced-minutes", "0")
 
-	// One hangs: the other speaks for both, in time.
+	// One hangs: the check ends in time with the answer of the other.
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGSTOP))
 	begin := time.Now()
 	code, out = check(t, append(both, "-t", "1")...)
@@ -106,7 +106,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 	awaitCheck(t, 0, "UNLOCKER OK: 7 of 7 locks overdue: ", append(both, "-w", "10")...)
 }
 
-// What the daemon says of itself outweighs what it says of its locks.
+// Problems of the daemon take precedence over those of its locks.
 func TestCheckOfADaemonInTrouble(t *testing.T) {
 	nowhere := startDaemon(t, freeAddr(t))
 	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+nowhere.web("http")+" has not listed the locks yet", "--url", nowhere.web("http"))
@@ -131,7 +131,7 @@ func TestCheckOfADaemonInTrouble(t *testing.T) {
 	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+url+" does not answer: dial tcp", "--url", url)
 }
 
-// webConfig writes a file for exporter-toolkit, with its certificate and password.
+// webConfig writes a web configuration file, with a certificate and a password.
 func webConfig(t *testing.T, dir string) string {
 	t.Helper()
 	const password = "hush"

@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// outcome is what a command left.
+// outcome is the exit code and the output of a command.
 type outcome struct {
 	code           int
 	stdout, stderr string
 }
 
-// command runs the binary against an etcd, to its end.
+// command runs the binary with an etcd until it ends.
 func command(t *testing.T, addr string, args ...string) outcome {
 	t.Helper()
 	return finish(t, exec.CommandContext(t.Context(), unlocker, append(args, "--etcd-endpoints", addr)...))
@@ -33,8 +33,8 @@ func finish(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
 	var out, err bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &out, &err
-	_ = cmd.Run() // the state tells
-	require.NotNil(t, cmd.ProcessState, "it did not start")
+	_ = cmd.Run() // ProcessState has the result
+	require.NotNil(t, cmd.ProcessState, "the command did not start")
 	return outcome{cmd.ProcessState.ExitCode(), out.String(), err.String()}
 }
 
@@ -78,8 +78,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// While a daemon holds removals back, a person can still remove; the daemon sees it,
-// and does not take it for its own.
+// A manual unlock works during a hold. The daemon does not count it as a forced unlock of its
+// own.
 func TestUnlockDuringAHold(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr, "--reaper-settle", "10m")
@@ -94,9 +94,9 @@ func TestUnlockDuringAHold(t *testing.T) {
 	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 }
 
-// A person at a terminal is asked, and what is not a yes is a no.
+// At a terminal the command asks for confirmation, and does nothing without a yes.
 func TestUnlockAsksAtATerminal(t *testing.T) {
-	script := program(t, "script") // gives the command a terminal
+	script := program(t, "script") // runs a command in a terminal
 	etcd := startEtcd(t, newest)
 	later := time.Now().Add(time.Hour)
 	etcd.putLocks("a", 1, later, later)
@@ -116,11 +116,11 @@ func TestUnlockAsksAtATerminal(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a command that waits for etcd at once.
+// SIGINT ends a command at once that waits for etcd.
 func TestCommandsAreInterrupted(t *testing.T) {
 	for _, args := range [][]string{{"list"}, {"show", "a"}, {"unlock", "a", "--uuid", "u", "--yes"}} {
 		p := start(t, unlocker, append(args, "--etcd-endpoints", freeAddr(t), "--etcd-request-timeout", "1m", "--log-level", "debug")...)
-		require.Eventually(t, func() bool { return len(p.tail(1)) > 0 }, soon, poll, "its client is at work")
+		require.Eventually(t, func() bool { return len(p.tail(1)) > 0 }, soon, poll, "the etcd client has not started")
 		code, took := p.end(syscall.SIGINT)
 		require.Equal(t, 1, code)
 		require.Less(t, took, 5*time.Second)
@@ -128,7 +128,7 @@ func TestCommandsAreInterrupted(t *testing.T) {
 	}
 }
 
-// Many locks need little memory, in whatever form they are printed.
+// A list of many locks needs little memory in every output format.
 func TestListOfManyLocks(t *testing.T) {
 	const locks = 50_000
 	etcd := startEtcd(t, newest)
@@ -143,8 +143,8 @@ func TestListOfManyLocks(t *testing.T) {
 	}
 }
 
-// measure lists, and returns the lines printed and the most memory that it took, in KiB,
-// by the time that all locks were read and more was printed than the pipe holds.
+// measure lists all locks, and returns the number of lines and the peak of the memory in KiB.
+// It reads the peak after more was printed than fits into the pipe, when all locks were read.
 func measure(t *testing.T, addr, format string) (lines, peak int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), unlocker, "list", "-o", format, "--etcd-endpoints", addr)
@@ -160,9 +160,9 @@ func measure(t *testing.T, addr, format string) (lines, peak int) {
 	rest, err := io.ReadAll(stdout)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
-	_, most, found := strings.Cut(string(status), "VmHWM:")
+	_, value, found := strings.Cut(string(status), "VmHWM:")
 	require.True(t, found, "%s", status)
-	_, err = fmt.Sscanf(most, "%d kB", &peak)
+	_, err = fmt.Sscanf(value, "%d kB", &peak)
 	require.NoError(t, err)
 	return bytes.Count(begin[:n], []byte("\n")) + bytes.Count(rest, []byte("\n")), peak
 }

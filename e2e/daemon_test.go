@@ -5,18 +5,15 @@ package e2e
 import (
 	"io"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// daemon is the real binary, serving.
+// daemon is a process of the binary that serves.
 type daemon struct {
 	*process
 	base string
@@ -44,32 +41,15 @@ func (d *daemon) get(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// metric returns the sum of the series that have all labels, given as name,
-// value, name, value.
-func (d *daemon) metric(name string, labels ...string) (sum float64) {
+// metric scrapes, and returns what etcdtest.Metric does.
+func (d *daemon) metric(name string, labels ...string) float64 {
 	d.t.Helper()
 	_, body := d.get("/metrics")
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(d.t, err)
-	for _, m := range families[name].GetMetric() {
-		has := map[string]string{}
-		for _, l := range m.GetLabel() {
-			has[l.GetName()] = l.GetValue()
-		}
-		matches := true
-		for pair := range slices.Chunk(labels, 2) {
-			matches = matches && has[pair[0]] == pair[1]
-		}
-		if matches {
-			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-	}
-	return sum
+	return etcdtest.Metric(d.t, body, name, labels...)
 }
 
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {
 	d.t.Helper()
 	require.Eventually(d.t, func() bool { return d.metric(name, labels...) == value }, soon, poll,
-		"%s%q is to be %v", name, labels, value)
+		"%s%q did not become %v", name, labels, value)
 }

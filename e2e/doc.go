@@ -1,6 +1,5 @@
-// Package e2e holds tests with real programs: the binary that the Makefile
-// builds, etcd servers of all versions that users have, Prometheus, Alertmanager,
-// Icinga, systemd. They need the
-// build tag e2e; `make e2e` runs them. Where a program is missing a test is
-// skipped, but not in CI (CI=true), where it fails.
+// Package e2e contains the tests with real programs: the binary that the Makefile builds,
+// etcd servers of several versions, Prometheus, Alertmanager, Icinga and systemd. They need
+// the build tag e2e; `make e2e` runs them. If a program is missing, its tests are skipped. In
+// CI (CI=true) they fail.
 package e2e

@@ -20,18 +20,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// The versions that users have, and the first that streams a listing.
+// The supported versions. The newest is the first one that streams a listing.
 var versions = []string{"3.5.35", "3.6.8", newest}
 
 const (
 	newest = "3.7.3"
-	// soon is for what needs no more than the programs, on a busy machine.
+	// soon is the deadline for everything that depends only on the programs, on a busy
+	// machine.
 	soon   = time.Minute
 	poll   = 50 * time.Millisecond
 	prefix = "/mutexes/"
 )
 
-// server is an etcd of a version, with its data, which outlives its process.
+// server is an etcd. It keeps its data when its process is killed and run again.
 type server struct {
 	*process
 	t      *testing.T
@@ -60,7 +61,7 @@ func startEtcd(t *testing.T, version string) *server {
 	return s
 }
 
-// run starts the server, again after its process was killed.
+// run starts the server, or starts it again after its process was killed.
 func (s *server) run() {
 	s.t.Helper()
 	s.process = start(s.t, s.binary, "--name", "e2e", "--data-dir", s.dir, "--log-level", "warn",
@@ -75,8 +76,8 @@ func (s *server) run() {
 	}, soon, poll)
 }
 
-// freeAddr picks a port below those that the kernel gives to clients: one of
-// them could take it while the server is down.
+// freeAddr returns a free port below the kernel's range of ephemeral ports: a client could
+// take a port of that range while the server is down.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -90,7 +91,7 @@ func freeAddr(t *testing.T) string {
 	return ""
 }
 
-// fieldsOfALock is how many keys lock puts.
+// fieldsOfALock is the number of fields that lock puts.
 const fieldsOfALock = 5
 
 func lock(name string, alert, unlock time.Time) []clientv3.Op {
@@ -107,7 +108,7 @@ func lock(name string, alert, unlock time.Time) []clientv3.Op {
 	return ops
 }
 
-// putLocks takes n locks below a name.
+// putLocks writes n locks with names under below.
 func (s *server) putLocks(below string, n int, alert, unlock time.Time) {
 	s.t.Helper()
 	var ops []clientv3.Op
@@ -122,7 +123,7 @@ func (s *server) putLocks(below string, n int, alert, unlock time.Time) {
 	}
 }
 
-// keys counts the keys of all locks below a name, and tells etcd's revision.
+// keys returns the number of keys of all locks under below, and the revision of etcd.
 func (s *server) keys(below string) (count, revision int64) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), soon)

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dashboard is what is looked at in the JSON of a Grafana dashboard. Grafana itself is
-// not to be had here: what it would refuse or not show is looked for by hand.
+// dashboard is the part of the JSON of a Grafana dashboard that is tested. Grafana is not
+// available in CI, so the tests check what it would refuse or not show.
 type dashboard struct {
 	UID           string
 	Title         string
@@ -60,43 +60,43 @@ func readDashboard(t *testing.T) (d dashboard) {
 func TestDashboardStructure(t *testing.T) {
 	d := readDashboard(t)
 	require.Equal(t, "unlocker", d.UID)
-	require.GreaterOrEqual(t, d.SchemaVersion, 39, "that of Grafana 10.4")
+	require.GreaterOrEqual(t, d.SchemaVersion, 39, "the version of Grafana 10.4")
 	var variables []string
 	for _, v := range d.Templating.List {
 		variables = append(variables, v.Name)
 		if v.Type == "query" {
 			require.Equal(t, datasource{"prometheus", "${datasource}"}, v.Datasource, v.Name)
-			require.Equal(t, ".*", v.AllValue, "%s: a deployment without the label is one of all", v.Name)
+			require.Equal(t, ".*", v.AllValue, "%s: All must include deployments without the label", v.Name)
 		}
 	}
 	require.Equal(t, []string{"datasource", "namespace", "job", "unlocker"}, variables)
 	require.Equal(t, "datasource", d.Templating.List[0].Type)
 	ids := map[int]string{}
 	for _, p := range d.Panels {
-		require.Empty(t, ids[p.ID], "%s has the id of another", p.Title)
+		require.Empty(t, ids[p.ID], "%s has the id of another panel", p.Title)
 		ids[p.ID] = p.Title
 		require.NotEmpty(t, p.Title)
-		checkPlace(t, d, p)
+		checkPosition(t, d, p)
 		if p.Type != "row" {
 			checkPanel(t, p)
 		}
 	}
 }
 
-// checkPlace: within the width of 24, and over no other panel.
-func checkPlace(t *testing.T, d dashboard, p panel) {
+// checkPosition checks that a panel is within the width of 24 and does not overlap another.
+func checkPosition(t *testing.T, d dashboard, p panel) {
 	g := p.GridPos
 	require.Positive(t, g.W*g.H, p.Title)
 	require.True(t, g.X >= 0 && g.Y >= 0 && g.X+g.W <= 24, "%s is outside", p.Title)
 	for _, q := range d.Panels {
 		o := q.GridPos
 		apart := g.X+g.W <= o.X || o.X+o.W <= g.X || g.Y+g.H <= o.Y || o.Y+o.H <= g.Y
-		require.True(t, apart || p.ID == q.ID, "%s lies over %s", p.Title, q.Title)
+		require.True(t, apart || p.ID == q.ID, "%s overlaps %s", p.Title, q.Title)
 	}
 }
 
 func checkPanel(t *testing.T, p panel) {
-	require.Regexp(t, `\S\.( |$)`, p.Description, "%s says what it shows", p.Title)
+	require.Regexp(t, `\S\.( |$)`, p.Description, "%s has no description", p.Title)
 	require.Equal(t, datasource{"prometheus", "${datasource}"}, p.Datasource, p.Title)
 	require.NotEmpty(t, p.Targets, p.Title)
 	if p.Type == "timeseries" || p.Type == "stat" {
@@ -110,17 +110,16 @@ func checkPanel(t *testing.T, p panel) {
 		require.NotEqual(t, q.Instant, q.Range, p.Title)
 		require.Equal(t, q.Instant, p.Type == "table", p.Title)
 		selectors := regexp.MustCompile(`\{[^{}]*\}`).FindAllString(q.Expr, -1)
-		require.Len(t, selectors, len(metricNames(q.Expr)), "%s: each metric has a selector\n%s", p.Title, q.Expr)
+		require.Len(t, selectors, len(metricNames(q.Expr)), "%s: a metric has no selector\n%s", p.Title, q.Expr)
 		for _, selector := range selectors {
 			require.Contains(t, selector, `job=~"$job", namespace=~"$namespace"`, p.Title)
 		}
 	}
 }
 
-// testDashboard runs every query of the dashboard after the daemons have seen
-// something of everything.
+// testDashboard runs every query of the dashboard, and requires that all of them return data.
 func (s *stack) testDashboard(t *testing.T) {
-	s.perform()
+	s.provideData()
 	d := readDashboard(t)
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
@@ -133,7 +132,6 @@ func (s *stack) testDashboard(t *testing.T) {
 	for _, p := range d.Panels {
 		for _, q := range p.Targets {
 			queries++
-			// No query is excused from having data.
 			require.Eventually(t, func() bool {
 				return slices.ContainsFunc(s.query(fill(q.Expr)), func(found sample) bool { return !math.IsNaN(found.value) })
 			}, soon, poll, "%s: %s", p.Title, fill(q.Expr))
@@ -143,34 +141,34 @@ func (s *stack) testDashboard(t *testing.T) {
 	s.checkTable(t, d)
 }
 
-// fill does what Grafana does with variables.
+// fill replaces the variables as Grafana does.
 func fill(expr string) string {
 	return strings.NewReplacer("$namespace", ".*", "$job", "unlocker", "$__rate_interval", "1m", "$__range", "1h").Replace(expr)
 }
 
-// perform brings about what the dashboard is to show: overdue locks, hosts of which one
-// has another clock, a lock removed by force.
-func (s *stack) perform() {
+// provideData causes everything that the dashboard shows: overdue locks, a host with a wrong
+// clock, and a forced unlock.
+func (s *stack) provideData() {
 	s.t.Helper()
 	for _, w := range []worker{
-		{lock: "performed/1", hostname: "worker-1.example.org", owner: "invoices"},
-		{lock: "performed/2", hostname: "worker-2.example.org", owner: "invoices"},
-		{lock: "performed/3", hostname: "worker-3.example.org"},
-		{lock: "performed/slow", hostname: "worker-slow.example.org", ahead: -90 * time.Second},
+		{lock: "data/1", hostname: "worker-1.example.org", owner: "invoices"},
+		{lock: "data/2", hostname: "worker-2.example.org", owner: "invoices"},
+		{lock: "data/3", hostname: "worker-3.example.org"},
+		{lock: "data/slow", hostname: "worker-slow.example.org", offset: -90 * time.Second},
 	} {
 		w.etcd = s.etcd.server
-		w.take(0, time.Hour)
+		w.acquire(0, time.Hour)
 	}
-	dead := worker{etcd: s.etcd.server, lock: "performed/dead", hostname: "worker-1.example.org"}
-	dead.take(time.Second, 2*time.Second)
+	dead := worker{etcd: s.etcd.server, lock: "data/dead", hostname: "worker-1.example.org"}
+	dead.acquire(time.Second, 2*time.Second)
 	s.etcd.awaitGone(dead.lock + "/")
 	require.Eventually(s.t, func() bool {
 		found := s.query(`unlocker:host_clock_offset_seconds:avg`)
 		return len(found) == 1 && found[0].labels["hostname"] == "worker-slow.example.org" && math.Abs(found[0].value+90) < 1
-	}, soon, poll, "the host whose clock is off, and no other, is told")
+	}, soon, poll, "only the host with the wrong clock must be shown")
 }
 
-// checkTable looks at the rows of the overdue locks.
+// checkTable checks the rows of the overdue locks.
 func (s *stack) checkTable(t *testing.T, d dashboard) {
 	i := slices.IndexFunc(d.Panels, func(p panel) bool { return p.Title == "Overdue locks" })
 	require.GreaterOrEqual(t, i, 0)
@@ -182,10 +180,10 @@ func (s *stack) checkTable(t *testing.T, d dashboard) {
 			require.Less(t, row.value, soon.Seconds()+90)
 			holders[row.labels["lock"]] = row.labels["hostname"]
 		}
-		return holders["performed/dead"] == "" // scraped since it was removed
+		return holders["data/dead"] == "" // there was a scrape after the removal
 	}, soon, poll)
 	require.Equal(t, map[string]string{
-		"performed/1": "worker-1.example.org", "performed/2": "worker-2.example.org", "performed/3": "worker-3.example.org",
-		"performed/slow": "worker-slow.example.org",
+		"data/1": "worker-1.example.org", "data/2": "worker-2.example.org", "data/3": "worker-3.example.org",
+		"data/slow": "worker-slow.example.org",
 	}, holders)
 }

@@ -23,8 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// icinga is a real Icinga with directories of its own, which runs the shipped
-// configuration and has a REST API.
+// icinga is an Icinga with its own directories, the shipped configuration and a REST API.
 type icinga struct {
 	t    *testing.T
 	dir  string
@@ -37,12 +36,11 @@ const (
 	icingaPassword = "for this test only"
 )
 
-// newIcinga prepares the directories; hosts is configuration beside the shipped
-// one.
+// newIcinga prepares the directories. hosts is added to the shipped configuration.
 func newIcinga(t *testing.T, hosts string) *icinga {
 	t.Helper()
 	program(t, "icinga2")
-	dir, err := os.MkdirTemp("", "unlocker-e2e-icinga-") // t.TempDir lies where nagios may not look
+	dir, err := os.MkdirTemp("", "unlocker-e2e-icinga-") // the user nagios cannot read t.TempDir
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	i := &icinga{t: t, dir: dir}
@@ -83,8 +81,8 @@ func (i *icinga) write(name, text string, mode os.FileMode) {
 	require.NoError(i.t, os.Chmod(i.dir, 0o755))
 }
 
-// command is icinga2 with our directories. Started by root it becomes nagios, as
-// its package has it.
+// command returns an icinga2 with the directories. If root starts it, it runs as nagios, as
+// the Debian package does.
 func (i *icinga) command(args ...string) *exec.Cmd {
 	i.t.Helper()
 	runAs := "nagios"
@@ -97,7 +95,7 @@ func (i *icinga) command(args ...string) *exec.Cmd {
 		args = append(args, "-D", name+"="+filepath.Join(i.dir, value))
 	}
 	args = append(args, "-D", "RunAsUser="+runAs, "-D", "RunAsGroup="+runAs)
-	cmd := exec.Command("icinga2", args...) // not ended by a context: that would leave its workers behind
+	cmd := exec.Command("icinga2", args...) // not by a context, which would not end its workers
 	cmd.Dir = i.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
@@ -110,7 +108,7 @@ func (i *icinga) must(args ...string) string {
 	return string(out)
 }
 
-// own gives all files to the user as whom Icinga runs.
+// own makes the user as whom Icinga runs the owner of all files.
 func (i *icinga) own() {
 	i.t.Helper()
 	if os.Geteuid() != 0 {
@@ -155,15 +153,15 @@ func (i *icinga) run() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // however it ends
+		_ = cmd.Wait() // it is killed
 	}()
 	i.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it ends its workers
+		_ = cmd.Process.Signal(syscall.SIGTERM) // which also ends its workers
 		select {
 		case <-done:
 		case <-time.After(soon):
 		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whoever is left of its group
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the rest of its process group
 		<-done
 		if i.t.Failed() {
 			i.t.Logf("icinga2:\n%s", log.String())
@@ -172,7 +170,7 @@ func (i *icinga) run() {
 	require.Eventually(i.t, func() bool { return i.call(http.MethodGet, "objects/hosts", nil) == nil }, soon, poll)
 }
 
-// call asks the REST API.
+// call sends a request to the REST API.
 func (i *icinga) call(method, path string, into any) error {
 	req, err := http.NewRequestWithContext(i.t.Context(), method, i.base+path, nil)
 	if err != nil {
@@ -194,7 +192,7 @@ func (i *icinga) call(method, path string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// result is what Icinga made of a check.
+// result is the result of a check as Icinga has it.
 type result struct {
 	State       float64  `json:"state"`
 	ExitStatus  float64  `json:"exit_status"`
@@ -203,7 +201,7 @@ type result struct {
 	Command     []string `json:"command"`
 }
 
-// last returns the newest result of a service, empty before the first.
+// last returns the newest result of a service, or an empty one before the first.
 func (i *icinga) last(service string) result {
 	i.t.Helper()
 	var answer struct {
@@ -221,14 +219,14 @@ func (i *icinga) last(service string) result {
 	return *answer.Results[0].Attrs.Last
 }
 
-// await has a service checked until its result begins so.
+// await makes Icinga check a service until its output begins with output.
 func (i *icinga) await(service, output string) result {
 	i.t.Helper()
 	var last result
 	require.Eventually(i.t, func() bool {
-		err := i.call(http.MethodPost, "actions/reschedule-check?force=true&type=Service&service="+url.PathEscape("locks!"+service), nil) // it takes no + for a space
+		err := i.call(http.MethodPost, "actions/reschedule-check?force=true&type=Service&service="+url.PathEscape("locks!"+service), nil) // Icinga does not decode + as a space
 		last = i.last(service)
 		return err == nil && strings.HasPrefix(last.Output, output)
-	}, soon, 500*time.Millisecond, "%s is to say %q, not %v", service, output, &last)
+	}, soon, 500*time.Millisecond, "%s: want %q, got %v", service, output, &last)
 	return last
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// The shipped configuration is valid, with the shipped example of a host and with
-// one whose checks run elsewhere.
+// The shipped configuration is valid, with the shipped example of a host and with a host whose
+// checks run on another endpoint.
 func TestIcingaValidates(t *testing.T) {
 	example, err := os.ReadFile("../deploy/icinga/host-example.conf")
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ object Host "agent" {
   vars.unlocker_endpoint = name
   vars.unlocker_locks["bang"] = { unlocker_lock = "a!b$$c" }
 }
-object Host "not ours" { check_command = "dummy" }
+object Host "without unlocker" { check_command = "dummy" }
 `)
 	i.certify()
 	out := i.validate()
@@ -46,8 +46,7 @@ object Host "not ours" { check_command = "dummy" }
 	require.NotContains(t, out, "critical/")
 }
 
-// A real Icinga runs the plugin against a real daemon, and what it makes of it is
-// what somebody is woken by.
+// Icinga runs the plugin against a daemon, and shows the right states and outputs.
 func TestIcinga(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr)
@@ -101,7 +100,7 @@ object Host "locks" {
 	require.EqualValues(t, 2, i.await("unlocker", "UNLOCKER CRITICAL: no daemon reports on the locks: "+web+" does not answer").State)
 }
 
-// Every flag of the plugin has a variable, and its value arrives.
+// Every flag of the plugin has a variable, whose value is passed to the plugin.
 func TestIcingaPassesAllFlags(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), unlocker, "check", "--help").Output()
 	require.NoError(t, err)
@@ -116,7 +115,7 @@ func TestIcingaPassesAllFlags(t *testing.T) {
 	vars, wanted := "", []string{"check"}
 	for n, flag := range flags {
 		if flag == "lock" {
-			continue // a service of its own
+			continue // services for single locks pass it
 		}
 		value := strconv.Itoa(n)
 		variable := "vars.unlocker_" + strings.ReplaceAll(flag, "-", "_")
@@ -129,7 +128,7 @@ func TestIcingaPassesAllFlags(t *testing.T) {
 			wanted = append(wanted, "--url", "http://a", "--url", "http://b")
 			continue
 		case "critical":
-			value = "" // an empty range arrives, too
+			value = "" // an empty range is passed, too
 		}
 		vars += fmt.Sprintf("  %s = %q\n", variable, value)
 		wanted = append(wanted, "--"+flag, value)
@@ -150,8 +149,8 @@ func TestIcingaPassesAllFlags(t *testing.T) {
 	}
 }
 
-// pairs joins each flag with its values, leaving some out: Icinga orders flags as
-// it likes.
+// pairs joins each flag with its values, without the flags in without. The order of Icinga's
+// flags is not defined.
 func pairs(args, without []string) (joined []string) {
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "--") || len(joined) == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// words returns what follows an instruction of the Dockerfile, as often as it is there.
-func words(t *testing.T, instruction string) (all []string) {
+// arguments returns the arguments of all instructions of this kind in the Dockerfile.
+func arguments(t *testing.T, instruction string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^`+instruction+` (.*)$`).FindAllStringSubmatch(read(t, "../Dockerfile"), -1) {
 		all = append(all, m[1])
 	}
@@ -23,12 +23,12 @@ func words(t *testing.T, instruction string) (all []string) {
 	return all
 }
 
-// A package that the binary needs and that is not copied would be noticed where images
-// are built, and there is no builder in CI.
+// CI does not build images, so no other test fails if a package that the binary needs is not
+// copied.
 func TestDockerfileCopiesWhatTheBinaryNeeds(t *testing.T) {
 	var copied []string
 	sent := strings.Split(read(t, "../.dockerignore"), "\n")
-	for _, line := range words(t, "COPY") {
+	for _, line := range arguments(t, "COPY") {
 		if strings.HasPrefix(line, "--from=") {
 			continue
 		}
@@ -53,11 +53,11 @@ func TestDockerfileCopiesWhatTheBinaryNeeds(t *testing.T) {
 		dir, err := filepath.Rel(root, strings.Fields(p)[0])
 		require.NoError(t, err)
 		require.True(t, slices.ContainsFunc(copied, func(c string) bool { return dir == c || strings.HasPrefix(dir, c+"/") }), "%s is not copied", dir)
-		require.NotContains(t, p, "testdata", ".dockerignore leaves it out")
+		require.NotContains(t, p, "testdata", ".dockerignore excludes it")
 	}
 }
 
-func TestDockerfileAndTheRestAgree(t *testing.T) {
+func TestDockerfileAgreesWithMakefileAndConfiguration(t *testing.T) {
 	stamps := regexp.MustCompile(`common/version\.(\w+)=|\$\(VPKG\)\.(\w+)=`)
 	stamped := func(path string) (names []string) {
 		for _, m := range stamps.FindAllStringSubmatch(read(t, path), -1) {
@@ -69,14 +69,14 @@ func TestDockerfileAndTheRestAgree(t *testing.T) {
 	require.ElementsMatch(t, stamped("../Makefile"), stamped("../Dockerfile"))
 
 	defaults := read(t, "../config.example.yaml")
-	ports := strings.Fields(words(t, "EXPOSE")[0])
+	ports := strings.Fields(arguments(t, "EXPOSE")[0])
 	require.Len(t, ports, 2)
 	for _, port := range ports {
 		require.Contains(t, defaults, `listen: ":`+port+`"`)
 	}
 }
 
-// The bill of materials lists what the linker says is in the binary.
+// The bill of materials lists the modules that are linked into the binary.
 func TestBillOfMaterials(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "run", "../deploy/release/sbom", unlocker, "unlocker", "v1.2.3", "2026-01-02T03:04:05Z").Output()
 	require.NoError(t, err)

@@ -28,10 +28,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// access is the page whose commands are executed here.
+// access is the page whose commands these tests execute.
 const access = "../docs/etcd-access.md"
 
-// commands returns the lines of a block of the page that has a name.
+// commands returns the lines of the block of the page with the name.
 func commands(t *testing.T, name string) []string {
 	t.Helper()
 	page, err := os.ReadFile(access)
@@ -41,7 +41,7 @@ func commands(t *testing.T, name string) []string {
 	return strings.Split(string(block[1]), "\n")
 }
 
-// lockedEtcd is an etcd that wants client certificates, with etcdctl for root.
+// lockedEtcd is an etcd that requires client certificates, with an etcdctl for root.
 type lockedEtcd struct {
 	*server
 	pki
@@ -75,7 +75,7 @@ func startLockedEtcd(t *testing.T, version string) *lockedEtcd {
 	return l
 }
 
-// execute runs commands as the page has them, as root.
+// execute runs the commands of the page as root.
 func (l *lockedEtcd) execute(lines ...string) {
 	l.t.Helper()
 	cert, key := l.issue(l.t, "root")
@@ -87,19 +87,19 @@ func (l *lockedEtcd) execute(lines ...string) {
 	require.NoError(l.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
 
-// daemon starts one that comes in one of the two ways.
-func (l *lockedEtcd) daemon(way string) *daemon {
+// daemon starts a daemon that authenticates by "certificate" or "password".
+func (l *lockedEtcd) daemon(method string) *daemon {
 	l.t.Helper()
 	flags := []string{"--etcd-tls-ca-file", l.ca, "--reaper-orphan-grace", "1s", "--resync-interval", "1s", "--reaper-standby-delay", "1s"}
 	cert, key := l.issue(l.t, "unlocker")
-	if way == "password" {
+	if method == "password" {
 		cert, key = l.issue(l.t, "stranger")
 		flags = append(flags, "--etcd-username", "unlocker", "--etcd-password-file", filepath.Join(l.files, "password"))
 	}
 	return startDaemon(l.t, l.addr, append(flags, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key)...)
 }
 
-// buildEtcdctl builds it as etcd.sh builds the server.
+// buildEtcdctl builds etcdctl as etcd.sh builds the server.
 func buildEtcdctl(t *testing.T) (path string) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -123,29 +123,30 @@ func buildEtcdctl(t *testing.T) (path string) {
 	return path
 }
 
-// The role of the page, with either kind of user, is enough for all that the daemon does.
+// The role of the page is sufficient for everything that the daemon does, with a user of
+// either kind.
 func TestLockedDown(t *testing.T) {
 	for _, version := range versions {
-		for _, way := range []string{"certificate", "password"} {
-			t.Run(version+" "+way, func(t *testing.T) {
+		for _, method := range []string{"certificate", "password"} {
+			t.Run(version+" "+method, func(t *testing.T) {
 				l := startLockedEtcd(t, version)
-				for _, block := range []string{"role", way, "enable"} {
+				for _, block := range []string{"role", method, "enable"} {
 					l.execute(commands(t, block)...)
 				}
 				later := time.Now().Add(time.Hour)
 				l.putLocks("held", 100, later, later)
-				d := l.daemon(way)
-				l.served(d)
+				d := l.daemon(method)
+				l.requireWorking(d)
 				require.Equal(t, float64(l.end.Unix()), d.metric("unlocker_certificate_expiry_timestamp_seconds", "certificate", "etcd_ca"))
 				require.Equal(t, float64(l.end.Unix()), d.metric("unlocker_certificate_expiry_timestamp_seconds", "certificate", "etcd_client"))
-				require.Empty(t, d.complaints())
+				require.Empty(t, d.warnings())
 			})
 		}
 	}
 }
 
-// served takes the daemon through all that it does in etcd.
-func (l *lockedEtcd) served(d *daemon) {
+// requireWorking makes the daemon do everything that it does in etcd.
+func (l *lockedEtcd) requireWorking(d *daemon) {
 	l.t.Helper()
 	d.awaitMetric(1, "unlocker_etcd_up")
 	d.awaitMetric(1, "unlocker_leader")
@@ -167,12 +168,12 @@ func (l *lockedEtcd) served(d *daemon) {
 	require.Zero(l.t, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(l.t, d.metric("unlocker_resync_drift_total"))
 	left, _ := l.keys("")
-	require.Equal(l.t, held, left, "nothing but what was due is gone")
+	require.Equal(l.t, held, left, "only locks that were due are removed")
 }
 
-// complaints returns what was logged as a warning or an error, but for holds, which
-// begin at each start.
-func (d *daemon) complaints() (found []string) {
+// warnings returns the warnings and errors of the log, except those of holds, which begin at
+// each start.
+func (d *daemon) warnings() (found []string) {
 	for _, text := range d.tail(1 << 20) {
 		var line struct{ Level, Msg, Error string }
 		if json.Unmarshal([]byte(text), &line) == nil && (line.Level == "WARN" || line.Level == "ERROR") &&
@@ -183,35 +184,35 @@ func (d *daemon) complaints() (found []string) {
 	return found
 }
 
-// Each grant of the page was left out: the daemon says what is missing, once, and goes
-// on when it is granted.
+// Without one of the grants of the page the daemon logs once what is missing, and works as
+// soon as it is granted.
 func TestLockedDownWithoutALine(t *testing.T) {
 	const locks, election = "[/mutexes/, /mutexes0) (prefix /mutexes/)", "[/unlocker/leader/mutexes/, /unlocker/leader/mutexes0)"
-	user := `needs readwrite on `
+	const needs = "needs readwrite on "
 	wanted := map[string][]string{
-		"etcdctl role grant-permission unlocker readwrite --prefix /mutexes/":                 {user + locks},
-		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/leader/mutexes/": {user + election},
-		"etcdctl user grant-role unlocker unlocker":                                           {user + locks, user + election},
+		"etcdctl role grant-permission unlocker readwrite --prefix /mutexes/":                 {needs + locks},
+		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/leader/mutexes/": {needs + election},
+		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election},
 	}
 	lines := append(commands(t, "role"), commands(t, "certificate")...)
 	for i, line := range lines {
 		if strings.Contains(line, " add ") {
-			continue // the lines behind it fail without it
+			continue // the next lines fail without it
 		}
 		t.Run(line, func(t *testing.T) {
 			want := wanted[line]
-			require.NotEmpty(t, want, "nothing is known of this line")
+			require.NotEmpty(t, want, "no warnings are defined for this line")
 			l := startLockedEtcd(t, newest)
 			l.execute(append(append([]string{}, lines[:i]...), lines[i+1:]...)...)
 			l.execute(commands(t, "enable")...)
 			d := l.daemon("certificate")
-			require.Eventually(t, func() bool { return len(d.complaints()) >= len(want) }, soon, poll)
+			require.Eventually(t, func() bool { return len(d.warnings()) >= len(want) }, soon, poll)
 			began := time.Now()
 			require.Eventually(t, func() bool { return time.Since(began) > 3*time.Second }, soon, poll)
-			said := d.complaints()
-			require.Len(t, said, len(want), "said once")
-			for _, words := range want {
-				require.Contains(t, fmt.Sprint(said), words)
+			warnings := d.warnings()
+			require.Len(t, warnings, len(want), "each warning is logged once")
+			for _, text := range want {
+				require.Contains(t, fmt.Sprint(warnings), text)
 			}
 			status, body := d.get("/readyz")
 			if strings.Contains(want[0], locks) {
@@ -223,12 +224,12 @@ func TestLockedDownWithoutALine(t *testing.T) {
 				require.Zero(t, d.metric("unlocker_leader"))
 			}
 			l.execute(line)
-			l.served(d)
+			l.requireWorking(d)
 		})
 	}
 }
 
-// pki issues certificates that end together.
+// pki issues certificates that all expire at end.
 type pki struct {
 	files, ca string
 	end       time.Time
@@ -264,7 +265,7 @@ func (p pki) template(commonName string) *x509.Certificate {
 	}
 }
 
-// issue returns the paths of a pair, the same for the same name.
+// issue returns the paths of a pair. For the same name it returns the same pair.
 func (p pki) issue(t *testing.T, commonName string) (cert, key string) {
 	t.Helper()
 	cert, key = filepath.Join(p.files, commonName+".pem"), filepath.Join(p.files, commonName+"-key.pem")

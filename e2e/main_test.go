@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // a TestMain does
 }
 
-// buildAndRun builds as users do, and runs the tests.
+// buildAndRun builds the binary by the Makefile, and runs the tests.
 func buildAndRun(m *testing.M) (int, error) {
 	dir, err := os.MkdirTemp("", "unlocker-e2e-")
 	if err != nil {
@@ -49,7 +49,7 @@ func missing(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// program returns the path of a program that the machine should have.
+// program returns the path of a program. If it is not installed, the test is skipped or fails.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-// process is a program that the test started, and kills at its end.
+// process is a process that is killed when the test ends.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -46,13 +46,13 @@ func start(t *testing.T, path string, args ...string) *process {
 	return p
 }
 
-// tail returns the last n lines, each with its end.
+// tail returns the last n lines of the log, including their newlines.
 func (p *process) tail(n int) []string {
 	lines := slices.Collect(strings.Lines(p.log.String()))
 	return lines[max(0, len(lines)-n):]
 }
 
-// line returns the newest line of a JSON log with this message, nil for none.
+// line returns the newest line of the JSON log with the message, or nil.
 func (p *process) line(msg string) map[string]any {
 	lines := p.log.Lines(msg)
 	if len(lines) == 0 {
@@ -66,7 +66,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// end sends a signal and returns the exit code, and how long the end took.
+// end sends a signal, waits for the end, and returns the exit code and the duration.
 func (p *process) end(sig syscall.Signal) (code int, took time.Duration) {
 	p.t.Helper()
 	begin := time.Now()

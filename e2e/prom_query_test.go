@@ -17,7 +17,7 @@ type sample struct {
 	value  float64
 }
 
-// query asks Prometheus for the present.
+// query evaluates an expression in Prometheus at the present time.
 func (s *stack) query(expr string) (samples []sample) {
 	s.t.Helper()
 	var found struct {
@@ -37,7 +37,7 @@ func (s *stack) query(expr string) (samples []sample) {
 	return samples
 }
 
-// values returns the values that a label has in a metric, as Grafana's variables do.
+// values returns the values of a label in a metric, as the variables of Grafana do.
 func (s *stack) values(label, metric string) (values []string) {
 	s.t.Helper()
 	s.ask("/api/v1/label/"+label+"/values?"+url.Values{"match[]": {metric}}.Encode(), &values)

@@ -18,9 +18,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// stack is unlocker with everything that watches over it, each the real program: etcd
-// with TLS, two replicas, a Prometheus with the shipped rules, an Alertmanager with the
-// shipped routes.
+// stack is two replicas of unlocker, an etcd with TLS, a Prometheus with the shipped rules,
+// and an Alertmanager with the shipped routes.
 type stack struct {
 	t          *testing.T
 	etcd       *lockedEtcd
@@ -29,8 +28,8 @@ type stack struct {
 	hook       *webhook
 }
 
-// often is how often Prometheus scrapes and evaluates.
-const often = 500 * time.Millisecond
+// interval is the interval in which Prometheus scrapes and evaluates.
+const interval = 500 * time.Millisecond
 
 func startStack(t *testing.T) *stack {
 	t.Helper()
@@ -49,8 +48,8 @@ func startStack(t *testing.T) *stack {
 	return s
 }
 
-// startAlertmanager runs one with the shipped configuration, but for the receivers'
-// address and shorter waits.
+// startAlertmanager runs an Alertmanager with the shipped configuration, except for the
+// address of the receivers and shorter waits.
 func (s *stack) startAlertmanager(path string) (addr string) {
 	s.t.Helper()
 	shipped, err := os.ReadFile("../deploy/prometheus/alertmanager.example.yaml")
@@ -65,7 +64,7 @@ func (s *stack) startAlertmanager(path string) (addr string) {
 	return addr
 }
 
-// startPrometheus runs one with the shipped rule file as it is.
+// startPrometheus runs a Prometheus with the shipped file of rules.
 func (s *stack) startPrometheus(path, alertmanager string) {
 	s.t.Helper()
 	rules, err := filepath.Abs("../deploy/prometheus/unlocker.rules.yaml")
@@ -81,7 +80,7 @@ alerting: {alertmanagers: [{static_configs: [{targets: [%[3]q]}]}]}
 scrape_configs:
   - job_name: unlocker
     static_configs: [{targets: [%[4]s], labels: {namespace: e2e}}]
-`, often, rules, alertmanager, strings.Join(targets, ", "))
+`, interval, rules, alertmanager, strings.Join(targets, ", "))
 	addr := freeAddr(s.t)
 	s.prometheus = "http://" + addr
 	start(s.t, path, "--config.file", s.write("prometheus.yaml", config), "--storage.tsdb.path", s.t.TempDir(),
@@ -118,20 +117,20 @@ func (s *stack) get(url string) (status int, body []byte, err error) {
 	return resp.StatusCode, body, err
 }
 
-// worker is an owner of a lock, with a clock of its own.
+// worker is the holder of a lock, with its own clock.
 type worker struct {
 	etcd                         *server
 	lock, hostname, owner, token string
-	// ahead is by how much its clock is.
-	ahead time.Duration
+	// offset is how far its clock is ahead.
+	offset time.Duration
 }
 
 func (w *worker) stamp(at time.Time) string {
-	return strconv.FormatFloat(float64(at.Add(w.ahead).UnixMilli())/1000, 'f', 3, 64)
+	return strconv.FormatFloat(float64(at.Add(w.offset).UnixMilli())/1000, 'f', 3, 64)
 }
 
-// take takes the lock, to be alerted on and removed after the times given.
-func (w *worker) take(alert, unlock time.Duration) (alertAt time.Time) {
+// acquire acquires the lock, with its alert_at and auto_unlock_at after these durations.
+func (w *worker) acquire(alert, unlock time.Duration) (alertAt time.Time) {
 	w.etcd.t.Helper()
 	w.token = "uuid of " + w.lock + " of " + w.hostname
 	now := time.Now()
@@ -140,8 +139,8 @@ func (w *worker) take(alert, unlock time.Duration) (alertAt time.Time) {
 		clientv3.OpPut(w.key("owner"), w.owner), clientv3.OpPut(w.key("locked_at"), w.stamp(now)))
 }
 
-// alive pushes the times.
-func (w *worker) alive(alert, unlock time.Duration) (alertAt time.Time) {
+// renew renews the lock, with its alert_at and auto_unlock_at after these durations.
+func (w *worker) renew(alert, unlock time.Duration) (alertAt time.Time) {
 	w.etcd.t.Helper()
 	now := time.Now()
 	return w.commit(now, now.Add(alert), now.Add(unlock), clientv3.Compare(clientv3.Value(w.key("uuid")), "=", w.token))

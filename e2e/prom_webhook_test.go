@@ -27,7 +27,7 @@ type webhook struct {
 type notice struct {
 	Status              string
 	Labels, Annotations map[string]string
-	// receiver is the path that it was sent to, at when it came.
+	// receiver is the path to which it was sent, and at the time when it was received.
 	receiver string
 	at       time.Time
 }
@@ -54,7 +54,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// first returns the first notice with this alert, lock and status after a time.
+// first returns the first notice of the alert with this lock and status after since.
 func (h *webhook) first(alert, lock, status string, since time.Time) (found notice, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *webhook) await(alert, lock, status string, since time.Time) (found noti
 	return found
 }
 
-// alerts returns the names of all alerts that came.
+// alerts returns the names of all alerts that were received.
 func (h *webhook) alerts() (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

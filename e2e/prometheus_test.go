@@ -22,7 +22,7 @@ const (
 	published = "https://github.com/etcd-unlocker/unlocker/blob/main/docs/runbooks/"
 )
 
-// rule is an alert; those that only record have no Alert.
+// rule is an alerting or a recording rule. A recording rule has no Alert.
 type rule struct {
 	Alert, Record, Expr string
 	Labels, Annotations map[string]string
@@ -58,7 +58,7 @@ func glob(t *testing.T, pattern string) []string {
 	return paths
 }
 
-// run is for tools that check files: they end well, and are not silent about it.
+// run runs a tool that checks files, requires that it succeeds, and returns its output.
 func run(t *testing.T, name string, args ...string) (out string) {
 	t.Helper()
 	raw, err := exec.CommandContext(t.Context(), program(t, name), args...).CombinedOutput()
@@ -76,7 +76,7 @@ func TestPrometheusRules(t *testing.T) {
 	require.Contains(t, run(t, "amtool", "check-config", "../deploy/prometheus/alertmanager.example.yaml"), "SUCCESS")
 }
 
-// Every alert says how bad it is, what it is, and where to go on.
+// Every alert has a severity, texts, and links to the dashboard and to its runbook.
 func TestAlertsAreComplete(t *testing.T) {
 	for _, a := range readAlerts(t) {
 		require.Contains(t, []string{"critical", "warning", "info"}, a.Labels["severity"], a.Alert)
@@ -89,7 +89,7 @@ func TestAlertsAreComplete(t *testing.T) {
 	}
 }
 
-// Each alert has a test in which it fires, and one in which it does not.
+// Each alert has a test in which it fires and one in which it does not.
 func TestAlertsAreTestedInBothDirections(t *testing.T) {
 	fires, silent := map[string]bool{}, map[string]bool{}
 	for _, path := range glob(t, "../deploy/prometheus/tests/*.yaml") {
@@ -117,7 +117,7 @@ func TestAlertsAreTestedInBothDirections(t *testing.T) {
 	require.Empty(t, fires, "tests of alerts that do not exist")
 }
 
-// Each alert has a page, in the index too, and each page an alert.
+// Each alert has a page that is in the index, and each page has an alert.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	index, err := os.ReadFile(filepath.Join(runbooks, "README.md"))
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	require.Empty(t, pages, "pages of alerts that do not exist")
 }
 
-// Links between the pages lead somewhere, those to headings too.
+// The files and headings that the pages link to exist.
 func TestRunbookLinks(t *testing.T) {
 	for _, path := range append(glob(t, runbooks+"/*.md"), "../deploy/prometheus/README.md") {
 		page, err := os.ReadFile(path)
@@ -151,7 +151,7 @@ func TestRunbookLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the links to a page's headings as GitHub makes them.
+// anchors returns the links to the headings of a page as GitHub makes them.
 func anchors(t *testing.T, path string) (found []string) {
 	t.Helper()
 	page, err := os.ReadFile(path)
@@ -163,7 +163,7 @@ func anchors(t *testing.T, path string) (found []string) {
 	return found
 }
 
-// What runbooks give to ask Prometheus can be asked.
+// The queries in the runbooks can be parsed.
 func TestRunbookQueries(t *testing.T) {
 	rules, n := "groups:\n- name: runbooks\n  rules:\n", 0
 	for _, path := range glob(t, runbooks+"/*.md") {
@@ -180,7 +180,7 @@ func TestRunbookQueries(t *testing.T) {
 	require.Contains(t, run(t, "promtool", "check", "rules", path), fmt.Sprintf("%d rules found", n))
 }
 
-// Runbooks give commands and flags that there are.
+// The commands and flags in the runbooks exist.
 func TestRunbookCommands(t *testing.T) {
 	help := map[string]string{}
 	for _, path := range glob(t, runbooks+"/*.md") {
@@ -202,13 +202,13 @@ func TestRunbookCommands(t *testing.T) {
 	}
 }
 
-// metricNames returns the names of metrics in a text, one for each time.
+// metricNames returns the names of metrics in a text, including repetitions.
 func metricNames(text string) []string {
 	return regexp.MustCompile(`\b(unlocker|grpc_client|process|go)_[a-z_]*[a-z]\b`).FindAllString(text, -1)
 }
 
-// Rules, their tests, runbooks and dashboard know no metric that docs/metrics.md does
-// not, which another test holds to the code.
+// The rules, their tests, the runbooks and the dashboard use only metrics in docs/metrics.md,
+// which another test compares with the code.
 func TestMetricsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../docs/metrics.md")
 	require.NoError(t, err)

@@ -15,8 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// promtool has nothing to say about the metrics of a daemon that has something
-// to show in every family.
+// promtool finds no problem in the metrics of a daemon with series in every family.
 func TestPromtoolCheckMetrics(t *testing.T) {
 	promtool := program(t, "promtool")
 	etcd := startEtcd(t, newest)
@@ -54,8 +53,8 @@ func TestPromtoolCheckQueries(t *testing.T) {
 	require.Contains(t, string(out), fmt.Sprintf("%d rules found", len(found)))
 }
 
-// queries returns what a page shows as PromQL: indented blocks, and code in a
-// line that has a metric and more than its name.
+// queries returns the PromQL of a page: indented blocks, and inline code that has a metric
+// and more than its name.
 func queries(t *testing.T, path string) (found []string) {
 	t.Helper()
 	page, err := os.ReadFile(path)

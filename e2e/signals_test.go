@@ -12,7 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// Told to end, the daemon is gone within five seconds, with 0.
+// On SIGTERM and SIGINT the daemon ends within five seconds with exit code 0.
 func TestSignals(t *testing.T) {
 	const removable = 20_000
 	for name, situation := range map[string]func(*testing.T) (*daemon, *server){
@@ -22,10 +22,10 @@ func TestSignals(t *testing.T) {
 			d.awaitMetric(1, "unlocker_etcd_up")
 			return d, etcd
 		},
-		"etcd never there": func(t *testing.T) (*daemon, *server) {
+		"etcd never up": func(t *testing.T) (*daemon, *server) {
 			return startDaemon(t, freeAddr(t)), nil
 		},
-		"etcd gone": func(t *testing.T) (*daemon, *server) {
+		"etcd down": func(t *testing.T) (*daemon, *server) {
 			etcd := startEtcd(t, newest)
 			d := startDaemon(t, etcd.addr)
 			d.awaitMetric(1, "unlocker_etcd_up")
@@ -56,12 +56,12 @@ func TestSignals(t *testing.T) {
 				require.Zero(t, code)
 				require.Less(t, took, 5*time.Second)
 				require.NotNil(t, d.line(message.Stopped))
-				t.Logf("gone after %s", took.Round(time.Millisecond))
+				t.Logf("ended after %s", took.Round(time.Millisecond))
 				if name != "removing thousands" {
 					return
 				}
 				left, _ := etcd.keys("")
-				require.Positive(t, left, "it was to be stopped on the way")
+				require.Positive(t, left, "the daemon must be stopped before it has removed all")
 				require.Zero(t, left%fieldsOfALock, "no lock is removed in part")
 			})
 		}

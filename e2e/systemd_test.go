@@ -24,7 +24,7 @@ import (
 
 const systemd = "../deploy/systemd"
 
-// maxExposure is ten times what systemd-analyze security may say of the unit.
+// maxExposure is ten times the maximum exposure of the unit in systemd-analyze security.
 const maxExposure = "12"
 
 func TestSystemdUnitIsValidAndHardened(t *testing.T) {
@@ -52,8 +52,8 @@ func dropIns(t *testing.T) []string {
 	return paths
 }
 
-// Unknown variables are ignored, so that nobody would notice one that is misspelt.
-func TestSystemdFilesNameWhatExists(t *testing.T) {
+// The daemon ignores unknown variables, so it would not report a misspelled one.
+func TestSystemdFilesUseExistingVariablesAndFlags(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), unlocker, "serve", "--help").Output()
 	require.NoError(t, err)
 	known := read(t, "../docs/configuration.md")
@@ -75,15 +75,15 @@ func TestSystemdFilesNameWhatExists(t *testing.T) {
 	}
 }
 
-// A real systemd runs the unit as it is: the daemon works under all that is forbidden
-// to it, with a password that only root can read.
+// systemd runs the shipped unit: the daemon works with all restrictions of the unit, and with
+// a password that only root can read.
 func TestSystemdRunsTheUnit(t *testing.T) {
 	program(t, "systemd-nspawn")
 	if os.Geteuid() != 0 {
-		missing(t, "a machine for systemd takes root")
+		missing(t, "systemd-nspawn needs root")
 	}
 	etcd := startEtcd(t, newest)
-	etcd.demandPassword("unlocker", "secret")
+	etcd.enableAuth("unlocker", "secret")
 	ops := freeAddr(t)
 	m := startMachine(t, map[string]string{
 		"etc/unlocker/unlocker.yaml":                               "reaper: {settle: 1s}\n",
@@ -114,18 +114,18 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 			removed++
 		}
 	}
-	require.Equal(t, 3, removed, "the journal has a line for each")
+	require.Equal(t, 3, removed, "the journal must have a line for each removal")
 
 	m.run("sh", "-c", "echo UNLOCKER_REAPER_MODE=brave >>/etc/default/unlocker")
 	m.run("systemctl", "start", "unlocker")
 	require.Eventually(t, func() bool { return m.property("ActiveState") == "failed" }, soon, poll)
 	require.Equal(t, "2", m.property("ExecMainStatus"))
-	require.Equal(t, "0", m.property("NRestarts"), "trying again does not mend a mistake")
+	require.Equal(t, "0", m.property("NRestarts"), "a restart does not fix the configuration")
 }
 
-// demandPassword turns authentication on, and gives a user the lock prefix and the
-// election.
-func (s *server) demandPassword(user, password string) {
+// enableAuth enables authentication, with a user that may read and write the locks and the
+// keys of the election.
+func (s *server) enableAuth(user, password string) {
 	s.t.Helper()
 	ctx := s.t.Context()
 	for name, pw := range map[string]string{"root": "root", user: password} {
@@ -147,15 +147,15 @@ func (s *server) demandPassword(user, password string) {
 	s.t.Cleanup(func() { _ = s.client.Close() })
 }
 
-// machine is a systemd in namespaces of its own, over a copy of this system that goes
-// with it. It has the network of this one.
+// machine is a systemd in its own namespaces, with an overlay over the root of this system
+// that is discarded at the end. It shares the network.
 type machine struct {
 	t    *testing.T
 	init string
 }
 
-// boot lays a tree ($2) over the root of this system and boots that as far as the unit
-// needs, in a mount namespace ($1 is an empty directory in it).
+// boot mounts an overlay with the files of a tree ($2) over the root of this system, and boots
+// it as far as the unit needs. It runs in a mount namespace; $1 is an empty directory.
 const boot = `
 mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
@@ -176,7 +176,7 @@ func startMachine(t *testing.T, files map[string]string) *machine {
 	p := start(t, program(t, "unshare"), "--mount", "--propagation", "private", "sh", "-euc", boot, "sh", t.TempDir(), tree)
 	m := &machine{t: t}
 	pid := strconv.Itoa(p.cmd.Process.Pid)
-	t.Cleanup(func() { // its end takes all of its processes along, and nspawn
+	t.Cleanup(func() { // killing init ends all processes of the machine, and nspawn
 		if init, err := strconv.Atoi(m.init); err == nil {
 			_ = syscall.Kill(init, syscall.SIGKILL)
 			<-p.done
@@ -191,7 +191,7 @@ func startMachine(t *testing.T, files map[string]string) *machine {
 	return m
 }
 
-// run runs a command in the machine and returns what it says.
+// run runs a command in the machine and returns its output.
 func (m *machine) run(args ...string) string {
 	m.t.Helper()
 	out, err := m.try(args...)

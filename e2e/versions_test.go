@@ -21,20 +21,20 @@ func TestVersions(t *testing.T) {
 			etcd.putLocks("held", held, later, later)
 			d := startDaemon(t, etcd.addr)
 			d.awaitMetric(1, "unlocker_etcd_up")
-			t.Run("lists", func(t *testing.T) { listed(t, d, version, held) })
-			t.Run("removes a lock that expires", func(t *testing.T) { removed(t, d, etcd) })
-			t.Run("removes a batch in few transactions", func(t *testing.T) { batched(t, d, etcd) })
-			t.Run("keeps an idle watch", func(t *testing.T) { idle(t, d) })
-			t.Run("outlives etcd", func(t *testing.T) { outlived(t, d, etcd) })
+			t.Run("lists", func(t *testing.T) { testListing(t, d, version, held) })
+			t.Run("removes a lock that expires", func(t *testing.T) { testRemoval(t, d, etcd) })
+			t.Run("removes a batch in few transactions", func(t *testing.T) { testBatch(t, d, etcd) })
+			t.Run("keeps an idle watch", func(t *testing.T) { testIdleWatch(t, d) })
+			t.Run("survives an outage", func(t *testing.T) { testOutage(t, d, etcd) })
 			count, _ := etcd.keys("")
-			require.EqualValues(t, held*fieldsOfALock, count, "nothing but what was due is gone")
+			require.EqualValues(t, held*fieldsOfALock, count, "only locks that were due are removed")
 			require.Zero(t, d.metric("unlocker_resync_drift_total"))
 		})
 	}
 }
 
-// From 3.7 on a listing is one stream, before it comes in pages.
-func listed(t *testing.T, d *daemon, version string, locks float64) {
+// Since 3.7 a listing is one stream. Before, it is read in pages.
+func testListing(t *testing.T, d *daemon, version string, locks float64) {
 	require.Equal(t, locks, d.metric("unlocker_locks", "state", "held"))
 	code := "Unimplemented"
 	if version == newest {
@@ -45,7 +45,7 @@ func listed(t *testing.T, d *daemon, version string, locks float64) {
 		d.metric("grpc_client_handled_total", "grpc_method", "RangeStream", "grpc_code", code))
 }
 
-func removed(t *testing.T, d *daemon, etcd *server) {
+func testRemoval(t *testing.T, d *daemon, etcd *server) {
 	before := d.metric("unlocker_forced_unlocks_total", "trigger", "expiry")
 	due := time.Now().Add(2 * time.Second)
 	etcd.putLocks("one", 1, due, due)
@@ -57,7 +57,7 @@ func removed(t *testing.T, d *daemon, etcd *server) {
 	require.EqualValues(t, fieldsOfALock, d.line(message.Removed)["keys_deleted"])
 }
 
-func batched(t *testing.T, d *daemon, etcd *server) {
+func testBatch(t *testing.T, d *daemon, etcd *server) {
 	const locks = 320
 	due := time.Now().Add(3 * time.Second)
 	etcd.putLocks("batch", locks, due, due)
@@ -69,9 +69,9 @@ func batched(t *testing.T, d *daemon, etcd *server) {
 	require.Zero(t, d.metric("unlocker_forced_unlock_conflicts_total"))
 }
 
-// Nothing happens for longer than the freshness, and the watch stays up: etcd
-// answers what the daemon asks it for.
-func idle(t *testing.T, d *daemon) {
+// The watch continues without events for longer than the freshness, since etcd answers the
+// progress requests of the daemon.
+func testIdleWatch(t *testing.T, d *daemon) {
 	restarts := d.metric("unlocker_watch_restarts_total")
 	since := time.Now()
 	require.Eventually(t, func() bool {
@@ -83,8 +83,8 @@ func idle(t *testing.T, d *daemon) {
 	require.Equal(t, restarts, d.metric("unlocker_watch_restarts_total"))
 }
 
-// etcd is killed, locks fall due, etcd comes back.
-func outlived(t *testing.T, d *daemon, etcd *server) {
+// etcd is killed, locks come due, and etcd starts again.
+func testOutage(t *testing.T, d *daemon, etcd *server) {
 	now := time.Now()
 	etcd.putLocks("meanwhile", 50, now.Add(-time.Second), now.Add(3*time.Second))
 	d.awaitMetric(50, "unlocker_locks", "state", "overdue")

@@ -21,11 +21,11 @@ const (
 	standby   = time.Second
 )
 
-// slot is a place where one daemon after the other runs.
+// slot runs one daemon after another, all with the same proxies.
 type slot struct {
 	world *world
 	group *group
-	// past and present are all daemons that ran here.
+	// past are the daemons that have ended, present the one that runs.
 	past    []*daemon
 	present *daemon
 }
@@ -35,7 +35,7 @@ type daemon struct {
 	log    *journal
 	cancel context.CancelFunc
 	done   chan error
-	// removed and ambiguous are as the last snapshot had them.
+	// removed and ambiguous are the counters in the last snapshot.
 	removed, ambiguous uint64
 }
 
@@ -74,15 +74,15 @@ func (s *slot) stop() {
 		return
 	}
 	d.snapshot(s.world)
-	exact := d.log.removals()
+	logged := d.log.removals()
 	d.cancel()
 	start := time.Now()
 	if err := <-d.done; err != nil {
 		s.world.violate("a daemon ended with an error after %s: %v", time.Since(start), err)
 	}
 	d.log.ended = time.Now()
-	if d.removed > uint64(exact) {
-		s.world.violate("S7: a daemon counted %d removals and logged %d", d.removed, exact)
+	if d.removed > uint64(logged) {
+		s.world.violate("S7: a daemon counted %d removals and logged %d", d.removed, logged)
 	}
 	s.past, s.present = append(s.past, d), nil
 }
@@ -98,31 +98,32 @@ func (d *daemon) snapshot(w *world) {
 	d.removed, d.ambiguous = snap.Reaper.Removed[verdict.Expiry], snap.Reaper.Failures[lockstore.ReasonAmbiguous]
 }
 
-// journal keeps what a daemon says about removals. It is a slog.Handler.
+// journal collects what a daemon logs about removals and holds. It is a slog.Handler.
 type journal struct {
 	mu       sync.Mutex
 	announce []announcement
 	outcome  []outcome
-	first    map[verdictOn]time.Time
-	// holds are how many holds there are, from when on; they end with the daemon.
-	holds []holding
-	ended time.Time
+	first    map[verdictOn]time.Time // the time of the first announcement
+	holds    []holdCount
+	ended    time.Time // when the daemon ended, and its holds with it
 }
 
-type holding struct {
+// holdCount is the number of holds in force from a time on.
+type holdCount struct {
 	at time.Time
 	n  int
 }
 
-// hold notes that one more hold is in force, or one less.
-func (j *journal) hold(more int) {
-	if n := len(j.holds); n > 0 {
-		more += j.holds[n-1].n
+// hold adds change to the number of holds in force.
+func (j *journal) hold(change int) {
+	n := change
+	if last := len(j.holds); last > 0 {
+		n += j.holds[last-1].n
 	}
-	j.holds = append(j.holds, holding{time.Now(), more})
+	j.holds = append(j.holds, holdCount{time.Now(), n})
 }
 
-// held returns when holds were in force, until now.
+// held returns the times before now at which a hold was in force.
 func (j *journal) held(now time.Time) (all []span) {
 	if !j.ended.IsZero() && j.ended.Before(now) {
 		now = j.ended
@@ -139,7 +140,7 @@ func (j *journal) held(now time.Time) (all []span) {
 	return all
 }
 
-// verdictOn is what a verdict was made on.
+// verdictOn identifies the lock of a verdict.
 type verdictOn struct {
 	name  string
 	token int64
@@ -153,14 +154,14 @@ type announcement struct {
 type outcome struct {
 	name, uuid string
 	revision   int64
-	sure       bool
+	certain    bool
 }
 
 func (j *journal) removals() (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, o := range j.outcome {
-		if o.sure {
+		if o.certain {
 			n++
 		}
 	}

@@ -1,12 +1,13 @@
-// Package hunt looks for broken promises on real etcd: three members, several
-// daemons, some hundred owners, and faults in all of them at once. What happened
-// is then judged from outside, by a replay of every revision and by what each
-// owner did by its own clock; the daemons' words count only as the sums to be
-// compared.
+// Package hunt looks for violations of the promises in docs/safety.md on real etcd:
+// three members, three daemons and 160 holders, with faults in all of them at the same
+// time. The result is checked independently of the daemons, by a replay of every revision
+// and by what each holder did by its own clock. The logs of the daemons are only compared
+// with it.
 //
-// It guarantees that a violation it reports happened: where a moment is known
-// within bounds only, the bound that acquits is taken. It does not guarantee that
-// a violation is seen, nor that a seed gives the same run again: the seed fixes
-// what is done, not when a busy machine does it. Members are never parted from
-// each other, no disk is full, and no clock steps.
+// Guaranteed: a reported violation happened. If a time is known only within bounds, the
+// check uses the bound with which there is no violation.
+//
+// Not guaranteed: that every violation is found, or that a seed repeats a run. The seed
+// fixes what is done, but not when a busy machine does it. There is no network partition
+// between the members, no full disk, and no step of a clock.
 package hunt

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// faults are injected on several lanes at once; on each, one after the other.
+// faults injects faults on several lanes in parallel, and on each lane one after another.
 type faults struct {
 	world *world
 	lanes []lane
@@ -21,27 +21,27 @@ type faults struct {
 }
 
 type lane struct {
-	rand        *rand.Rand
-	least, most time.Duration // the pause before a fault
-	once        func(context.Context, *rand.Rand) string
+	rand               *rand.Rand
+	minPause, maxPause time.Duration // before a fault
+	once               func(context.Context, *rand.Rand) string
 }
 
 func newFaults(w *world) *faults {
 	f := &faults{world: w, count: map[string]int{}}
-	add := func(least, most time.Duration, once func(context.Context, *rand.Rand) string) {
-		f.lanes = append(f.lanes, lane{w.rand(uint64(len(f.lanes))), least, most, once})
+	add := func(minPause, maxPause time.Duration, once func(context.Context, *rand.Rand) string) {
+		f.lanes = append(f.lanes, lane{w.rand(uint64(len(f.lanes))), minPause, maxPause, once})
 	}
 	add(2*time.Second, 7*time.Second, f.member)
-	add(300*time.Millisecond, 2*time.Second, f.upkeep)
-	for _, g := range w.owners {
-		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string { return f.way(ctx, r, g) })
+	add(300*time.Millisecond, 2*time.Second, f.maintenance)
+	for _, g := range w.groups {
+		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string { return f.breakNetwork(ctx, r, g) })
 	}
 	for _, s := range w.slots {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string {
 			if r.IntN(4) == 0 {
 				return f.replace(ctx, r, s)
 			}
-			return f.way(ctx, r, s.group)
+			return f.breakNetwork(ctx, r, s.group)
 		})
 	}
 	return f
@@ -62,14 +62,14 @@ func (f *faults) kinds() ([]string, map[string]int) {
 	return slices.Sorted(maps.Keys(f.count)), maps.Clone(f.count)
 }
 
-// run injects faults until ctx is done, and returns when the last is healed.
+// run injects faults until ctx is done, and returns when all of them are healed.
 func (f *faults) run(ctx context.Context) {
 	var joined sync.WaitGroup
 	defer joined.Wait()
 	for _, l := range f.lanes {
 		joined.Go(func() {
 			for {
-				pause(ctx, between(l.rand, l.least, l.most))
+				pause(ctx, between(l.rand, l.minPause, l.maxPause))
 				if ctx.Err() != nil {
 					return
 				}
@@ -83,7 +83,7 @@ func (f *faults) run(ctx context.Context) {
 	}
 }
 
-// member kills one, the leader, or so many that no quorum is left.
+// member kills a member, the leader, or two members, so that the quorum is lost.
 func (f *faults) member(ctx context.Context, r *rand.Rand) string {
 	kind, down := "member killed", []int{r.IntN(members)}
 	d := between(r, 300*time.Millisecond, 3*time.Second)
@@ -99,7 +99,7 @@ func (f *faults) member(ctx context.Context, r *rand.Rand) string {
 		f.world.cluster.Kill(i)
 	}
 	pause(ctx, d)
-	// What is dead is started even if the hunt ends.
+	// Dead members are started again even if the hunt ends.
 	starting, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := f.world.cluster.Restart(starting, down...); err != nil {
@@ -120,8 +120,8 @@ func (f *faults) leader(ctx context.Context) int {
 	return -1
 }
 
-// upkeep is what operators do. It returns "" where etcd refused.
-func (f *faults) upkeep(ctx context.Context, r *rand.Rand) string {
+// maintenance does what operators do. It returns "" if etcd refused.
+func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	i := r.IntN(members)
 	kind := []string{"compaction", "defragmentation", "leader moved"}[r.IntN(3)]
 	client, endpoint := f.world.direct[i], f.world.cluster.Endpoints()[i]
@@ -155,8 +155,8 @@ func (f *faults) moveLeader(ctx context.Context, to int) error {
 	return err
 }
 
-// way breaks the way of a group to one member or to all.
-func (f *faults) way(ctx context.Context, r *rand.Rand, g *group) string {
+// breakNetwork disturbs the connections of a group to one member or to all.
+func (f *faults) breakNetwork(ctx context.Context, r *rand.Rand, g *group) string {
 	proxies, scope := g.proxies, "all members"
 	if r.IntN(2) == 0 {
 		i := r.IntN(members)
@@ -178,7 +178,7 @@ func (f *faults) way(ctx context.Context, r *rand.Rand, g *group) string {
 	f.heal(g)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// A little longer: clients come back some time later.
+	// A second longer, since clients need some time to reconnect.
 	g.broken = append(g.broken, span{from, time.Now().Add(time.Second)})
 	return g.name[:len(g.name)-2] + ": " + kind + ", " + scope
 }
@@ -189,7 +189,7 @@ func (f *faults) heal(g *group) {
 	}
 }
 
-// replace ends a daemon, with or without a word to etcd, and starts another.
+// replace stops a daemon, with or without its connections to etcd, and starts another.
 func (f *faults) replace(ctx context.Context, r *rand.Rand, s *slot) string {
 	kind := "daemon stopped"
 	if r.IntN(2) == 0 {

@@ -15,12 +15,13 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// The long form, and what each second of a shorter one has to bring.
+// The duration of the long hunt, and how many faults and lifetimes of locks it must have. A
+// shorter hunt must have as many in proportion.
 const (
 	longTime                  = 14 * time.Minute
 	longFaults, longLifetimes = 500, 50_000
-	// burst is how long faults come one upon the other, quiet how long there is
-	// none: only then can be told what is late.
+	// Faults are injected for the time burst, and then none for the time quiet, in which
+	// late removals are detected.
 	burst, quiet = 40 * time.Second, 24 * time.Second
 )
 
@@ -35,14 +36,14 @@ func TestHunt(t *testing.T) {
 	start := time.Now()
 	w.start()
 	for time.Since(start) < length || time.Since(start) < 2*length && (w.faults.total() < faults || w.registry.locked() < lifetimes) {
-		w.rage(burst)
-		w.rest(quiet)
+		w.injectFaults(burst)
+		w.waitQuietly(quiet)
 		t.Logf("%4.0f s: %d faults, %d lifetimes", time.Since(start).Seconds(), w.faults.total(), w.registry.locked())
 	}
 	w.finish()
 	w.report(time.Since(start))
 	if w.faults.total() < faults || w.registry.locked() < lifetimes {
-		t.Errorf("too little was tried: %d faults and %d lifetimes are wanted", faults, lifetimes)
+		t.Errorf("too few faults or lifetimes: the minimum is %d faults and %d lifetimes", faults, lifetimes)
 	}
 	for i, v := range w.violations {
 		if i == 50 {
@@ -53,11 +54,11 @@ func TestHunt(t *testing.T) {
 	}
 }
 
-func envDuration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+func envDuration(t *testing.T, name string, preset time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return preset
 	}
 	d, err := time.ParseDuration(text)
 	require.NoError(t, err)

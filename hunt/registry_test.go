@@ -4,68 +4,68 @@ package hunt
 
 import "sync"
 
-// registry holds what the owners did.
+// registry collects what the holders did.
 type registry struct {
-	mu    sync.Mutex
-	lives map[string]*life
-	ops   map[string][]op
-	// left are the unlocks that were answered, by revision.
-	left  map[int64]span
-	count int
+	mu           sync.Mutex
+	acquisitions map[string]*acquisition
+	ops          map[string][]op
+	// releases are the unlocks that were answered, by revision.
+	releases map[int64]span
+	count    int
 }
 
-// op is what an owner learned of a lock: token is whose it was.
+// op is the result of an operation of a holder. token is that of the lock.
 type op struct {
 	kind  kind
 	token int64
 	span
 }
 
-// kind is what an op tells.
+// kind is what the holder learned from an operation.
 type kind string
 
 const (
-	took  kind = "took"  // the lock was free and is now token's
-	met   kind = "met"   // it was token's, another owner
-	alive kind = "alive" // it was token's, who renewed it
-	lost  kind = "lost"  // it was no longer token's
-	ended kind = "ended" // it was token's and is free, unlocked or removed
+	acquired kind = "acquired" // the lock was free, and has the token now
+	observed kind = "observed" // another holder had the lock, with the token
+	renewed  kind = "renewed"  // the holder renewed the lock with the token
+	lost     kind = "lost"     // the lock no longer had the token
+	freed    kind = "freed"    // the lock had the token and was unlocked or removed
 )
 
 func newRegistry() *registry {
-	return &registry{lives: map[string]*life{}, ops: map[string][]op{}, left: map[int64]span{}}
+	return &registry{acquisitions: map[string]*acquisition{}, ops: map[string][]op{}, releases: map[int64]span{}}
 }
 
-func (r *registry) add(l *life) {
+func (r *registry) add(l *acquisition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lives[l.uuid] = l
+	r.acquisitions[l.uuid] = l
 }
 
 func (r *registry) note(name string, o op) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if o.kind == took {
+	if o.kind == acquired {
 		r.count++
 	}
 	r.ops[name] = append(r.ops[name], o)
 }
 
-func (r *registry) leave(revision int64, s span) {
+func (r *registry) released(revision int64, s span) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.left[revision] = s
+	r.releases[revision] = s
 }
 
-// locked returns how many locks were taken.
+// locked returns the number of locks that were acquired.
 func (r *registry) locked() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count
 }
 
-func (r *registry) life(uuid string) *life {
+func (r *registry) acquisition(uuid string) *acquisition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lives[uuid]
+	return r.acquisitions[uuid]
 }

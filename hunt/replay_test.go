@@ -13,39 +13,40 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// replay follows every revision from the first on, and keeps what there is.
+// replay watches every revision from the first one.
 type replay struct {
 	world  *world
 	client *clientv3.Client
 
-	mu     sync.Mutex
-	seen   int64
-	locks  map[string]*held // by name
-	tenure []*tenure
+	mu        sync.Mutex
+	seen      int64
+	locks     map[string]*heldLock // by name
+	lifetimes []*lifetime
 }
 
-// held are the keys of a lock.
-type held struct {
+// heldLock is a lock with its keys.
+type heldLock struct {
 	keys map[string]*mvccpb.KeyValue
-	*tenure
+	*lifetime
 }
 
-// tenure is the time from the creation of a uuid key to its deletion.
-type tenure struct {
+// lifetime is the time from the creation of a uuid key to its deletion. Its times are those
+// at which the replay saw the events, which is never before they happened.
+type lifetime struct {
 	name, uuid string
 	token      int64
-	created    time.Time // when each was seen, which is never before it was
-	dated      time.Time // auto_unlock_at in force was written
+	created    time.Time
+	dated      time.Time // the last write of auto_unlock_at
 	written    time.Time // the last write of any key
-	newest     int64     // its revision
+	newest     int64     // the revision of written
 	autoUnlock float64
 	ended      time.Time
-	end        int64 // the revision
-	forced     bool
+	end        int64 // the revision of ended
+	forced     bool  // not unlocked by the holder
 }
 
 func newReplay(w *world, client *clientv3.Client) *replay {
-	return &replay{world: w, client: client, locks: map[string]*held{}}
+	return &replay{world: w, client: client, locks: map[string]*heldLock{}}
 }
 
 func (r *replay) revision() int64 {
@@ -54,7 +55,7 @@ func (r *replay) revision() int64 {
 	return r.seen
 }
 
-// held returns how many locks there are.
+// held returns the number of locks.
 func (r *replay) held() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +74,7 @@ func (r *replay) run(ctx context.Context) {
 	}
 }
 
-// follow goes on behind what was seen, until the watch fails or stalls.
+// follow watches from the next revision, until the watch fails or stalls.
 func (r *replay) follow(ctx context.Context) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -103,7 +104,7 @@ func (r *replay) take(events []*clientv3.Event, now time.Time) {
 			n++
 		}
 		if rev <= r.seen {
-			r.world.violate("the hunt itself: revision %d came behind %d", rev, r.seen)
+			r.world.violate("the hunt itself: revision %d came after %d", rev, r.seen)
 		}
 		r.seen = rev
 		r.revised(rev, events[:n], now)
@@ -111,14 +112,14 @@ func (r *replay) take(events []*clientv3.Event, now time.Time) {
 	}
 }
 
-// revised takes one revision whole.
+// revised applies all events of one revision.
 func (r *replay) revised(rev int64, events []*clientv3.Event, now time.Time) {
-	gone, left := map[string]bool{}, map[string]bool{}
+	gone, unlocked := map[string]bool{}, map[string]bool{}
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		switch name, field, ok := splitKey(key); {
 		case strings.HasPrefix(key, released):
-			left[string(ev.Kv.Value)] = true
+			unlocked[string(ev.Kv.Value)] = true
 		case ok && ev.Type == mvccpb.DELETE && field == "uuid":
 			gone[name] = true
 		}
@@ -137,7 +138,7 @@ func (r *replay) revised(rev int64, events []*clientv3.Event, now time.Time) {
 	}
 	for name := range gone {
 		h := r.locks[name]
-		h.tenure.ended, h.tenure.end, h.tenure.forced = now, rev, !left[h.uuid]
+		h.lifetime.ended, h.lifetime.end, h.lifetime.forced = now, rev, !unlocked[h.uuid]
 		for field := range h.keys {
 			r.world.violate("S4: revision %d removes lock %s and leaves %s", rev, name, field)
 		}
@@ -149,14 +150,14 @@ func (r *replay) put(name, field string, ev *clientv3.Event, now time.Time) {
 	h := r.locks[name]
 	switch {
 	case field == "uuid" && ev.IsCreate():
-		h = &held{keys: map[string]*mvccpb.KeyValue{}, tenure: &tenure{name: name, uuid: string(ev.Kv.Value), token: ev.Kv.ModRevision, created: now}}
+		h = &heldLock{keys: map[string]*mvccpb.KeyValue{}, lifetime: &lifetime{name: name, uuid: string(ev.Kv.Value), token: ev.Kv.ModRevision, created: now}}
 		if old := r.locks[name]; old != nil {
 			h.keys = old.keys
 		}
 		r.locks[name] = h
-		r.tenure = append(r.tenure, h.tenure)
+		r.lifetimes = append(r.lifetimes, h.lifetime)
 	case h == nil:
-		// The keys of a transaction come in its order, uuid first.
+		// The keys come in the order of the transaction, with uuid first.
 		r.world.violate("the hunt itself, or S5: %s is put without a lock", ev.Kv.Key)
 		return
 	}
@@ -171,7 +172,7 @@ func (r *replay) put(name, field string, ev *clientv3.Event, now time.Time) {
 	}
 }
 
-// splitKey returns the lock's name and the field of a key below the prefix.
+// splitKey returns the name and the field of a key under the prefix.
 func splitKey(key string) (name, field string, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix)
 	if !ok {

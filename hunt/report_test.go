@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// report tells what was done.
+// report logs what was done.
 func (w *world) report(took time.Duration) {
-	var forced, unlocked, living, lonely int
+	var forced, unlocked, living, connected int
 	var delays []time.Duration
-	for _, n := range w.replay.tenure {
+	for _, n := range w.replay.lifetimes {
 		if !n.forced {
 			unlocked++
 			continue
 		}
 		forced++
-		l := w.registry.life(n.uuid)
+		l := w.registry.acquisition(n.uuid)
 		if l == nil {
 			continue
 		}
 		if stopped := l.stoppedAt(); stopped.IsZero() || stopped.After(n.ended) {
 			living++
-			if !l.group.troubled(span{n.dated, n.ended}) {
-				lonely++
-				w.t.Logf("removed alive, way not broken: %s of %s after %s, span %s, etcd away %v",
+			if !l.group.disturbed(span{n.dated, n.ended}) {
+				connected++
+				w.t.Logf("removed while the holder renewed and its connections were not disturbed: %s of %s after %s, span %s, etcd down for %v",
 					n.name, n.uuid, n.ended.Sub(n.dated), l.span, w.pulse.within(span{n.dated, n.ended}))
 			}
 		}
 		for _, q := range w.quiets {
-			due := ownDue(n, l).Add(grace + max(0, l.offset))
+			due := dueByHolder(n, l).Add(grace + max(0, l.offset))
 			if due.After(q.from.Add(recovery)) && n.ended.Before(q.to) {
 				delays = append(delays, n.ended.Sub(due))
 			}
@@ -49,8 +49,8 @@ func (w *world) report(took time.Duration) {
 		w.violate("S7: %d forced deletions, %d logged and %d ambiguous", forced, logged, ambiguous)
 	}
 	for _, q := range w.quiets {
-		if held := w.allHeld(q); held.After(q.from.Add(recovery)) {
-			w.t.Logf("all daemons held %s after the last fault: the machine is too busy for S6", held.Sub(q.from))
+		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) {
+			w.t.Logf("all daemons had a hold %s after the last fault: the machine is too busy to check S6", held.Sub(q.from))
 		}
 	}
 	kinds, count := w.faults.kinds()
@@ -59,11 +59,11 @@ func (w *world) report(took time.Duration) {
 	}
 	outages := w.pulse.outages(grace)
 	w.t.Logf("%d faults, %d lifetimes (%d unlocked, %d forced), %d revisions, %d outages of etcd longer than the grace, %d daemons, in %s",
-		w.faults.total(), len(w.replay.tenure), unlocked, forced, w.replay.revision(), len(outages), ran, took.Round(time.Second))
-	w.t.Logf("forced: %d logged, %d in the last snapshots, %d ambiguous; %d hit an owner that renewed, %d of them one whose way to etcd was not broken",
-		logged, counted, ambiguous, living, lonely)
+		w.faults.total(), len(w.replay.lifetimes), unlocked, forced, w.replay.revision(), len(outages), ran, took.Round(time.Second))
+	w.t.Logf("forced: %d logged, %d in the last snapshots, %d ambiguous; %d hit a holder that renewed, %d of them one whose connections were not disturbed",
+		logged, counted, ambiguous, living, connected)
 	if slices.Sort(delays); len(delays) > 0 {
-		w.t.Logf("delay after due without faults (true clock): n %d, p50 %s, p99 %s, most %s", len(delays),
+		w.t.Logf("delay after due without faults (true clock): n %d, p50 %s, p99 %s, maximum %s", len(delays),
 			delays[len(delays)/2], delays[len(delays)*99/100], delays[len(delays)-1])
 	}
 }

@@ -21,19 +21,19 @@ import (
 const (
 	prefix  = "/mutexes/"
 	members = 3
-	// Owners use several clients behind each group of proxies.
-	ownerGroups, clientsPerGroup, owners = 2, 4, 160
-	daemons                              = 3
-	names                                = 500
+	// The holders of a group share its proxies and several clients.
+	holderGroups, clientsPerGroup, holders = 2, 4, 160
+	daemons                                = 3
+	names                                  = 500
 )
 
-// world is all that takes part in a hunt.
+// world is everything that takes part in a hunt.
 type world struct {
 	t       *testing.T
 	seed    uint64
 	cluster *etcdtest.Etcd
 	direct  []*clientv3.Client // one for each member, without a proxy
-	owners  []*group
+	groups  []*group
 	slots   []*slot
 
 	registry *registry
@@ -42,12 +42,12 @@ type world struct {
 	faults   *faults
 	quiets   []span
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	joined  sync.WaitGroup // the watcher and the pulse
-	owning  sync.WaitGroup
-	dying   context.CancelFunc
-	ownerCx context.Context
+	ctx         context.Context
+	cancel      context.CancelFunc
+	joined      sync.WaitGroup // the replay and the pulse
+	running     sync.WaitGroup // the holders
+	stopHolders context.CancelFunc
+	holderCtx   context.Context
 
 	mu         sync.Mutex
 	violations []string
@@ -55,8 +55,7 @@ type world struct {
 
 type span struct{ from, to time.Time }
 
-// cut returns what s and o have in common; its end is before its start where
-// that is nothing.
+// cut returns the intersection of s and o. If there is none, its end is before its start.
 func (s span) cut(o span) span {
 	if o.from.After(s.from) {
 		s.from = o.from
@@ -67,13 +66,13 @@ func (s span) cut(o span) span {
 	return s
 }
 
-// overlap returns how long s and o lie upon each other.
+// overlap returns the duration of the intersection of s and o.
 func (s span) overlap(o span) time.Duration {
 	both := s.cut(o)
 	return max(0, both.to.Sub(both.from))
 }
 
-// group is the way of some clients to etcd: a proxy before each member.
+// group is the proxies through which some clients connect, one to each member.
 type group struct {
 	name    string
 	proxies []*localetcd.Proxy
@@ -98,8 +97,8 @@ func (g *group) heal() error {
 	return nil
 }
 
-// troubled tells whether the way was broken, in part or whole, within a span.
-func (g *group) troubled(s span) bool {
+// disturbed reports whether connections of the group were broken at a time within s.
+func (g *group) disturbed(s span) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.ContainsFunc(g.broken, func(b span) bool { return b.overlap(s) > 0 })
@@ -112,14 +111,14 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for i := range members {
 		w.direct = append(w.direct, w.client(w.cluster.Endpoints()[i:i+1]))
 	}
-	for i := range ownerGroups {
-		w.owners = append(w.owners, w.newGroup(fmt.Sprintf("owners-%d", i)))
+	for i := range holderGroups {
+		w.groups = append(w.groups, w.newGroup(fmt.Sprintf("holders-%d", i)))
 	}
 	for i := range daemons {
 		w.slots = append(w.slots, &slot{world: w, group: w.newGroup(fmt.Sprintf("daemon-%d", i))})
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.ownerCx, w.dying = context.WithCancel(w.ctx)
+	w.holderCtx, w.stopHolders = context.WithCancel(w.ctx)
 	t.Cleanup(w.cancel)
 	w.replay = newReplay(w, w.client(w.cluster.Endpoints()))
 	w.pulse = &pulse{}
@@ -155,36 +154,36 @@ func (w *world) start() {
 	for _, s := range w.slots {
 		s.start()
 	}
-	for g, group := range w.owners {
+	for g, group := range w.groups {
 		var clients []*clientv3.Client
 		for range clientsPerGroup {
 			clients = append(clients, w.client(group.endpoints()))
 		}
-		for i := range owners / ownerGroups {
-			o := newOwner(w, group, clients[i%clientsPerGroup], g*owners+i)
-			w.owning.Go(func() { o.run(w.ownerCx) })
+		for i := range holders / holderGroups {
+			h := newHolder(w, group, clients[i%clientsPerGroup], g*holders+i)
+			w.running.Go(func() { h.run(w.holderCtx) })
 		}
 	}
 }
 
-// rage lets all faults loose for a while, and returns when all are healed.
-func (w *world) rage(d time.Duration) {
+// injectFaults injects faults for d, and returns when all of them are healed.
+func (w *world) injectFaults(d time.Duration) {
 	ctx, cancel := context.WithTimeout(w.ctx, d)
 	defer cancel()
 	w.faults.run(ctx)
 }
 
-func (w *world) rest(d time.Duration) {
+func (w *world) waitQuietly(d time.Duration) {
 	from := time.Now()
 	pause(w.ctx, d)
 	w.quiets = append(w.quiets, span{from, time.Now()})
 }
 
-// finish lets the owners die, waits until their locks are gone, and stops all.
+// finish stops the holders, waits until their locks are removed, and stops everything.
 func (w *world) finish() {
 	from := time.Now()
-	w.dying()
-	w.owning.Wait()
+	w.stopHolders()
+	w.running.Wait()
 	gone := false
 	for time.Since(from) < time.Minute && !gone {
 		pause(w.ctx, 200*time.Millisecond)
@@ -193,18 +192,18 @@ func (w *world) finish() {
 	w.quiets = append(w.quiets, span{from, time.Now()})
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
-	left, err := w.direct[0].Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	remaining, err := w.direct[0].Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(w.t, err)
-	for _, kv := range left.Kvs {
-		w.violate("S6: %s is left at the end", kv.Key)
+	for _, kv := range remaining.Kvs {
+		w.violate("S6: %s remains at the end", kv.Key)
 	}
-	etcdtest.Eventually(w.t, func() bool { return w.replay.revision() >= left.Header.Revision })
+	etcdtest.Eventually(w.t, func() bool { return w.replay.revision() >= remaining.Header.Revision })
 	for _, s := range w.slots {
 		s.stop()
 	}
 	w.cancel()
 	w.joined.Wait()
-	w.judge()
+	w.check()
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -216,24 +215,24 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func between(r *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(r.Int64N(int64(most-least)+1))
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)+1))
 }
 
-// pulse tells when etcd took writes, whoever's way to it was broken.
+// pulse records when etcd accepted writes. Its connections are never disturbed.
 type pulse struct {
 	mu    sync.Mutex
 	beats []span
 }
 
-// run writes through one member, again and again, without waiting for answers.
+// run sends writes to one member without waiting for the answers.
 func (p *pulse) run(ctx context.Context, client *clientv3.Client) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	var under sync.WaitGroup
-	defer under.Wait()
+	var pending sync.WaitGroup
+	defer pending.Wait()
 	for ctx.Err() == nil {
-		under.Go(func() {
+		pending.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			start := time.Now()
@@ -250,15 +249,15 @@ func (p *pulse) run(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// outages returns the times longer than least in which no write was under way
-// that succeeded.
-func (p *pulse) outages(least time.Duration) (all []span) {
+// outages returns the times longer than minimum in which no write was in flight that
+// succeeded.
+func (p *pulse) outages(minimum time.Duration) (all []span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slices.SortFunc(p.beats, func(a, b span) int { return a.from.Compare(b.from) })
 	var last time.Time
 	for _, b := range p.beats {
-		if !last.IsZero() && b.from.Sub(last) > least {
+		if !last.IsZero() && b.from.Sub(last) > minimum {
 			all = append(all, span{last, b.from})
 		}
 		if b.to.After(last) {
@@ -268,7 +267,7 @@ func (p *pulse) outages(least time.Duration) (all []span) {
 	return all
 }
 
-// within returns how long no write succeeded, longest first, in a span.
+// within returns the durations of the outages in s.
 func (p *pulse) within(s span) (all []time.Duration) {
 	for _, o := range p.outages(300 * time.Millisecond) {
 		if d := o.overlap(s); d > 0 {

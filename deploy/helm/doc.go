@@ -1,3 +1,3 @@
-// Package helm holds the chart to the daemon: its tests fail where a key of the configuration is missing from the chart's
-// schema, or has another type there. All else about the chart is in check.sh.
+// Package helm tests that the schema of the chart has all keys of the configuration, with the
+// same types. check.sh tests everything else about the chart.
 package helm

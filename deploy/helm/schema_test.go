@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// schema is as much of JSON Schema as values.schema.json uses for config.
+// schema is the part of JSON Schema that values.schema.json uses for config.
 type schema struct {
 	Ref                  string            `json:"$ref"`
 	Type                 string            `json:"type"`
@@ -29,7 +29,7 @@ func readSchema(t *testing.T) schema {
 	t.Helper()
 	text, err := os.ReadFile("unlocker/values.schema.json")
 	require.NoError(t, err)
-	// The definitions alone: what else the schema says has forms that the type above does not know.
+	// Only the definitions: the rest of the file has forms that the type schema cannot represent.
 	var whole struct {
 		Definitions map[string]json.RawMessage `json:"definitions"`
 	}
@@ -43,8 +43,8 @@ func readSchema(t *testing.T) schema {
 	return s
 }
 
-// at follows a reference.
-func (s schema) at(t *testing.T, sub schema) schema {
+// resolve replaces a reference by its definition.
+func (s schema) resolve(t *testing.T, sub schema) schema {
 	t.Helper()
 	if sub.Ref == "" {
 		return sub
@@ -62,8 +62,8 @@ func readExample(t *testing.T) (example map[string]any) {
 	return example
 }
 
-// Each key of config.example.yaml is in the schema, no other is, and the schema takes each default.
-func TestSchemaKnowsEachKey(t *testing.T) {
+// The schema has exactly the keys of config.example.yaml, and accepts their defaults.
+func TestSchemaHasAllKeys(t *testing.T) {
 	s := readSchema(t)
 	s.compare(t, "config", s.Definitions["config"], readExample(t))
 }
@@ -71,22 +71,22 @@ func TestSchemaKnowsEachKey(t *testing.T) {
 func (s schema) compare(t *testing.T, at string, sub schema, section map[string]any) {
 	t.Helper()
 	require.Equal(t, "object", sub.Type, at)
-	require.NotNil(t, sub.AdditionalProperties, "%s takes unknown keys", at)
-	require.False(t, *sub.AdditionalProperties, "%s takes unknown keys", at)
+	require.NotNil(t, sub.AdditionalProperties, "%s accepts unknown keys", at)
+	require.False(t, *sub.AdditionalProperties, "%s accepts unknown keys", at)
 	require.ElementsMatch(t, slices.Collect(maps.Keys(section)), slices.Collect(maps.Keys(sub.Properties)),
 		"keys of config.example.yaml, and of the schema, in %s", at)
 	for key, value := range section {
-		name, known := at+"."+key, s.at(t, sub.Properties[key])
+		name, known := at+"."+key, s.resolve(t, sub.Properties[key])
 		if inner, ok := value.(map[string]any); ok {
 			s.compare(t, name, known, inner)
 			continue
 		}
-		known.takes(t, name, value)
+		known.requireAccepts(t, name, value)
 	}
 }
 
-// takes tells whether the schema fits the default of a key.
-func (s schema) takes(t *testing.T, name string, value any) {
+// requireAccepts requires that the schema accepts the default of a key.
+func (s schema) requireAccepts(t *testing.T, name string, value any) {
 	t.Helper()
 	switch v := value.(type) {
 	case string:
@@ -96,7 +96,7 @@ func (s schema) takes(t *testing.T, name string, value any) {
 		}
 		require.Equal(t, "string", s.Type, name)
 		require.Regexp(t, s.Pattern, v, name)
-		// A duration is more than a string.
+		// A duration must have the pattern of durations.
 		require.Equal(t, regexp.MustCompile(`^[0-9]+[smh]$`).MatchString(v), strings.Contains(s.Pattern, "ms"), name)
 	case int:
 		require.Contains(t, []string{"integer", "number"}, s.Type, name)
@@ -107,12 +107,12 @@ func (s schema) takes(t *testing.T, name string, value any) {
 	case []any:
 		require.Equal(t, "array", s.Type, name)
 	default:
-		require.Failf(t, "a default of a kind that is not known here", "%s: %T", name, value)
+		require.Failf(t, "a default of an unexpected type", "%s: %T", name, value)
 	}
 }
 
-// The policies are empty in config.example.yaml; what one looks like stands there as a comment.
-func TestSchemaKnowsPolicies(t *testing.T) {
+// The policies in config.example.yaml are empty. An example is in a comment.
+func TestSchemaHasAllKeysOfPolicies(t *testing.T) {
 	s := readSchema(t)
 	text, err := os.ReadFile("../../config.example.yaml")
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/web"
 )
 
-// view shows the daemon to the API, in the API's words. It implements
+// view gives the API the state of the daemon, in the types of the API. It implements
 // web.Source.
 type view struct {
 	app   *App
@@ -55,8 +55,8 @@ func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last str
 	return page, last, nil
 }
 
-// Lock implements web.Source. What etcd holds now is shown, also where the watch
-// has not shown it yet; the verdict rests on it and on what our clocks know.
+// Lock implements web.Source. It reads the lock from etcd, which may be newer than the
+// watch, and combines it with the clock observation of the table for the verdict.
 func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	entry, err := v.store.ReadOne(ctx, name)
 	if errors.Is(err, lockstore.ErrNoLock) {
@@ -104,12 +104,12 @@ func (v view) Forced(limit int) []api.Forced {
 	return shown
 }
 
-// maxNamed bounds the hosts that the status names.
-const maxNamed = 100
+// maxHosts is the maximum number of skewed hosts in the status.
+const maxHosts = 100
 
 // Status implements web.Source.
 func (v view) Status(ctx context.Context) (api.Status, error) {
-	s, err := v.app.snapshot(ctx, maxNamed)
+	s, err := v.app.snapshot(ctx, maxHosts)
 	if err != nil {
 		return api.Status{}, err
 	}
@@ -135,7 +135,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
-// maxError bounds what is repeated of an error, which may be etcd's own words.
+// maxError limits the bytes of an error in an answer, since its text may be etcd's.
 const maxError = 500
 
 func etcdStatus(s metrics.Snapshot) api.Etcd {

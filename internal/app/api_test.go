@@ -14,10 +14,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// ask gets from the API and decodes the answer.
-func (d *daemon) ask(path string, into any) (status int) {
+// getAPI decodes the answer of the API.
+func (d *daemon) getAPI(path string, into any) (status int) {
 	d.t.Helper()
 	resp, err := d.http.Get("http://" + d.WebAddr().String() + path)
 	require.NoError(d.t, err)
@@ -36,43 +37,43 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	d.awaitMetric(1, "unlocker_locks", "state", "overdue")
 
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?state=overdue,expired", &page))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?state=overdue,expired", &page))
 	require.Len(t, page.Locks, 1)
 	l := page.Locks[0]
 	require.Equal(t, "billing/invoices", l.Name)
 	require.Equal(t, "overdue", l.State)
 	require.Equal(t, "worker-1", l.Hostname)
 	require.WithinDuration(t, alert, l.AlertAt, time.Millisecond)
-	require.WithinDuration(t, unlock.Add(time.Second), l.Due, time.Second) // grace; a hidden offset delays
+	require.WithinDuration(t, unlock.Add(time.Second), l.Due, time.Second) // the grace, and the observed offset of the clock
 	require.False(t, l.Due.Before(unlock))
 
 	var detail api.LockDetail
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks/billing%2Finvoices", &detail))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/billing%2Finvoices", &detail))
 	require.Equal(t, l.Token, detail.Token)
 	require.Contains(t, detail.Fields, api.Field{Name: "backtrace", Value: "main.go:1"})
 	require.Contains(t, detail.Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	require.Equal(t, "wait", detail.Verdict.Action)
+	require.Equal(t, verdict.Wait, detail.Verdict.Action)
 	require.True(t, detail.Verdict.Measured)
 	require.WithinDuration(t, l.Due, detail.Due, 200*time.Millisecond)
 
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?state=held", &page))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?state=held", &page))
 	require.Empty(t, page.Locks)
 
 	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	var none api.Error
-	require.Equal(t, http.StatusNotFound, d.ask("/api/v1/locks/billing/invoices", &none))
+	require.Equal(t, http.StatusNotFound, d.getAPI("/api/v1/locks/billing/invoices", &none))
 	require.Equal(t, "no such lock", none.Error)
 	var list api.ForcedList
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/forced-unlocks", &list))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks", &list))
 	require.Len(t, list.Forced, 1)
 	require.Equal(t, "billing/invoices", list.Forced[0].Name)
 	require.Equal(t, "expiry", list.Forced[0].Trigger)
 	require.Contains(t, list.Forced[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	require.Equal(t, "remove", list.Forced[0].Verdict.Action)
+	require.Equal(t, verdict.Remove, list.Forced[0].Verdict.Action)
 }
 
-// What the watch has not shown, or never will, is shown as etcd holds it.
-func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
+// The API shows malformed locks, undated locks and orphans as they are in etcd.
+func TestAPIShowsLocksThatAreNotHealthy(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
@@ -86,13 +87,13 @@ func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
 	}
 	for name, want := range map[string]string{"bad": "malformed", "orphan": "orphaned", "native": "malformed", "undated": "undated"} {
 		var detail api.LockDetail
-		require.Equal(t, http.StatusOK, d.ask("/api/v1/locks/"+name, &detail))
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/"+name, &detail))
 		require.Equal(t, want, detail.State, name)
 		if want == "orphaned" {
-			require.Equal(t, "wait", detail.Verdict.Action)
+			require.Equal(t, verdict.Wait, detail.Verdict.Action)
 			require.WithinDuration(t, time.Now().Add(time.Minute), detail.Due, 30*time.Second)
 		} else {
-			require.Equal(t, "leave", detail.Verdict.Action, name)
+			require.Equal(t, verdict.Leave, detail.Verdict.Action, name)
 			require.Zero(t, detail.Due)
 		}
 	}
@@ -112,7 +113,7 @@ func TestAPIPages(t *testing.T) {
 	for pages := 0; pages == 0 || after != ""; pages++ {
 		require.Less(t, pages, n)
 		var page api.LockPage
-		require.Equal(t, http.StatusOK, d.ask("/unlocker/api/v1/locks?limit=4&after="+after, &page))
+		require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?limit=4&after="+after, &page))
 		require.LessOrEqual(t, len(page.Locks), 4)
 		for _, l := range page.Locks {
 			names = append(names, l.Name)
@@ -124,7 +125,7 @@ func TestAPIPages(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("many/%05d", i), names[i+2])
 	}
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/unlocker/api/v1/locks?q=/0000&hostname=worker-1", &page))
+	require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?q=/0000&hostname=worker-1", &page))
 	require.Len(t, page.Locks, 10)
 }
 
@@ -138,7 +139,7 @@ func TestAPIStatus(t *testing.T) {
 	d.awaitMetric(1, "unlocker_leader")
 	d.awaitMetric(1, "unlocker_reaper_hold")
 	var s api.Status
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/status", &s))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &s))
 	require.True(t, s.Ready)
 	require.True(t, s.Leads)
 	require.Equal(t, s.Identity, s.Leader)
@@ -157,18 +158,18 @@ func TestAPIStatus(t *testing.T) {
 	e.Kill(0)
 	d.awaitMetric(0, "unlocker_etcd_up")
 	etcdtest.Eventually(t, func() bool {
-		require.Equal(t, http.StatusOK, d.ask("/api/v1/status", &s), "it is asked for most when etcd is away")
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &s), "the status must be available while etcd is down")
 		return !s.Etcd.Up && s.Etcd.Error != "" && len(s.Holds) == 2 && s.Holds[0].Hold == "disconnected"
 	})
 	var failure api.Error
-	require.GreaterOrEqual(t, d.ask("/api/v1/locks/many/00001", &failure), 500)
+	require.GreaterOrEqual(t, d.getAPI("/api/v1/locks/many/00001", &failure), 500)
 	require.NotEmpty(t, failure.Error)
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks", &page), "what was known is shown")
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks", &page), "the list does not need etcd")
 	require.Len(t, page.Locks, 3)
 }
 
-func TestWebListenerCanBeOff(t *testing.T) {
+func TestWebListenerCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Web.Listen = "" })
 	require.Nil(t, d.WebAddr())

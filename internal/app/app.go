@@ -33,24 +33,24 @@ type App struct {
 	scanner  *scan.Scanner
 	reaper   *reaper.Reaper
 	probe    *probe.Probe
-	elector  *elect.Elector // nil where the election is off
+	elector  *elect.Elector // nil if the election is disabled
 	registry *prometheus.Registry
 	ops      *server
-	web      *server // nil where it is turned off
+	web      *server // nil if the web listener is disabled
 	identity string
 
-	// cleanups are run last in first out by Stop.
+	// Stop runs the cleanups in reverse order.
 	cleanups []cleanup
-	// failed gets the error of a part that ended by itself.
+	// failed receives the error of a part that failed.
 	failed chan error
 }
 
 type cleanup struct {
 	name string
-	do   func(context.Context) error
+	run  func(context.Context) error
 }
 
-// New makes the daemon and binds its listeners.
+// New makes the daemon and binds its listeners. On an error it closes what it opened.
 func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	a := &App{config: c, logger: logger, failed: make(chan error, 8)}
 	defer func() {
@@ -169,10 +169,9 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 // the watch, which is asked for one twice as often.
 const minStandstill = time.Second
 
-// explainLocks adds to an error of etcd which permission on the locks is missing.
+// explainLocks adds the missing permission on the locks to an error of etcd.
 func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }
 
-// newStore returns the store of the locks.
 func (a *App) newStore(layout lock.Layout) lockstore.Store {
 	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
 }
@@ -199,7 +198,7 @@ func (a *App) newReaper(layout lock.Layout, rules verdict.Rules, h *metrics.Hist
 // OpsAddr returns the address of the ops listener.
 func (a *App) OpsAddr() net.Addr { return a.ops.listener.Addr() }
 
-// WebAddr returns the address of the web listener, nil where it is turned off.
+// WebAddr returns the address of the web listener, or nil if it is disabled.
 func (a *App) WebAddr() net.Addr {
 	if a.web == nil {
 		return nil
@@ -207,7 +206,7 @@ func (a *App) WebAddr() net.Addr {
 	return a.web.listener.Addr()
 }
 
-// Start starts all parts, those that others need first.
+// Start starts all parts, each after those that it depends on.
 func (a *App) Start() {
 	a.start("ops server", a.ops.run)
 	a.start("lock table", a.table.Run)
@@ -219,7 +218,8 @@ func (a *App) Start() {
 	if a.web != nil {
 		a.start("web server", a.web.run)
 	}
-	// Started last, it is stopped first: while we lead, and the table is true.
+	// The reaper is started last and stopped first, while this replica still leads and the
+	// watch still updates the table.
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info(message.Started, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())
@@ -246,16 +246,15 @@ func (a *App) start(name string, run func(context.Context) error) {
 	})
 }
 
-func (a *App) onStop(name string, do func(context.Context) error) {
-	a.cleanups = append(a.cleanups, cleanup{name, do})
+func (a *App) onStop(name string, run func(context.Context) error) {
+	a.cleanups = append(a.cleanups, cleanup{name, run})
 }
 
-// Stop ends all parts, the last started first, and returns when they have, or
-// when ctx is done.
+// Stop stops all parts in reverse order, and returns when they have ended or ctx is done.
 func (a *App) Stop(ctx context.Context) error {
 	var errs []error
 	for i := len(a.cleanups) - 1; i >= 0; i-- {
-		if err := a.cleanups[i].do(ctx); err != nil {
+		if err := a.cleanups[i].run(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("stop %s: %w", a.cleanups[i].name, err))
 		}
 	}
@@ -263,13 +262,12 @@ func (a *App) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stopTimeout bounds Stop within the five seconds in which the daemon promises
-// to be gone. Where etcd does not answer, the reaper waits for two of them, and
-// then the elector for two more.
+// stopTimeout limits Stop, since the daemon promises to end within five seconds. If etcd
+// does not answer, the reaper waits for two seconds, and then the elector for two more.
 const stopTimeout = 4750 * time.Millisecond
 
-// Run starts the daemon and stops it when ctx is done or a part fails. It
-// returns nil after ctx was done and all has ended well.
+// Run starts the daemon, and stops it when ctx is done or a part fails. It returns nil only
+// if no part failed and all of them have stopped in time.
 func (a *App) Run(ctx context.Context) error {
 	a.Start()
 	var err error

@@ -17,7 +17,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// A lock expires: held, overdue with its holder, gone; counted, observed, logged.
+// A lock is held, overdue and removed. Each step is shown in the metrics, and the removal is
+// logged.
 func TestALockExpires(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -75,7 +76,7 @@ func TestEtcdAbsentAtStart(t *testing.T) {
 	etcdtest.Eventually(t, func() bool {
 		status, body = d.get("/readyz")
 		return strings.Contains(body, "connection refused")
-	}, "the reason must be told")
+	}, "/readyz does not give the reason")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.True(t, strings.HasPrefix(body, "not ready: the first listing of /mutexes/ is not done: "), body)
 	require.Equal(t, 1, strings.Count(body, "\n"))
@@ -87,7 +88,7 @@ func TestEtcdAbsentAtStart(t *testing.T) {
 	awaitKeys(t, e, 0, "")
 }
 
-func TestEtcdAwayWhenLocksFallDue(t *testing.T) {
+func TestEtcdDownWhenLocksComeDue(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
@@ -111,7 +112,7 @@ func TestEtcdAwayWhenLocksFallDue(t *testing.T) {
 
 func TestModesThatRemoveNothing(t *testing.T) {
 	t.Parallel()
-	for mode, would := range map[string]float64{"dry-run": 3, "off": 0} {
+	for mode, verdicts := range map[string]float64{"dry-run": 3, "off": 0} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			e := etcdtest.Start(t, localetcd.Options{})
@@ -120,10 +121,10 @@ func TestModesThatRemoveNothing(t *testing.T) {
 			due := time.Now().Add(-time.Minute)
 			putLocks(e, 3, due)
 			d.awaitMetric(3, "unlocker_locks", "state", "expired")
-			d.awaitMetric(would, "unlocker_would_unlock_total")
+			d.awaitMetric(verdicts, "unlocker_would_unlock_total")
 			awaitTime(t, time.Now().Add(2*time.Second))
-			require.Equal(t, would, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
-			require.Len(t, d.names(message.WouldRemove), int(would))
+			require.Equal(t, verdicts, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
+			require.Len(t, d.names(message.WouldRemove), int(verdicts))
 			require.EqualValues(t, 3, d.metric("unlocker_reaper_backlog"))
 			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 			require.Len(t, e.Keys(""), 3*fieldsOfALock)
@@ -131,8 +132,8 @@ func TestModesThatRemoveNothing(t *testing.T) {
 	}
 }
 
-// What is not ours stays: etcd's own mutexes, nested names, and what makes no
-// lock, however much of it.
+// A removal leaves all other keys: etcd's own mutexes, nested names, and keys that are not
+// locks, even if there are many.
 func TestS4_OthersStay(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -161,18 +162,18 @@ func TestS4_OthersStay(t *testing.T) {
 	require.Len(t, e.Keys(""), before)
 	require.Empty(t, e.Keys("a/uuid"))
 	require.Len(t, e.Keys("a/b/"), fieldsOfALock)
-	require.True(t, stillMine(t, e.Client, native))
+	require.True(t, isHeld(t, e.Client, native))
 	require.NoError(t, session.Close())
 }
 
-func stillMine(t *testing.T, client *clientv3.Client, m *concurrency.Mutex) bool {
+func isHeld(t *testing.T, client *clientv3.Client, m *concurrency.Mutex) bool {
 	t.Helper()
 	resp, err := client.Txn(t.Context()).If(m.IsOwner()).Commit()
 	require.NoError(t, err)
 	return resp.Succeeded
 }
 
-// Two daemons race for a few hundred locks: each goes once, by one of them.
+// Two daemons race for a few hundred locks: each lock is removed once, by one of them.
 func TestS1_TwoDaemons(t *testing.T) {
 	t.Parallel()
 	const n = 320

@@ -1,8 +1,11 @@
-// Package app puts the daemon together: it makes every part from the
-// configuration, starts them in order, and stops them in the opposite one.
+// Package app assembles the daemon: it makes all parts from the configuration, starts them
+// in order, and stops them in reverse order.
 //
-// New binds the listeners and fails on everything that will not mend itself: a
-// bad file, a taken port. It does not need etcd: a daemon that starts before
-// its etcd lives, says that it is not ready, and recovers. Stop returns when
-// all goroutines have joined, the transactions under way included.
+// New binds the listeners and fails on every error that a retry cannot fix, such as an
+// invalid file or a port in use. It does not need etcd: a daemon that starts before etcd is
+// live but not ready, and becomes ready by itself. Stop returns when all goroutines have
+// ended, including transactions in flight.
+//
+// Not guaranteed: that Stop waits longer than its context. What has not ended by then is
+// reported as an error.
 package app

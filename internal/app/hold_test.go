@@ -12,15 +12,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// While etcd was away nobody could renew: that time does not count.
-func TestS3_OutageIsCredited(t *testing.T) {
+// Nobody can renew while etcd is down: that time delays the removals.
+func TestS3_OutageDelaysRemovals(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
 	grace := newConfig(nil).Reaper.Grace
-	worker := owner{Etcd: e, t: t, host: "worker-1"}
+	worker := holder{Etcd: e, t: t, host: "worker-1"}
 	worker.lock("alive", ttl)
 	deadline := worker.lock("dead", ttl)
 	d.awaitMetric(2, "unlocker_locks", "state", "held")
@@ -36,10 +36,10 @@ func TestS3_OutageIsCredited(t *testing.T) {
 	held := time.Since(killed)
 	require.EqualValues(t, 2, d.metric("unlocker_locks", "state", "expired"), "both are past their deadline and the grace")
 	worker.renewUntil(time.Now().Add(ttl+grace), "alive", ttl)
-	spared := deadGone().Sub(deadline)
-	t.Logf("an outage of %s, held for %s: the dead one's lock went %s after its deadline", outage, held, spared)
-	require.Greater(t, spared, grace+outage)
-	require.Less(t, spared, grace+held+late)
+	delay := deadGone().Sub(deadline)
+	t.Logf("outage of %s, hold of %s: the lock of the dead holder was removed %s after its deadline", outage, held, delay)
+	require.Greater(t, delay, grace+outage)
+	require.Less(t, delay, grace+held+late)
 	require.EqualValues(t, 1, d.metric("unlocker_forced_unlocks_total"))
 }
 
@@ -70,7 +70,7 @@ func TestS3_HoldsAreShown(t *testing.T) {
 	}
 }
 
-// holds counts the lines that say that a hold begins and ends.
+// holds counts the log lines about the beginning and the end of a hold.
 func (d *daemon) holds(hold string) (began, ended int) {
 	for _, line := range d.log.Lines("") {
 		switch {
@@ -84,8 +84,8 @@ func (d *daemon) holds(hold string) (began, ended int) {
 	return began, ended
 }
 
-// At its quota etcd refuses each put: owners cannot renew, so what falls due
-// stays until they had the chance again.
+// At its quota etcd refuses every put, so holders cannot renew. Locks that come due then
+// stay until their holders could renew again.
 func TestS3_AlarmHolds(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -96,7 +96,7 @@ func TestS3_AlarmHolds(t *testing.T) {
 	due := time.Now().Add(5 * time.Second)
 	putLocks(e, n, due)
 	free := e.Fill()
-	require.True(t, time.Now().Before(due), "the alarm was to come first")
+	require.True(t, time.Now().Before(due), "the alarm must be raised before the locks are due")
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "alarm")
 	require.EqualValues(t, 1, d.metric("unlocker_etcd_alarm", "alarm", "NOSPACE"))
 	awaitTime(t, due.Add(c.Grace+time.Second))

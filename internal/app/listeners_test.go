@@ -25,7 +25,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
-// listener is one of the daemon's, each of which takes a web configuration.
+// listener is one of the listeners of the daemon, each with a web configuration.
 type listener struct {
 	key  string
 	file func(*config.Config) *string
@@ -97,13 +97,13 @@ func (w *webFiles) renew() {
 	require.True(w.t, w.roots.AppendCertsFromPEM(certPEM))
 }
 
-// answer is what a listener said, and the serial number of its certificate.
+// answer is the status that a listener answered, and the serial number of its certificate.
 type answer struct {
 	status int
 	serial int64
 }
 
-// get asks with a new connection.
+// get makes a request on a new connection.
 func (w *webFiles) get(url string, credentials ...string) (answer, error) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, url, nil)
@@ -141,7 +141,7 @@ func withUsers(t *testing.T, user, password string) string {
 	return fmt.Sprintf("basic_auth_users: {%s: %q}\n", user, hash)
 }
 
-// TLS on one listener is TLS on that one only.
+// TLS on one listener does not affect the other.
 func TestListenerWithTLS(t *testing.T) {
 	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
@@ -173,7 +173,7 @@ func TestListenerWithBasicAuth(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "ada", "guess"))
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "eve", "secret"))
 		require.Equal(t, http.StatusOK, w.status(url, "ada", "secret"))
-		require.Equal(t, http.StatusUnauthorized, w.status("http://"+l.addr(d).String()+"/elsewhere"), "it guards what is not there, too")
+		require.Equal(t, http.StatusUnauthorized, w.status("http://"+l.addr(d).String()+"/elsewhere"), "unknown paths need credentials, too")
 
 		w.write("web.yml", []byte(withUsers(t, "ada", "rotated")))
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "ada", "secret"), "the file is read for each request")
@@ -191,8 +191,8 @@ func TestListenerWithClientCertificates(t *testing.T) {
 	})
 }
 
-// A renewed certificate is taken at the next connection; one that does not fit its key
-// costs connections, and not the daemon.
+// The next connection uses a renewed certificate. If the certificate does not match its key,
+// connections fail but the daemon continues.
 func TestListenerCertificateIsReadAtEachConnection(t *testing.T) {
 	t.Parallel()
 	eachListener(t, func(t *testing.T, l listener) {
@@ -209,7 +209,7 @@ func TestListenerCertificateIsReadAtEachConnection(t *testing.T) {
 		require.EqualValues(t, 2, serial())
 		key, err := os.ReadFile(filepath.Join(w.dir, "key.pem"))
 		require.NoError(t, err)
-		w.write("key.pem", []byte("no key"))
+		w.write("key.pem", []byte("not a key"))
 		_, err = w.get(url)
 		require.Error(t, err)
 		w.write("key.pem", key)
@@ -217,19 +217,19 @@ func TestListenerCertificateIsReadAtEachConnection(t *testing.T) {
 	})
 }
 
-// What cannot work is refused at the start, in words that name the key.
+// New refuses files that cannot work, with an error that names the key.
 func TestListenerRefusesBadFiles(t *testing.T) {
 	other := newWebFiles(t, "")
 	for name, c := range map[string]struct{ content, want string }{
-		"absent":               {"", "web_config_file: open "},
-		"unknown key":          {"tls: {}\n", "web_config_file: yaml: unmarshal errors:\n  line 1: field tls not found"},
-		"no YAML":              {"{", "web_config_file: yaml: "},
-		"certificate absent":   {"tls_server_config: {cert_file: absent.pem, key_file: key.pem}\n", "web_config_file: failed to read cert_file ("},
-		"key absent":           {"tls_server_config: {cert_file: cert.pem}\n", "web_config_file: missing one of key or key_file"},
-		"key of another":       {"tls_server_config: {cert_file: cert.pem, key_file: " + other.dir + "/key.pem}\n", "web_config_file: failed to load X509KeyPair: tls: private key does not match"},
-		"old TLS that is none": {"tls_server_config: {cert_file: cert.pem, key_file: key.pem, min_version: SSL3}\n", "web_config_file: "},
-		"clients' CA absent":   {"tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_auth_type: RequireAndVerifyClientCert, client_ca_file: absent.pem}\n", "web_config_file: open "},
-		"password in clear":    {"basic_auth_users: {ada: secret}\n", "web_config_file: crypto/bcrypt: "},
+		"absent":              {"", "web_config_file: open "},
+		"unknown key":         {"tls: {}\n", "web_config_file: yaml: unmarshal errors:\n  line 1: field tls not found"},
+		"not YAML":            {"{", "web_config_file: yaml: "},
+		"certificate absent":  {"tls_server_config: {cert_file: absent.pem, key_file: key.pem}\n", "web_config_file: failed to read cert_file ("},
+		"key absent":          {"tls_server_config: {cert_file: cert.pem}\n", "web_config_file: missing one of key or key_file"},
+		"key of another":      {"tls_server_config: {cert_file: cert.pem, key_file: " + other.dir + "/key.pem}\n", "web_config_file: failed to load X509KeyPair: tls: private key does not match"},
+		"unknown TLS version": {"tls_server_config: {cert_file: cert.pem, key_file: key.pem, min_version: SSL3}\n", "web_config_file: "},
+		"clients' CA absent":  {"tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_auth_type: RequireAndVerifyClientCert, client_ca_file: absent.pem}\n", "web_config_file: open "},
+		"password in clear":   {"basic_auth_users: {ada: secret}\n", "web_config_file: crypto/bcrypt: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachListener(t, func(t *testing.T, l listener) {

@@ -14,8 +14,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// hostileNames are those of locks that somebody takes to do harm: to terminals, logs,
-// pages, scrapes, shells and paths. All are names of the protocol.
+// hostileNames are names of locks that could harm terminals, logs, pages, scrapes, shells
+// and paths. All of them are valid in the protocol.
 func hostileNames() []string {
 	return []string{
 		"\x1b[2J\x1b]0;owned\x07", "<script>alert(1)</script>", "a\nlock removed", "a\r\n{\"level\":\"ERROR\"}", `"}{lock="x"} 1`,
@@ -25,12 +25,12 @@ func hostileNames() []string {
 	}
 }
 
-// noLocks are keys that belong to no lock, and stay.
-func noLocks() []string {
+// invalidKeys are keys that belong to no lock. They must stay.
+func invalidKeys() []string {
 	return []string{"", "/", "//", "a//b/uuid", "x", "\xff\xff/uuid", "\xff", "/uuid", "a/\xff/uuid", "a/"}
 }
 
-// hostile is a lock with such a name, and with fields that are no better.
+// hostile is a lock with such a name and with hostile fields.
 func hostile(name string, due time.Time) []clientv3.Op {
 	claim := "\xc0\xaf\n\"}\x1b[31m<b>" + name
 	var ops []clientv3.Op
@@ -44,14 +44,15 @@ func hostile(name string, due time.Time) []clientv3.Op {
 	return ops
 }
 
+// The tests of this file keep a processor busy: they are not parallel.
+
 // Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
 // log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), brisk)
+	d := startDaemon(t, e.Endpoints(), fast)
 	d.awaitReaping()
-	for _, key := range noLocks() {
+	for _, key := range invalidKeys() {
 		e.Put(clientv3.OpPut(prefix+key, "v"))
 	}
 	due := time.Now().Add(3 * time.Second)
@@ -65,31 +66,30 @@ func TestHostileLocks(t *testing.T) {
 	require.Less(t, len(body), 256<<10)
 
 	d.awaitMetric(all, "unlocker_forced_unlocks_total")
-	d.awaitMetric(float64(len(noLocks())), "unlocker_locks")
-	require.Len(t, e.Keys(""), len(noLocks()))
-	require.EqualValues(t, len(noLocks()), d.metric("unlocker_locks", "state", "malformed"))
+	d.awaitMetric(float64(len(invalidKeys())), "unlocker_locks")
+	require.Len(t, e.Keys(""), len(invalidKeys()))
+	require.EqualValues(t, len(invalidKeys()), d.metric("unlocker_locks", "state", "malformed"))
 	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(t, d.metric("unlocker_resync_drift_total"))
-	require.Empty(t, d.loud())
+	require.Empty(t, d.warnings())
 	status, _ := d.get("/readyz")
 	require.Equal(t, http.StatusOK, status)
-	require.Less(t, d.longest(), 64<<10)
+	require.Less(t, d.longestLine(), 64<<10)
 }
 
-// longest is the size of the longest line.
-func (d *daemon) longest() (longest int) {
+// longestLine returns the size of the longest line of the log.
+func (d *daemon) longestLine() (longest int) {
 	for line := range strings.Lines(d.log.String()) {
 		longest = max(longest, len(line))
 	}
 	return longest
 }
 
-// Values as large as etcd takes, and as many fields as a removal can read: the lock goes,
-// and one line of the log stays within bounds.
+// Locks with the largest values that etcd accepts, and with many fields, are removed. The
+// lines of the log stay within their limit.
 func TestHostileSizes(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), brisk)
+	d := startDaemon(t, e.Endpoints(), fast)
 	d.awaitReaping()
 	big, due := strings.Repeat("\x01", 1400<<10), time.Now().Add(4*time.Second)
 	for i := range 3 {
@@ -105,7 +105,7 @@ func TestHostileSizes(t *testing.T) {
 	}
 	awaitKeys(t, e, 0, "")
 	d.awaitMetric(4, "unlocker_forced_unlocks_total")
-	require.Empty(t, d.loud())
-	require.Less(t, d.longest(), 600<<10)
-	t.Logf("the longest line has %d KiB", d.longest()>>10)
+	require.Empty(t, d.warnings())
+	require.Less(t, d.longestLine(), 600<<10)
+	t.Logf("the longest line has %d KiB", d.longestLine()>>10)
 }

@@ -17,13 +17,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// What the log and /readyz say of a permission that is missing.
+// What the log and /readyz say about a missing permission.
 const (
 	needsLocks    = `etcdserver: permission denied: user "unlocker" needs readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)`
 	needsElection = `etcdserver: permission denied: user "unlocker" needs readwrite on [/unlocker/leader/mutexes/, /unlocker/leader/mutexes0) (prefix /unlocker/leader/mutexes/)`
 	badPassword   = `authentication failed, invalid user ID or password: etcd.username "unlocker" with the password of etcd.password`
-	lostSight     = message.WatchFailed
-	noPart        = message.ElectionFailed
 )
 
 func containsAll(s string, words []string) bool {
@@ -40,34 +38,34 @@ func TestLockedRoleSuffices(t *testing.T) {
 	l := lockDown(t, localetcd.Options{})
 	l.below(prefix)
 	l.below(election)
-	d := l.daemon(brisk)
-	l.serves(d, "a")
+	d := l.daemon(fast)
+	l.requireWorking(d, "a")
 	require.Zero(t, d.metric("unlocker_watch_restarts_total"))
-	require.Equal(t, 0, d.says("denied"), d.loud())
+	require.Equal(t, 0, d.warned("denied"), d.warnings())
 }
 
-// A part of the role is missing from the start. It is said once, the daemon lives, and
-// goes on by itself when the part is granted.
+// A part of the role is missing from the start. The daemon logs it once, stays alive, and
+// works as soon as the part is granted.
 func TestLockedPartOfTheRoleMissing(t *testing.T) {
 	t.Parallel()
 	readWrite, read := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.PermissionType(clientv3.PermRead)
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	for name, tt := range map[string]struct {
 		grant func(*locked)
-		mend  func(*locked)
+		fix   func(*locked)
 		check func(*locked, *daemon)
 	}{
-		"the locks": {func(l *locked) { l.below(election) }, func(l *locked) { l.below(prefix) }, requireBlind},
-		"the locks behind their prefix": {
+		"the locks": {func(l *locked) { l.below(election) }, func(l *locked) { l.below(prefix) }, requireNoListing},
+		"the locks but not the key of the prefix": {
 			func(l *locked) { l.below(election); l.grant(prefix, "", readWrite) },
-			func(l *locked) { l.below(prefix) }, requireBlind,
+			func(l *locked) { l.below(prefix) }, requireNoListing,
 		},
 		"to write locks": {
 			func(l *locked) { l.below(election); l.grant(prefix, end, read) },
-			func(l *locked) { l.below(prefix) }, requireToothless,
+			func(l *locked) { l.below(prefix) }, requireNoRemoval,
 		},
 		"the election": {func(l *locked) { l.below(prefix) }, func(l *locked) { l.below(election) }, requireNoLeader},
-		"the election behind its key": {
+		"the election but not its key": {
 			func(l *locked) { l.below(prefix); l.grant(strings.TrimSuffix(election, "/"), "", readWrite) },
 			func(l *locked) { l.below(election) }, requireNoLeader,
 		},
@@ -82,31 +80,35 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 				_, err := l.Client.UserGrantRole(l.ctx(), user, user)
 				require.NoError(l.t, err)
 			},
-			func(l *locked, d *daemon) { requireBlind(l, d); d.saysOnce(noPart, needsElection) },
+			func(l *locked, d *daemon) {
+				requireNoListing(l, d)
+				d.warnsOnce(message.ElectionFailed, needsElection)
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := lockDown(t, localetcd.Options{})
 			tt.grant(l)
-			d := l.daemon(brisk)
+			d := l.daemon(fast)
 			tt.check(l, d)
 			status, _ := d.get("/livez")
 			require.Equal(t, http.StatusOK, status)
-			tt.mend(l)
+			tt.fix(l)
 			if name == "to write locks" {
-				return // it tries again in a minute
+				return // the daemon retries the removal after a minute
 			}
-			l.serves(d, "mended")
+			l.requireWorking(d, "fixed")
 		})
 	}
 }
 
-// requireBlind: nothing is seen, which the log, /readyz, unlocker_etcd_up and a hold say.
-func requireBlind(l *locked, d *daemon) {
-	d.saysOnce(lostSight, "reason=permission_denied", needsLocks)
+// requireNoListing requires that the daemon cannot list the locks, and that the log,
+// /readyz, unlocker_etcd_up and a hold show it.
+func requireNoListing(l *locked, d *daemon) {
+	d.warnsOnce(message.WatchFailed, "reason=permission_denied", needsLocks)
 	etcdtest.Eventually(l.t, func() bool { return d.metric("unlocker_watch_restarts_total", "reason", "permission_denied") > 3 })
-	require.Equal(l.t, 1, d.says(needsLocks), "one line for all tries: %v", d.loud())
+	require.Equal(l.t, 1, d.warned(needsLocks), "one line for all attempts: %v", d.warnings())
 	status, body := d.get("/readyz")
 	require.Equal(l.t, http.StatusServiceUnavailable, status)
 	require.Contains(l.t, body, "not ready: the first listing of /mutexes/ is not done: ")
@@ -115,35 +117,37 @@ func requireBlind(l *locked, d *daemon) {
 	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "starting"))
 }
 
-// requireToothless: locks are seen and stay, which the log and a counter say.
-func requireToothless(l *locked, d *daemon) {
+// requireNoRemoval requires that the daemon lists the locks but cannot remove them, and that
+// the log and a counter show it.
+func requireNoRemoval(l *locked, d *daemon) {
 	d.awaitReaping()
 	l.Put(l.Lock("due", time.Now(), time.Now())...)
-	d.saysOnce(message.CannotRemove, "reason=permission_denied", needsLocks)
+	d.warnsOnce(message.CannotRemove, "reason=permission_denied", needsLocks)
 	d.awaitMetric(1, "unlocker_forced_unlock_failures_total", "reason", "permission_denied")
 	d.awaitMetric(1, "unlocker_reaper_backlog")
 	require.Len(l.t, l.Keys(""), fieldsOfALock)
 }
 
-// requireNoLeader: all is done, and later; the log and unlocker_leader say it.
+// requireNoLeader requires that the daemon removes locks after the standby delay, and that
+// the log and unlocker_leader show that it does not lead.
 func requireNoLeader(l *locked, d *daemon) {
-	d.saysOnce(noPart, "reason=PermissionDenied", needsElection)
+	d.warnsOnce(message.ElectionFailed, "reason=PermissionDenied", needsElection)
 	d.awaitReaping()
 	due := time.Now().Add(time.Second)
 	l.Put(l.Lock("late", due, due)...)
 	awaitKeys(l.t, l.Etcd, 0, "")
 	require.Greater(l.t, time.Since(due), standbyDelay)
 	require.Zero(l.t, d.metric("unlocker_leader"))
-	require.Equal(l.t, 1, d.says(needsElection), "one line for all tries: %v", d.loud())
+	require.Equal(l.t, 1, d.warned(needsElection), "one line for all attempts: %v", d.warnings())
 }
 
-// Access goes away under a daemon that runs, and comes back.
+// A running daemon loses its permissions and gets them back.
 func TestLockedOutWhileRunning(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		out  func(*locked) error
 		back func(*locked) error
-		says string
+		want string
 	}{
 		"user deleted": {
 			func(l *locked) error { _, err := l.Client.UserDelete(l.ctx(), user); return err },
@@ -173,21 +177,21 @@ func TestLockedOutWhileRunning(t *testing.T) {
 			l := lockDown(t, localetcd.Options{})
 			l.below(prefix)
 			l.below(election)
-			d := l.daemon(brisk)
-			l.serves(d, "before")
+			d := l.daemon(fast)
+			l.requireWorking(d, "before")
 			require.NoError(t, tt.out(l))
 			d.awaitMetric(0, "unlocker_etcd_up")
 			d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
-			d.saysOnce(tt.says)
+			d.warnsOnce(tt.want)
 			require.NoError(t, tt.back(l))
-			l.serves(d, "after")
+			l.requireWorking(d, "after")
 		})
 	}
 }
 
-// A watch outlives the permission that it was made with: what tells first, then, is a
-// removal, long before the next listing.
-func TestLockedOutWhileTheWatchLives(t *testing.T) {
+// etcd does not end a watch when its permission is revoked. A removal fails first, long
+// before the next listing.
+func TestLockedOutWhileTheWatchContinues(t *testing.T) {
 	t.Parallel()
 	l := lockDown(t, localetcd.Options{})
 	l.below(prefix)
@@ -196,7 +200,7 @@ func TestLockedOutWhileTheWatchLives(t *testing.T) {
 	d.awaitReaping()
 	l.revoke(prefix)
 	l.Put(l.Lock("due", time.Now(), time.Now())...)
-	etcdtest.Eventually(t, func() bool { return d.says(message.CannotRead, needsLocks) > 0 })
+	etcdtest.Eventually(t, func() bool { return d.warned(message.CannotRead, needsLocks) > 0 })
 	require.Positive(t, d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied"))
 	l.below(prefix)
 	awaitKeys(t, l.Etcd, 0, "")
@@ -209,18 +213,18 @@ func TestLockedPasswordFileRotated(t *testing.T) {
 	l.below(election)
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
-	d := l.daemon(brisk, func(c *config.Config) { c.Etcd.Password, c.Etcd.PasswordFile = config.Secret{}, file })
-	l.serves(d, "before")
+	d := l.daemon(fast, func(c *config.Config) { c.Etcd.Password, c.Etcd.PasswordFile = config.Secret{}, file })
+	l.requireWorking(d, "before")
 
 	_, err := l.Client.UserChangePassword(l.ctx(), user, "rotated")
 	require.NoError(t, err)
 	d.awaitMetric(0, "unlocker_etcd_up")
-	d.saysOnce(badPassword + "_file " + file)
+	d.warnsOnce(badPassword + "_file " + file)
 	require.NoError(t, os.WriteFile(file, []byte("rotated\n"), 0o600))
-	l.serves(d, "after")
+	l.requireWorking(d, "after")
 }
 
-// Somebody turns authentication on under a daemon that has a user, or has none.
+// Authentication is enabled while a daemon runs, with a user and without.
 func TestLockedWhileRunning(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*config.Config){
@@ -233,16 +237,16 @@ func TestLockedWhileRunning(t *testing.T) {
 			l.below(election)
 			_, err := l.Client.AuthDisable(l.ctx())
 			require.NoError(t, err)
-			d := startDaemon(t, l.Endpoints(), brisk, edit)
-			l.serves(d, "before")
+			d := startDaemon(t, l.Endpoints(), fast, edit)
+			l.requireWorking(d, "before")
 			_, err = l.Client.AuthEnable(l.ctx())
 			require.NoError(t, err)
 			if name == "without" {
 				d.awaitMetric(0, "unlocker_etcd_up")
-				d.saysOnce("etcd has authentication on: set etcd.username")
+				d.warnsOnce("etcd has authentication on: set etcd.username")
 				return
 			}
-			l.serves(d, "after")
+			l.requireWorking(d, "after")
 			require.Zero(t, d.metric("unlocker_watch_restarts_total"))
 		})
 	}

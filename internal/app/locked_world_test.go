@@ -14,11 +14,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// user is the daemon's, and the name of its role.
 const (
+	// user is the user of the daemon, and the name of its role.
 	user     = "unlocker"
 	password = "secret"
-	// election is the prefix of the election's keys that belongs to prefix.
+	// election is the prefix of the keys of the election for prefix.
 	election = "/unlocker/leader" + prefix
 )
 
@@ -28,7 +28,7 @@ type locked struct {
 	t *testing.T
 }
 
-// lockDown turns authentication on, with a user and a role without permissions.
+// lockDown enables authentication, with a user and a role without permissions.
 func lockDown(t *testing.T, o localetcd.Options) *locked {
 	t.Helper()
 	l := &locked{etcdtest.Start(t, o), t}
@@ -44,7 +44,7 @@ func (l *locked) grant(from, end string, kind clientv3.PermissionType) {
 	require.NoError(l.t, err)
 }
 
-// below gives what docs/etcd-access.md says, for one prefix.
+// below grants what docs/etcd-access.md says, for one prefix.
 func (l *locked) below(prefix string) {
 	l.t.Helper()
 	l.grant(prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
@@ -58,8 +58,8 @@ func (l *locked) revoke(prefix string) {
 
 func asUser(c *config.Config) { c.Etcd.Username, c.Etcd.Password = user, config.NewSecret(password) }
 
-// brisk lets the election and the resync notice soon.
-func brisk(c *config.Config) {
+// fast shortens the intervals of the election and of the resync.
+func fast(c *config.Config) {
 	c.Election.TTL, c.ResyncInterval, c.Reaper.OrphanGrace = 2*time.Second, time.Second, time.Second
 }
 
@@ -68,8 +68,8 @@ func (l *locked) daemon(edits ...func(*config.Config)) *daemon {
 	return startDaemon(l.t, l.Endpoints(), append([]func(*config.Config){asUser}, edits...)...)
 }
 
-// serves takes the daemon through all that it does in etcd, with locks below a name.
-func (l *locked) serves(d *daemon, name string) {
+// requireWorking makes the daemon do everything that it does in etcd, with locks under name.
+func (l *locked) requireWorking(d *daemon, name string) {
 	l.t.Helper()
 	d.awaitReaping()
 	d.awaitMetric(1, "unlocker_leader")
@@ -84,45 +84,46 @@ func (l *locked) serves(d *daemon, name string) {
 	awaitKeys(l.t, l.Etcd, 0, name+"/orphan/")
 	etcdtest.Eventually(l.t, func() bool { return d.metric("unlocker_last_resync_timestamp_seconds") > began })
 	require.Len(l.t, l.Keys(name), fieldsOfALock)
-	require.EqualValues(l.t, 1, d.metric("unlocker_etcd_up"))
+	d.awaitMetric(1, "unlocker_etcd_up")
 	require.Equal(l.t, failures, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(l.t, d.metric("unlocker_resync_drift_total"))
 	l.Put(clientv3.OpDelete(prefix+name+"/", clientv3.WithPrefix()))
 	d.awaitMetric(0, "unlocker_locks")
 }
 
-// loud counts what was logged as a warning or an error, by what it says; but for
-// holds, which begin again.
-func (d *daemon) loud() map[string]int {
+// warnings counts the warnings and errors of the log by their text. It excludes those of
+// holds, which may begin repeatedly.
+func (d *daemon) warnings() map[string]int {
 	count := map[string]int{}
 	for _, line := range d.log.Lines("") {
-		if loud := line["level"] == "WARN" || line["level"] == "ERROR"; loud && line["hold"] == nil {
+		if warning := line["level"] == "WARN" || line["level"] == "ERROR"; warning && line["hold"] == nil {
 			count[fmt.Sprint(line["msg"], "; reason=", line["reason"], "; error=", line["error"])]++
 		}
 	}
 	return count
 }
 
-// loudly prints what was loud by the time that a failure is reported.
-type loudly struct{ *daemon }
+// warningsAtFailure formats the warnings when a failure is reported.
+type warningsAtFailure struct{ *daemon }
 
-func (l loudly) String() string { return fmt.Sprint(l.loud()) }
+func (w warningsAtFailure) String() string { return fmt.Sprint(w.warnings()) }
 
-// says returns how often something that holds the words was said loudly.
-func (d *daemon) says(words ...string) (n int) {
-	for said, times := range d.loud() {
-		if containsAll(said, words) {
+// warned counts the warnings that contain all words.
+func (d *daemon) warned(words ...string) (n int) {
+	for warning, times := range d.warnings() {
+		if containsAll(warning, words) {
 			n += times
 		}
 	}
 	return n
 }
 
-// saysOnce waits until words are said, and requires that nothing is said twice.
-func (d *daemon) saysOnce(words ...string) {
+// warnsOnce waits for a warning that contains all words, and requires that no warning is
+// repeated.
+func (d *daemon) warnsOnce(words ...string) {
 	d.t.Helper()
-	etcdtest.Eventually(d.t, func() bool { return d.says(words...) > 0 }, "%q in %s", words, loudly{d})
-	for said, times := range d.loud() {
-		require.Equal(d.t, 1, times, said)
+	etcdtest.Eventually(d.t, func() bool { return d.warned(words...) > 0 }, "%q in %s", words, warningsAtFailure{d})
+	for warning, times := range d.warnings() {
+		require.Equal(d.t, 1, times, warning)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// newOpsHandler serves what machines ask for: metrics and probes. missing
-// returns what is missing for readiness, or "".
+// newOpsHandler serves metrics and the health probes. missing returns the reason why the
+// daemon is not ready, or "".
 func newOpsHandler(registry *prometheus.Registry, missing func() string, logger *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
@@ -24,7 +24,7 @@ func newOpsHandler(registry *prometheus.Registry, missing func() string, logger 
 	return mux
 }
 
-// answer answers 200 ok, or 503 with what is missing.
+// answer answers 200 ok, or 503 with the reason.
 func answer(w http.ResponseWriter, missing string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

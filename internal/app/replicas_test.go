@@ -13,12 +13,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// pair is two replicas, each with a way to etcd of its own.
+// pair is two replicas, each with its own proxy to etcd.
 type pair struct {
 	*etcdtest.Etcd
 	leader, standby *daemon
-	// toLeader is the leader's way to etcd.
-	toLeader *localetcd.Proxy
+	// leaderProxy is the proxy of the leader.
+	leaderProxy *localetcd.Proxy
 }
 
 // newPair starts the leader first.
@@ -26,7 +26,7 @@ func newPair(t *testing.T) pair {
 	t.Helper()
 	e := etcdtest.Start(t, localetcd.Options{})
 	p := pair{Etcd: e}
-	p.leader, p.toLeader = startBehindProxy(t, e)
+	p.leader, p.leaderProxy = startBehindProxy(t, e)
 	p.leader.awaitMetric(1, "unlocker_leader")
 	p.standby, _ = startBehindProxy(t, e)
 	p.leader.awaitReaping()
@@ -41,20 +41,20 @@ func startBehindProxy(t *testing.T, e *etcdtest.Etcd) (*daemon, *localetcd.Proxy
 	return startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Etcd.RequestTimeout = time.Second }), proxy
 }
 
-// take takes a lock that both have seen when it returns; due is when it may be
+// lock acquires a lock, and returns when both replicas have seen it. due is when it may be
 // removed.
-func (p pair) take(t *testing.T, name string, ttl time.Duration) (due time.Time, gone func() time.Time) {
+func (p pair) lock(t *testing.T, name string, ttl time.Duration) (due time.Time, gone func() time.Time) {
 	t.Helper()
 	gone = watchGone(t, p.Etcd, name)
-	deadline := owner{Etcd: p.Etcd, t: t, host: "worker-1"}.lock(name, ttl)
+	deadline := holder{Etcd: p.Etcd, t: t, host: "worker-1"}.lock(name, ttl)
 	for _, d := range []*daemon{p.leader, p.standby} {
 		d.awaitMetric(1, "unlocker_locks", "state", "held")
 	}
 	return deadline.Add(newConfig(nil).Reaper.Grace), gone
 }
 
-// late is how long after it should a removal may be seen, on a busy machine: sooner than
-// by a standby.
+// late is the maximum delay of a removal on a busy machine. It is less than the delay of a
+// standby.
 const late = standbyDelay - time.Second
 
 func TestS6_TwoReplicas(t *testing.T) {
@@ -73,16 +73,16 @@ func TestS6_TwoReplicas(t *testing.T) {
 		}
 		require.Empty(t, p.standby.names(message.Removing))
 	})
-	// Its connections break and none comes back: for etcd that is a SIGKILL, after
-	// which the lease goes on for the rest of its TTL.
+	// All connections of the leader break. For etcd this is the same as a SIGKILL: the
+	// lease remains until its TTL ends.
 	t.Run("the leader dies", func(t *testing.T) {
 		t.Parallel()
 		p := newPair(t)
-		due, gone := p.take(t, "orphaned", 2*time.Second)
-		p.toLeader.Cut()
+		due, gone := p.lock(t, "orphaned", 2*time.Second)
+		p.leaderProxy.Cut()
 		delay := gone().Sub(due)
 		t.Logf("leader killed: the standby removed the lock %s after it was due", delay)
-		require.GreaterOrEqual(t, delay, standbyDelay, "the leader's key was to be in force")
+		require.GreaterOrEqual(t, delay, standbyDelay, "the key of the leader must still exist")
 		require.Less(t, delay, standbyDelay+late)
 		p.standby.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 		require.Zero(t, p.leader.metric("unlocker_forced_unlocks_total"))
@@ -92,13 +92,13 @@ func TestS6_TwoReplicas(t *testing.T) {
 	t.Run("the leader stops", func(t *testing.T) {
 		t.Parallel()
 		p := newPair(t)
-		due, gone := p.take(t, "handed-over", 5*time.Second)
+		due, gone := p.lock(t, "handed-over", 5*time.Second)
 		stopping := time.Now()
 		p.leader.stop()
 		stopped := time.Now()
 		p.standby.awaitMetric(1, "unlocker_leader")
 		t.Logf("leader stopped in %s, the standby led at most %s later", stopped.Sub(stopping), time.Since(stopped))
-		require.True(t, time.Now().Before(due), "the next leader was to be there before")
+		require.True(t, time.Now().Before(due), "the next leader must be elected before the lock is due")
 		delay := gone().Sub(due)
 		t.Logf("leader stopped: the next one removed the lock %s after it was due", delay)
 		require.Less(t, delay, late, "no delay is added")
@@ -108,7 +108,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 	})
 }
 
-// Somebody who is no replica holds the election's key and does nothing.
+// The leader of the election is not a replica, and does nothing.
 func TestS6_ForeignLeader(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -120,7 +120,7 @@ func TestS6_ForeignLeader(t *testing.T) {
 	p := pair{Etcd: e, leader: startDaemon(t, e.Endpoints()), standby: startDaemon(t, e.Endpoints())}
 	p.leader.awaitReaping()
 	p.standby.awaitReaping()
-	due, gone := p.take(t, "unled", time.Second)
+	due, gone := p.lock(t, "unled", time.Second)
 	delay := gone().Sub(due)
 	t.Logf("foreign leader: the lock was removed %s after it was due", delay)
 	require.GreaterOrEqual(t, delay, standbyDelay)

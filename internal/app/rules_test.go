@@ -25,7 +25,7 @@ func TestPolicies(t *testing.T) {
 	})
 	d.awaitReaping()
 	patientGone, otherGone := watchGone(t, e, "patient"), watchGone(t, e, "other")
-	worker := owner{Etcd: e, t: t, host: "worker-1"}
+	worker := holder{Etcd: e, t: t, host: "worker-1"}
 	deadlines := map[string]time.Time{}
 	for _, name := range []string{"deploy/a/b", "manual/a", "patient", "other"} {
 		deadlines[name] = worker.lock(name, 0)
@@ -40,7 +40,7 @@ func TestPolicies(t *testing.T) {
 	require.Len(t, e.Keys(""), 8)
 }
 
-// early is how long before they are due locks are taken up.
+// early is how long before due a worker takes a lock.
 const early = 100 * time.Millisecond
 
 func TestRateLimit(t *testing.T) {
@@ -55,12 +55,14 @@ func TestRateLimit(t *testing.T) {
 	require.Greater(t, time.Since(due), newConfig(nil).Reaper.Grace+(n-1)*time.Second/rate-early)
 }
 
-// So many locks at once are not that many deaths.
+// If many locks come due at once, their holders are probably alive.
 func TestS3_Storm(t *testing.T) {
 	t.Parallel()
 	const n, hold = 10, 2 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Hold = n, hold, hold })
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
+		c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Hold = n, hold, hold
+	})
 	d.awaitReaping()
 	deadline := time.Now().Add(2 * time.Second)
 	putLocks(e, n, deadline)

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// server is a listener with what is served on it.
+// server is a listener and the HTTP server on it.
 type server struct {
 	listener  net.Listener
 	server    *http.Server
@@ -20,8 +20,7 @@ type server struct {
 	logger    *slog.Logger
 }
 
-// newServer binds the listener that the section key of the configuration asks
-// for.
+// newServer binds the listener that is configured in the section key.
 func newServer(key, listen, webConfig string, handler http.Handler, logger *slog.Logger) (*server, error) {
 	if err := web.Validate(webConfig); err != nil {
 		return nil, fmt.Errorf("%s.web_config_file: %w", key, err)
@@ -38,7 +37,7 @@ func newServer(key, listen, webConfig string, handler http.Handler, logger *slog
 			Handler:           handler,
 			ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:       10 * time.Second,
-			WriteTimeout:      30 * time.Second, // who never reads would keep one of the requests in flight
+			WriteTimeout:      30 * time.Second, // a client that never reads would keep a request in flight
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    64 << 10,
 			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
@@ -46,7 +45,7 @@ func newServer(key, listen, webConfig string, handler http.Handler, logger *slog
 	}, nil
 }
 
-// addr returns the address, "" for a server that there is not.
+// addr returns the address, or "" if the server is nil.
 func (s *server) addr() string {
 	if s == nil {
 		return ""
@@ -54,7 +53,7 @@ func (s *server) addr() string {
 	return s.listener.Addr().String()
 }
 
-// run serves until ctx is done, and lets requests under way end.
+// run serves until ctx is done, and then waits up to a second for requests in flight.
 func (s *server) run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() {
@@ -76,7 +75,7 @@ func (s *server) run(ctx context.Context) error {
 	return nil
 }
 
-// close frees the listener where run never did.
+// close closes the listener if run has not.
 func (s *server) close(context.Context) error {
 	if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
 		return err

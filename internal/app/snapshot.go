@@ -5,6 +5,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Snapshot implements metrics.Source.
@@ -12,8 +13,7 @@ func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	return a.snapshot(ctx, a.config.Metrics.MaxLockSeries)
 }
 
-// snapshot names up to limit locks past their alert time, forced unlocks and
-// skewed hosts.
+// snapshot includes up to limit overdue locks, forced unlocks and skewed hosts each.
 func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error) {
 	stats, err := a.table.Stats(ctx, limit)
 	if err != nil {
@@ -32,15 +32,30 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 	}, nil
 }
 
-// missing returns why the daemon is not ready, or "".
+// missing returns the reason why the daemon is not ready, or "".
 func (a *App) missing() string {
 	status := a.scanner.Status()
 	if !status.Listed.IsZero() {
 		return ""
 	}
-	words := "the first listing of " + a.config.Prefix + " is not done"
+	reason := "the first listing of " + a.config.Prefix + " is not done"
 	if status.LastError != nil {
-		words += ": " + lock.Clip([]byte(status.LastError.Error()), maxError)
+		reason += ": " + lock.Clip([]byte(status.LastError.Error()), maxError)
 	}
-	return words
+	return reason
+}
+
+// signals returns the input of the holds.
+func (a *App) signals() verdict.Signals {
+	seen, probed := a.scanner.Status(), a.probe.Status()
+	return verdict.Signals{
+		ListedAt:  seen.Listed,
+		History:   seen.History,
+		Connected: seen.Connected,
+		LastSign:  seen.Progress,
+		Probed:    probed.OK,
+		ProbeErr:  probed.Err,
+		Alarms:    probed.Alarms,
+		Overdue:   a.probe.Overdue(),
+	}
 }

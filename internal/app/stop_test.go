@@ -19,9 +19,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// stopped stops the daemon, which must be in time, and then etcd; nothing may
-// be left of either.
-func stopped(t *testing.T, d *daemon, before goleak.Option, others ...func()) {
+// requireStops stops the daemon, which must end in time, and then the others. No goroutine
+// may remain.
+func requireStops(t *testing.T, d *daemon, before goleak.Option, others ...func()) {
 	t.Helper()
 	addr := d.OpsAddr().String()
 	d.stop()
@@ -38,7 +38,7 @@ func TestStopConnected(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReady()
-	stopped(t, d, before, func() { require.NoError(t, e.Close()) })
+	requireStops(t, d, before, func() { require.NoError(t, e.Close()) })
 }
 
 func TestStopWithoutEtcd(t *testing.T) {
@@ -46,7 +46,7 @@ func TestStopWithoutEtcd(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	require.NoError(t, e.Close())
 	d := startDaemon(t, e.Endpoints())
-	stopped(t, d, before)
+	requireStops(t, d, before)
 }
 
 func TestStopWhileRemoving(t *testing.T) {
@@ -57,15 +57,15 @@ func TestStopWhileRemoving(t *testing.T) {
 	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 })
 	d.stop()
 	left := len(e.Keys(""))
-	require.NotZero(t, left, "it was to be stopped on the way")
+	require.NotZero(t, left, "the daemon must be stopped before it has removed all")
 	require.Zero(t, left%fieldsOfALock, "no lock is removed in part")
 	removed, announced := d.names(message.Removed), d.names(message.Removing)
-	require.Len(t, announced, len(removed), "each outcome is told")
+	require.Len(t, announced, len(removed), "each outcome is logged")
 	require.Equal(t, (5000-len(removed))*fieldsOfALock, left)
-	stopped(t, d, before, func() { require.NoError(t, e.Close()) })
+	requireStops(t, d, before, func() { require.NoError(t, e.Close()) })
 }
 
-// Removals are on their way and no answer comes any more.
+// Removals are in flight, and etcd no longer answers.
 func TestStopBlackholed(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -75,11 +75,11 @@ func TestStopBlackholed(t *testing.T) {
 	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total") > 10 })
 	proxy.Blackhole()
 	require.NotEmpty(t, e.Keys(""))
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
+	requireStops(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
-// The reaper waits for its last transaction and then the elector for its resignation,
-// both in vain: that is no failure.
+// The reaper waits for its last transaction, and then the elector for its resignation. Run
+// does not fail if neither is answered.
 func TestRunEndsBlackholed(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -97,10 +97,10 @@ func TestRunEndsBlackholed(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Less(t, time.Since(start), promised)
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
+	requireStops(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
-// Connections are accepted, and nothing ever answers.
+// etcd accepts connections, but never answers.
 func TestStopBlackholedFromTheStart(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -111,7 +111,7 @@ func TestStopBlackholedFromTheStart(t *testing.T) {
 	status, body := d.get("/readyz")
 	require.Equal(t, 503, status)
 	require.Contains(t, body, "no answer from etcd")
-	stopped(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
+	requireStops(t, d, before, proxy.Close, func() { require.NoError(t, e.Close()) })
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
@@ -124,7 +124,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// New names the key that is wrong, and leaves nothing open.
+// The error of New names the wrong key, and New leaves nothing open.
 func TestNewFailsCleanly(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

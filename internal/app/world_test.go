@@ -1,18 +1,13 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -25,8 +20,10 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	prefix = "/mutexes/"
-	// promised is how long Stop may take.
+	// promised is the maximum duration of Stop.
 	promised = 5 * time.Second
+	// standbyDelay is how much later than the leader a standby acts.
+	standbyDelay = 5 * time.Second
 )
 
 // daemon is an App under test, with its log and its metrics.
@@ -38,11 +35,7 @@ type daemon struct {
 	base string
 }
 
-// standbyDelay is how much later than the leader the others act.
-const standbyDelay = 5 * time.Second
-
-// newConfig is fast where the defaults are patient. Many locks that fall due at
-// once are no storm in it.
+// newConfig has shorter durations than the defaults, and no storm hold.
 func newConfig(endpoints []string) config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = endpoints
@@ -64,7 +57,7 @@ func startDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)
 	return d
 }
 
-// newDaemon does not start it.
+// newDaemon returns a daemon that is not started.
 func newDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) *daemon {
 	t.Helper()
 	c := newConfig(endpoints)
@@ -117,43 +110,21 @@ func (d *daemon) awaitReaping() {
 	d.awaitMetric(0, "unlocker_reaper_hold")
 }
 
-// metric scrapes and returns the sum of the series that have all labels, given
-// as name, value, name, value; count and sum of a histogram have names of their
-// own.
+// metric scrapes, and returns what etcdtest.Metric does.
 func (d *daemon) metric(name string, labels ...string) float64 {
 	d.t.Helper()
 	status, body := d.get("/metrics")
 	require.Equal(d.t, http.StatusOK, status, body)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewBufferString(body))
-	require.NoError(d.t, err)
-	sum := 0.0
-	for _, m := range families[name].GetMetric() {
-		if hasLabels(m, labels) {
-			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	return sum
-}
-
-func hasLabels(m *dto.Metric, labels []string) bool {
-	for pair := range slices.Chunk(labels, 2) {
-		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
-			return l.GetName() == pair[0] && l.GetValue() == pair[1]
-		}) {
-			return false
-		}
-	}
-	return true
+	return etcdtest.Metric(d.t, body, name, labels...)
 }
 
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {
 	d.t.Helper()
 	etcdtest.Eventually(d.t, func() bool { return d.metric(name, labels...) == value },
-		"%s%q is to be %v", name, labels, value)
+		"%s%q did not become %v", name, labels, value)
 }
 
-// about returns the lines about a lock, in their order, "" for all locks.
+// about returns the log lines about a lock, or about all locks if name is "", in their order.
 func (d *daemon) about(name string) (lines []map[string]any) {
 	for _, line := range d.log.Lines("") {
 		if got, ok := line["lock"]; ok && (name == "" || got == name) {
@@ -172,10 +143,10 @@ func (d *daemon) names(msg string) map[string]int {
 	return count
 }
 
-// fieldsOfALock is how many keys etcdtest gives a lock.
+// fieldsOfALock is the number of fields of a lock of etcdtest.
 const fieldsOfALock = 6
 
-// putLocks takes n locks that fall due together.
+// putLocks acquires n locks that are due at the same time.
 func putLocks(e *etcdtest.Etcd, n int, due time.Time) {
 	var ops []clientv3.Op
 	for i := range n {
@@ -184,14 +155,14 @@ func putLocks(e *etcdtest.Etcd, n int, due time.Time) {
 	e.Put(ops...)
 }
 
-// awaitKeys waits until there are n keys of locks that begin so.
-func awaitKeys(t *testing.T, e *etcdtest.Etcd, n int, begin string) {
+// awaitKeys waits until there are n keys of locks that begin with start.
+func awaitKeys(t *testing.T, e *etcdtest.Etcd, n int, start string) {
 	t.Helper()
-	etcdtest.Eventually(t, func() bool { return len(e.Keys(begin)) == n })
+	etcdtest.Eventually(t, func() bool { return len(e.Keys(start)) == n })
 }
 
-// watchGone watches from now on and gives the time at which a lock's uuid is seen
-// deleted for the first time.
+// watchGone watches a lock from now on. The function that it returns waits for the first
+// deletion of the uuid, and returns its time.
 func watchGone(t *testing.T, e *etcdtest.Etcd, name string) (gone func() time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*etcdtest.Soon)
@@ -211,7 +182,7 @@ func watchGone(t *testing.T, e *etcdtest.Etcd, name string) (gone func() time.Ti
 	return func() time.Time {
 		t.Helper()
 		moment, ok := <-at
-		require.True(t, ok, "%s is still there, or its time was asked for twice", name)
+		require.True(t, ok, "%s was not removed, or the function was called twice", name)
 		return moment
 	}
 }

@@ -43,8 +43,8 @@ func (c *ca) file(t *testing.T, dir string) string {
 	return writePEM(t, filepath.Join(dir, c.name+"-ca.pem"), "CERTIFICATE", c.cert.Raw)
 }
 
-// issue writes a pair for 127.0.0.1, also called etcd.example, good for servers and
-// clients and for an hour, over an earlier one of the same name.
+// issue writes a pair that replaces an earlier one of the same name. It is valid for an
+// hour, for servers and clients, and for the names 127.0.0.1 and etcd.example.
 func (c *ca) issue(t *testing.T, dir, commonName string) pair {
 	t.Helper()
 	return c.issueTo(t, filepath.Join(dir, commonName), commonName)

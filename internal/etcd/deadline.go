@@ -11,16 +11,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// bound gives a unary call without a deadline one of its own: etcd's calls wait for a
-// connection, without it for ever.
+// bound gives a deadline to a unary call that has none, since clientv3 waits for a
+// connection without limit.
 //
-// It runs inside etcd's retry interceptor, which takes a gRPC status DeadlineExceeded
-// under a context still alive for a reason to try again, whatever the request: a
-// transaction would be sent once more while nobody knows what became of the first.
-// So the status is turned into an error that is none; etcd's interceptor returns that
-// at once. The same goes for Canceled where it was not we who canceled. Other retries are harmless: requests that write (Put, Delete, Txn) are
-// repeated only for an auth error, which etcd gives before it executes anything; reads,
-// status, alarms and lease grants also on Unavailable.
+// It runs inside the retry interceptor of clientv3, which retries any request after the
+// gRPC status DeadlineExceeded while the context of the caller is not done: it would
+// send a transaction again although the first may have been executed. Therefore bound
+// replaces the status by an error without one, which that interceptor returns at once.
+// It does the same with Canceled if the caller did not cancel. The other retries are
+// harmless: requests that write (Put, Delete, Txn) are retried only after an auth error,
+// which etcd returns before it executes anything. Reads, status, alarms and lease grants
+// are also retried after Unavailable.
 func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); !has {
@@ -33,7 +34,7 @@ func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
 		case codes.DeadlineExceeded:
 			return noAnswer(method, err)
 		case codes.Canceled:
-			if ctx.Err() == nil { // not we: a proxy reset the stream, whatever became of the request
+			if ctx.Err() == nil { // a proxy reset the stream; the request may have been executed
 				return fmt.Errorf("no answer from etcd to %s: %w: %s", path.Base(method), context.Canceled, status.Convert(err).Message())
 			}
 		}
@@ -41,8 +42,8 @@ func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// noAnswer keeps what gRPC knows (a refused connection, a failed handshake), which
-// clientv3 would throw away for the bare context error.
+// noAnswer keeps the cause that gRPC knows (a refused connection, a failed handshake),
+// which clientv3 would replace by the bare context error.
 func noAnswer(method string, err error) error {
 	cause := status.Convert(err).Message()
 	if cause == context.DeadlineExceeded.Error() {

@@ -1,15 +1,15 @@
-// Package etcd makes the client that unlocker uses for etcd: TLS, login,
-// keepalive, deadlines, metrics and log. It knows nothing of locks.
+// Package etcd makes the client that unlocker uses for etcd: TLS, login, keepalive,
+// deadlines, metrics and log. It knows nothing about locks.
 //
-// Guaranteed: New neither waits for etcd nor fails because it is absent, and the client
-// recovers by itself when etcd comes (back). No unary call is without an end. A request
-// that may write is sent again by the client only where etcd has certainly not executed
-// it; an unknown outcome reaches the caller as an error.
+// Guaranteed: New neither waits for etcd nor fails because it is down, and the client
+// connects by itself as soon as etcd is up. Every unary call has a deadline. The client
+// retries a request that may write only if etcd has certainly not executed it; an
+// unknown outcome is returned as an error.
 //
-// Not guaranteed: an end to streams (Watch, GetStream, keepalives), which live as long
-// as their context; and not an established watch after the auth token has expired: a new
-// watch on an old stream may be refused (etcd#12385). Use a Watcher of your own, made by
-// clientv3.NewWatcher, for each long watch, and list again when it is canceled.
+// Not guaranteed: a deadline for streams (Watch, GetStream, keepalives), which live as
+// long as their context; and a new watch on an old stream after the auth token has
+// expired, which etcd may refuse (etcd#12385). Make a Watcher by clientv3.NewWatcher for
+// each long watch, and list again when the watch is canceled.
 package etcd
 
 import (
@@ -27,37 +27,38 @@ import (
 )
 
 const (
-	// Keepalive finds a dead connection under the watch within 14 s. Ten seconds is
-	// also the least that gRPC allows; etcd itself refuses less than five.
+	// The keepalive detects a dead connection of the watch within 14 s. gRPC allows no
+	// interval shorter than 10 s, and etcd none shorter than 5 s.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 4 * time.Second
-	// maxAttempts bounds etcd's own retries of one unary call, by default 100: one may
-	// be needed for a new token, some for members without a leader. Each attempt has
-	// its own RequestTimeout unless the caller's context has a deadline.
+	// maxAttempts limits the retries of one unary call by clientv3, by default 100. One
+	// may be needed for a new token, some for members without a leader. Each attempt
+	// has its own RequestTimeout unless the caller's context has a deadline.
 	maxAttempts = 5
-	// maxReconnectDelay is how long after its return etcd may go unnoticed. gRPC's own
-	// two minutes would be an outage of ours after every longer one of etcd.
+	// maxReconnectDelay limits the delay until a client connects to an etcd that is up
+	// again. The default of gRPC, two minutes, would prolong every outage.
 	maxReconnectDelay = 3 * time.Second
 )
 
-// Options is what New needs. Their values are those of a valid configuration: New does not check them, only what is in
-// the files. Names in its errors are those of the configuration file.
+// Options are the options of New. Their values come from a valid configuration: New
+// checks only the contents of the files. Its errors name the keys of the configuration.
 type Options struct {
-	// Endpoints are host:port, http(s)://host:port or unix sockets, all of one scheme.
+	// Endpoints are host:port, http(s)://host:port or unix sockets, all with one scheme.
 	Endpoints []string
-	// DialTimeout bounds one attempt to connect, the TLS handshake included.
+	// DialTimeout limits one attempt to connect, including the TLS handshake.
 	DialTimeout time.Duration
-	// RequestTimeout bounds every attempt of a unary call whose context has no deadline.
+	// RequestTimeout limits each attempt of a unary call whose context has no deadline.
 	RequestTimeout time.Duration
-	// Username is empty where etcd has no users or takes the client certificate's CN.
+	// Username is empty if etcd has no users, or takes the user from the common name of
+	// the client certificate.
 	Username string
-	// Password or PasswordFile, not both. The file is read in New and again at each
-	// login, so a rotated secret needs no restart.
+	// At most one of Password and PasswordFile is set. The file is read by New and at
+	// each login, so a rotated secret needs no restart.
 	Password, PasswordFile string
 	TLS                    TLS
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the grpc_client_* metrics; nil turns them off. Two clients cannot
+	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot
 	// share one.
 	Registerer prometheus.Registerer
 }
@@ -70,8 +71,8 @@ type Client struct {
 	unregister func()
 }
 
-// New returns a client that connects in the background. It reads the files named in the
-// options and does nothing else that could block.
+// New returns a client that connects in the background. It reads the files that the
+// options name, and does nothing else that could block.
 func New(o Options) (*Client, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -97,16 +98,16 @@ func New(o Options) (*Client, error) {
 		DialTimeout:          o.DialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		// etcd's server counts a ping without a stream as an offence: after three it
-		// closes the connection, and gRPC doubles the ping interval for good. There is
-		// no need either: the first call on an idle connection pings at once.
+		// The server closes a connection after three pings without a stream, and gRPC
+		// then doubles the ping interval permanently. Such pings are not needed: the
+		// first call on an idle connection pings at once.
 		PermitWithoutStream: false,
-		// It would replace the endpoints by those the members advertise, which need not
-		// be reachable from here (balancer, port-forward).
+		// A sync would replace the endpoints by those that the members advertise, which
+		// need not be reachable from here (load balancer, port-forward).
 		AutoSyncInterval: 0,
-		// Out, clientv3's own 2 MiB stay, which is etcd's limit: a batch too large fails
-		// without travelling. In, its 2 GiB are more than we want to hold at once: an
-		// answer that is larger is asked for in parts.
+		// Callers divide a read whose answer is larger. The default of 2 GiB is more
+		// than should be in memory at once. Requests keep the default of 2 MiB, which is
+		// etcd's own limit, so that a batch that is too large fails without being sent.
 		MaxCallRecvMsgSize: 256 << 20,
 		TLS:                tlsConfig,
 		Username:           o.Username,
@@ -123,18 +124,19 @@ func New(o Options) (*Client, error) {
 	return &Client{Client: cli, options: o, expiries: newExpiries(o.TLS), unregister: unregister}, nil
 }
 
-// Close ends all calls, watches and leases' keepalives of the client and takes its
-// metrics off the registry.
+// Close ends all calls, watches and lease keepalives of the client, and unregisters its
+// metrics.
 func (c *Client) Close() error {
 	c.unregister()
 	if err := c.Client.Close(); !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return nil // that is how clientv3 says that it was closed
+	return nil // Canceled is what clientv3 returns when nothing failed
 }
 
-// dialOptions chains our interceptors behind etcd's own: grpc.WithUnaryInterceptor would
-// replace etcd's, and with it the renewal of expired tokens. So each attempt passes ours.
+// dialOptions chains the interceptors inside those of clientv3, so that every attempt of
+// a call passes through them. grpc.WithUnaryInterceptor would replace those of clientv3,
+// and with them the renewal of expired tokens.
 func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOption {
 	reconnect := backoff.DefaultConfig
 	reconnect.MaxDelay = maxReconnectDelay
@@ -144,9 +146,8 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
 	}
 	if o.TLS.ServerName != "" {
-		// gRPC verifies against the name clientv3's resolver gives each address, the
-		// endpoint's host, and overwrites tls.Config.ServerName with it; only the
-		// authority stands above.
+		// gRPC overwrites tls.Config.ServerName with the host of the endpoint, as
+		// clientv3's resolver gives it. Only the authority takes precedence over that.
 		opts = append(opts, grpc.WithAuthority(o.TLS.ServerName))
 	}
 	return opts

@@ -103,7 +103,7 @@ func TestCallersDeadlineWins(t *testing.T) {
 	require.Less(t, time.Since(began), o.RequestTimeout)
 }
 
-func TestCancelledCallEnds(t *testing.T) {
+func TestCanceledCallEnds(t *testing.T) {
 	t.Parallel()
 	c := mustNew(t, options("127.0.0.1:1"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -112,8 +112,8 @@ func TestCancelledCallEnds(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// The answer is lost, the transaction is done: it must not be sent again, and the
-// caller must hear that nobody knows.
+// The transaction was executed but its answer was lost: it must not be sent again, and the
+// caller must get an error that says that the outcome is unknown.
 func TestTransactionWithoutAnswerIsSentOnce(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t, localetcd.Options{})
@@ -137,8 +137,8 @@ func TestTransactionWithoutAnswerIsSentOnce(t *testing.T) {
 	require.EqualValues(t, 1, started(t, registry, "Txn"))
 }
 
-// What a proxy makes of a stream that it resets is no answer either.
-func TestCanceledByTheOtherSideIsSentOnce(t *testing.T) {
+// A proxy that resets a stream makes the outcome unknown too.
+func TestCallThatAProxyCancelsIsSentOnce(t *testing.T) {
 	t.Parallel()
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 		return status.Error(codes.Canceled, "stream reset")
@@ -185,7 +185,7 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// started is grpc_client_started_total of one method.
+// started returns grpc_client_started_total of one method.
 func started(t *testing.T, g prometheus.Gatherer, method string) float64 {
 	t.Helper()
 	families, err := g.Gather()

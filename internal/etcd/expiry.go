@@ -8,39 +8,40 @@ import (
 	"time"
 )
 
-// expiry tells when the certificates of a PEM file end. The file is read again when it
-// has changed, and not otherwise.
+// expiry is the time when the certificates of a PEM file expire. The file is read again
+// only if it has changed.
 type expiry struct {
 	path string
 	of   func([]*x509.Certificate) time.Time
 
 	mu    sync.Mutex
-	seen  os.FileInfo
+	read  os.FileInfo // the file that was read last
 	until time.Time
 }
 
-// at returns the zero time where the file has no certificate, or cannot be read.
+// at returns the zero time if the file has no certificate or cannot be read.
 func (e *expiry) at() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now, err := os.Stat(e.path)
 	if err != nil {
-		e.seen = nil
+		e.read = nil
 		return time.Time{}
 	}
-	if e.seen == nil || !sameContent(e.seen, now) {
-		e.seen, e.until = now, e.of(certificates(e.path))
+	if e.read == nil || !sameFile(e.read, now) {
+		e.read, e.until = now, e.of(certificates(e.path))
 	}
 	return e.until
 }
 
-// sameContent also sees a link that was turned to a file of the same age and size, as
-// Kubernetes does with the files of a Secret.
-func sameContent(a, b os.FileInfo) bool {
+// sameFile compares the identity too: when Kubernetes updates a Secret it changes a link,
+// possibly to a file of the same age and size.
+func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// certificates leaves out what cannot be parsed, as crypto/x509 does with authorities.
+// certificates returns the certificates of a file. It skips those that cannot be parsed,
+// as crypto/x509 does with authorities.
 func certificates(path string) (found []*x509.Certificate) {
 	rest, err := os.ReadFile(path)
 	if err != nil {
@@ -88,11 +89,11 @@ func earliestEnd(all []*x509.Certificate) time.Time {
 	return earliest
 }
 
-// expiries are those of the files that the options name.
+// expiries are those of the files that the options name; nil for a file that is not set.
 type expiries struct {
 	authorities, client *expiry
-	// trusted is when the first of the authorities ends that are in use: those of the
-	// file as it was when we began.
+	// trusted is when the first of the authorities in use expires: those that the CA
+	// file had in New.
 	trusted time.Time
 }
 
@@ -108,10 +109,11 @@ func newExpiries(t TLS) expiries {
 	return x
 }
 
-// Certificates returns when the certificates end that the client was given files of, the
-// zero time for a file that cannot be read: "etcd_ca" is the first authority to end, of
-// those in use and of those in the file; "etcd_client" is the client certificate in the
-// file, which the next connection takes. It may be called concurrently, and often.
+// Certificates returns when the certificates in the files of the client expire, and the
+// zero time for a file that cannot be read. "etcd_ca" is the earliest expiry of the
+// authorities in use and of those in the file. "etcd_client" is that of the client
+// certificate in the file, which the next connection uses. It may be called concurrently,
+// and often.
 func (c *Client) Certificates() map[string]time.Time {
 	ends := make(map[string]time.Time)
 	if x := c.expiries; x.authorities != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-// until is what a certificate can say: whole seconds.
+// until returns the time after d in whole seconds, as certificates have it.
 func until(d time.Duration) time.Time { return time.Now().Add(d).Truncate(time.Second).UTC() }
 
 func withCertificates(t *testing.T, bundle string, p pair) *Client {
@@ -64,7 +64,7 @@ func TestCertificatesEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := withCertificates(t, tt.ca, tt.pair)
 			require.Equal(t, tt.want, c.Certificates())
-			require.Equal(t, tt.want, c.Certificates(), "from memory")
+			require.Equal(t, tt.want, c.Certificates(), "cached")
 		})
 	}
 }
@@ -84,7 +84,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	authority.issueUntil(t, client, "client", later)
 	require.Equal(t, later, c.Certificates()["etcd_client"], "renewed")
 	require.NoError(t, os.Rename(p.cert, p.cert+".away"))
-	require.Zero(t, c.Certificates()["etcd_client"], "gone")
+	require.Zero(t, c.Certificates()["etcd_client"], "missing")
 	require.NoError(t, os.Rename(p.cert+".away", p.cert))
 	require.Equal(t, later, c.Certificates()["etcd_client"], "back")
 	require.NoError(t, os.WriteFile(p.cert, []byte("nothing"), 0o600))
@@ -92,13 +92,13 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 
 	last := authority.issueUntil(t, filepath.Join(dir, "ca2"), "ca", until(96*time.Hour))
 	concat(t, bundle, last.cert)
-	require.Equal(t, later, c.Certificates()["etcd_ca"], "the authority in use ends as before")
+	require.Equal(t, later, c.Certificates()["etcd_ca"], "the authority in use has not changed")
 	first := authority.issueUntil(t, filepath.Join(dir, "ca3"), "ca", soon)
 	concat(t, bundle, last.cert, first.cert)
-	require.Equal(t, soon, c.Certificates()["etcd_ca"], "the next start has this one")
+	require.Equal(t, soon, c.Certificates()["etcd_ca"], "the next start uses the file")
 }
 
-// Kubernetes turns a link, to files that may be of one age and size.
+// Kubernetes changes a link, possibly to a file of the same age and size.
 func TestCertificatesFollowALink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -131,7 +131,8 @@ func TestCertificateFileIsReadWhenItChanged(t *testing.T) {
 	require.Equal(t, 1, read)
 }
 
-// The server only hangs up, or says "expired" without whose.
+// The server only closes the connection, or its alert does not say whose certificate has
+// expired.
 func TestExpiredClientCertificateIsNamed(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// perAttempt tells etcd's warnings about each failed attempt at a call, a line or two per
-// call while etcd is away or refuses us. The error reaches the caller, who logs it: here
-// it is for debugging.
+// perAttempt reports whether a warning of clientv3 is about one failed attempt of a call.
+// There are one or two per call while etcd is down or refuses the client. They are logged
+// at Debug: the caller gets the error, and logs it.
 func perAttempt(message string) bool {
 	for _, start := range []string{
 		"retrying of unary invoker failed",
@@ -30,30 +30,30 @@ func perAttempt(message string) bool {
 	return false
 }
 
-// newZap gives the etcd client a logger that writes to lg. gRPC's own, global logger is
-// left alone.
+// newZap returns a logger for clientv3 that writes to lg. The global logger of gRPC is
+// not changed.
 func newZap(lg *slog.Logger) *zap.Logger {
 	return zap.New(&slogCore{handler: lg.With("component", "etcd_client").Handler()})
 }
 
-// seldom lets a warning through once a minute: a connection is tried every few seconds.
-type seldom struct {
+// oncePerMinute limits a warning about connections, which are tried every few seconds.
+type oncePerMinute struct {
 	mu   sync.Mutex
 	last time.Time
 }
 
-func (s *seldom) due(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.last.IsZero() && now.Sub(s.last) < time.Minute {
+func (o *oncePerMinute) due(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.last.IsZero() && now.Sub(o.last) < time.Minute {
 		return false
 	}
-	s.last = now
+	o.last = now
 	return true
 }
 
-// slogCore is a zapcore.Core on a slog.Handler: time, message and fields carry over,
-// zap's caller and stack do not.
+// slogCore is a zapcore.Core that writes to a slog.Handler: time, message and fields, but
+// not the caller and the stack.
 type slogCore struct{ handler slog.Handler }
 
 func (c *slogCore) Enabled(l zapcore.Level) bool {
@@ -83,8 +83,7 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *slogCore) Sync() error { return nil }
 
-// slogLevel maps everything above error to error: what zap does then (panic, exit), it
-// does by itself.
+// slogLevel maps every level above Error to Error. zap itself panics or exits after it.
 func slogLevel(l zapcore.Level) slog.Level {
 	switch {
 	case l >= zapcore.ErrorLevel:
@@ -98,7 +97,7 @@ func slogLevel(l zapcore.Level) slog.Level {
 	}
 }
 
-// attrs encodes field by field, which keeps their order.
+// attrs encodes one field at a time, to keep their order.
 func attrs(fields []zapcore.Field) []slog.Attr {
 	var out []slog.Attr
 	for _, f := range fields {

@@ -52,7 +52,7 @@ func TestLogCarriesFields(t *testing.T) {
 	}}, got)
 }
 
-func TestLogOfFailedAttemptsIsForDebugging(t *testing.T) {
+func TestFailedAttemptsAreLoggedAtDebug(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
 		"retrying of unary invoker failed":                         "DEBUG",
@@ -70,7 +70,7 @@ func TestLogOfFailedAttemptsIsForDebugging(t *testing.T) {
 	}
 }
 
-// The daemon's log is read by many: neither password nor key or value may get into it.
+// Many people read the daemon's log: it must not contain passwords, keys or values.
 func TestLogHoldsNoSecrets(t *testing.T) {
 	t.Parallel()
 	var b etcdtest.Log
@@ -82,7 +82,7 @@ func TestLogHoldsNoSecrets(t *testing.T) {
 	_, err = c.Put(t.Context(), "the-key", "the-value")
 	require.Error(t, err)
 	require.NoError(t, c.Close())
-	require.Contains(t, b.String(), "etcdserverpb.KV/Put", "nothing logged: the test shows nothing")
+	require.Contains(t, b.String(), "etcdserverpb.KV/Put", "nothing was logged, so the test proves nothing")
 	for _, secret := range []string{"secret", "the-key", "the-value"} {
 		require.NotContains(t, b.String(), secret, "%q is in the log", secret)
 	}

@@ -19,15 +19,15 @@ import (
 
 const authenticate = "/etcdserverpb.Auth/Authenticate"
 
-// login stands between clientv3 and etcd's Authenticate. clientv3.New logs in at once
-// when it has a user, and fails where etcd is absent; the daemon has to start all the
-// same. So until begin is called a login is answered here, with an empty token. The
-// first call is then refused here for want of a user, as etcd would do, upon which
-// clientv3's retry interceptor logs in and repeats the call; each new stream logs in
-// anyway. The same path renews expired tokens later on.
+// login intercepts the calls of clientv3 to etcd's Authenticate. With a user, clientv3.New
+// logs in at once and fails if etcd is down, but the daemon must start anyway. Therefore
+// login answers Authenticate with an empty token until begin is called. It then refuses
+// the first call with "user name is empty", as etcd would, and the retry interceptor of
+// clientv3 logs in and repeats the call. Expired tokens are renewed in the same way. A new
+// stream always logs in.
 //
-// etcd itself would not always refuse it: without a token it takes the common name of
-// the client certificate for the user, and denies that one what ours may do.
+// etcd would not always refuse that first call: without a token it takes the common name
+// of the client certificate as the user, who may have other permissions.
 type login struct {
 	user    string
 	initial string
@@ -39,22 +39,22 @@ type login struct {
 	refused refusedLogin
 }
 
-// refusedLogin is the newest password that etcd refused, and how.
+// refusedLogin is the last password that etcd refused, and its error.
 type refusedLogin struct {
 	password string
 	err      error
 	until    time.Time
 }
 
-// loginPause is for how long a password that was refused is not offered again: to check
-// one costs etcd some 50 ms of CPU, and each of our calls would ask for it.
+// loginPause is the time for which a refused password is not tried again: every call would
+// try it, and checking one takes some 50 ms of etcd's CPU time.
 const loginPause = 5 * time.Second
 
 // States of a login.
 const (
 	loggedOut int32 = iota
-	// needless: etcd said that it has no authentication, which may change.
-	needless
+	// authDisabled means that etcd had authentication disabled, which may change.
+	authDisabled
 	loggedIn
 )
 
@@ -85,15 +85,15 @@ func (l *login) intercept(ctx context.Context, method string, req, reply any, cc
 			return err
 		}
 	}
-	if err := l.known(password); err != nil {
+	if err := l.recentlyRefused(password); err != nil {
 		return err
 	}
 	err := invoke(ctx, method, &pb.AuthenticateRequest{Name: asked.GetName(), Password: password}, reply, cc, opts...)
-	l.note(password, err)
+	l.record(password, err)
 	return err
 }
 
-// call makes a call that is no login, where there is a token or no need of one.
+// call makes a call other than Authenticate, if there is a token or none is needed.
 func (l *login) call(invoke func() error) error {
 	if l.user == "" {
 		return invoke()
@@ -103,15 +103,16 @@ func (l *login) call(invoke func() error) error {
 		return rpctypes.ErrGRPCUserEmpty
 	}
 	err := invoke()
-	if status.Code(err) == codes.PermissionDenied && state == needless {
-		l.state.CompareAndSwap(needless, loggedOut)
-		return rpctypes.ErrGRPCUserEmpty // authentication was turned on: see login
+	if status.Code(err) == codes.PermissionDenied && state == authDisabled {
+		l.state.CompareAndSwap(authDisabled, loggedOut)
+		return rpctypes.ErrGRPCUserEmpty // authentication was enabled: see login
 	}
 	return err
 }
 
-// known returns the error with which etcd refused this password a moment ago.
-func (l *login) known(password string) error {
+// recentlyRefused returns the error with which etcd refused this password within the last
+// loginPause, or nil.
+func (l *login) recentlyRefused(password string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.refused.err != nil && l.refused.password == password && time.Now().Before(l.refused.until) {
@@ -120,7 +121,8 @@ func (l *login) known(password string) error {
 	return nil
 }
 
-func (l *login) note(password string, err error) {
+// record takes the state of the login from the answer of etcd.
+func (l *login) record(password string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refused = refusedLogin{}
@@ -128,13 +130,13 @@ func (l *login) note(password string, err error) {
 	case known == nil:
 		l.state.Store(loggedIn)
 	case errors.Is(known, rpctypes.ErrAuthNotEnabled):
-		l.state.Store(needless)
+		l.state.Store(authDisabled)
 	case errors.Is(known, rpctypes.ErrAuthFailed):
 		l.refused = refusedLogin{password, err, time.Now().Add(loginPause)}
 	}
 }
 
-// read drops one trailing newline, as an editor leaves it, and nothing else.
+// read returns the password in the file without one trailing newline, which editors add.
 func (l *login) read() (string, error) {
 	content, err := os.ReadFile(l.file)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 
 const prefix = "/mutexes/"
 
-// guarded is one member with auth on: root, and ada, whose password is "secret" and who
-// may touch the prefix only.
+// guarded is one member with auth enabled, and a user ada whose password is "secret" and
+// who has permissions on the prefix only.
 func guarded(t *testing.T, ttl time.Duration) *etcdtest.Etcd {
 	t.Helper()
 	cluster := etcdtest.Start(t, localetcd.Options{AuthTokenTTL: ttl})
@@ -29,12 +29,12 @@ func guarded(t *testing.T, ttl time.Duration) *etcdtest.Etcd {
 	return cluster
 }
 
-// Of two calls that etcd denies when authentication was just turned on, both must
-// end in a login: etcd took the certificate's user for ours.
+// If etcd denies two calls because authentication was just enabled, both must log in: etcd
+// took the user from the certificate.
 func TestTwoCallsWhileAuthenticationIsTurnedOn(t *testing.T) {
 	t.Parallel()
 	l := &login{user: "ada"}
-	l.state.Store(needless)
+	l.state.Store(authDisabled)
 	var both sync.WaitGroup
 	both.Add(2)
 	errs := make(chan error, 2)
@@ -50,7 +50,7 @@ func TestTwoCallsWhileAuthenticationIsTurnedOn(t *testing.T) {
 	for range 2 {
 		require.ErrorIs(t, <-errs, rpctypes.ErrGRPCUserEmpty)
 	}
-	require.ErrorIs(t, l.call(func() error { return nil }), rpctypes.ErrGRPCUserEmpty, "and the next is not sent")
+	require.ErrorIs(t, l.call(func() error { return nil }), rpctypes.ErrGRPCUserEmpty, "the next call is not sent")
 }
 
 func asAda(endpoint string) Options {
@@ -142,15 +142,15 @@ func TestExpiredTokenIsRenewed(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, started(t, registry, "Authenticate"))
 
-	// Any use of the token would prolong it: its expiry cannot be polled for. etcd looks
+	// The expiry of the token cannot be polled for, since each use prolongs it. etcd checks
 	// once a second.
 	<-time.After(2500 * time.Millisecond)
 	_, err = c.Txn(t.Context()).Then(clientv3.OpDelete(prefix + "k")).Commit()
 	require.NoError(t, err)
-	require.EqualValues(t, 2, started(t, registry, "Authenticate"), "the token has not expired: the test shows nothing")
+	require.EqualValues(t, 2, started(t, registry, "Authenticate"), "the token has not expired, so the test proves nothing")
 }
 
-// Tokens live in the server's memory: after a restart the old one is invalid.
+// The server keeps tokens in memory: they are invalid after its restart.
 func TestForgottenTokenIsRenewed(t *testing.T) {
 	t.Parallel()
 	cluster := guarded(t, 0)
@@ -171,7 +171,7 @@ func TestPasswordFileIsReadAtEachLogin(t *testing.T) {
 	c := mustNew(t, o)
 	eventuallyPut(t, c, prefix+"k")
 
-	_, err := cluster.Client.UserChangePassword(t.Context(), "ada", "rotated") // and her tokens are void
+	_, err := cluster.Client.UserChangePassword(t.Context(), "ada", "rotated") // which also revokes her tokens
 	require.NoError(t, err)
 	_, err = c.Get(t.Context(), prefix+"k")
 	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)

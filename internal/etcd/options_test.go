@@ -27,7 +27,7 @@ func TestNewRefuses(t *testing.T) {
 		"no password file":   {func(o *Options) { o.Username, o.PasswordFile = "u", missing }, "etcd.password_file: open " + missing + ": no such file or directory"},
 		"no ca file":         {func(o *Options) { o.TLS.CAFile = missing }, "etcd.tls.ca_file: open " + missing + ": no such file or directory"},
 		"ca without a cert":  {func(o *Options) { o.TLS.CAFile = empty }, "etcd.tls.ca_file: no certificate in " + empty},
-		"key among the cas":  {func(o *Options) { o.TLS.CAFile = mixed }, "etcd.tls.ca_file: " + mixed + ": block 2 is no certificate: x509: malformed tbs certificate"},
+		"key among the cas":  {func(o *Options) { o.TLS.CAFile = mixed }, "etcd.tls.ca_file: " + mixed + ": block 2 is not a certificate: x509: malformed tbs certificate"},
 		"no cert file":       {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = missing, pair.key }, "etcd.tls.cert_file: open " + missing + ": no such file or directory"},
 		"no key file":        {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, missing }, "etcd.tls.key_file: open " + missing + ": no such file or directory"},
 		"key of another":     {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, other.key }, "etcd.tls.cert_file " + pair.cert + ", etcd.tls.key_file " + other.key + ": tls: private key does not match public key"},

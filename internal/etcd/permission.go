@@ -8,10 +8,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Explain adds to an error of etcd what to change where the reason is a missing
-// permission or a user that etcd does not accept. The caller names the prefix on
-// which the failed request needs the permission readwrite; etcd's own error does not.
-// Other errors, and nil, are returned as they are.
+// Explain adds what to change to an error of etcd about a missing permission or a user
+// that etcd does not accept. prefix is the one on which the failed request needs the
+// permission readwrite; the error of etcd does not name it. Other errors, and nil, are
+// returned as they are.
 func (c *Client) Explain(err error, prefix string) error {
 	if err == nil {
 		return nil
@@ -28,8 +28,8 @@ func (c *Client) Explain(err error, prefix string) error {
 	return err
 }
 
-// user names the user that etcd takes us for. One that a certificate names may not
-// exist: etcd answers only "permission denied" then.
+// user names the user by which etcd knows the client. A user from a certificate need not
+// exist: etcd then answers only "permission denied".
 func (c *Client) user() string {
 	if c.options.Username != "" {
 		return fmt.Sprintf("user %q", c.options.Username)
@@ -40,7 +40,7 @@ func (c *Client) user() string {
 	return "the user"
 }
 
-// passwordKey is the key of the configuration that has the password.
+// passwordKey returns the configuration key of the password.
 func (c *Client) passwordKey() string {
 	if c.options.PasswordFile != "" {
 		return "etcd.password_file " + c.options.PasswordFile

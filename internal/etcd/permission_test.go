@@ -36,7 +36,7 @@ func TestDeniedRequestsNameThePermission(t *testing.T) {
 			err := c.Explain(call(t.Context()), "/locks/")
 			require.ErrorContains(t, err, "etcdserver: permission denied")
 			require.ErrorContains(t, err, `: user "ada" needs readwrite on [/locks/, /locks0) (prefix /locks/)`)
-			if name != "watch" { // whose error has lost its type on the way
+			if name != "watch" { // its error has no type
 				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 			}
 		})
@@ -80,7 +80,7 @@ func TestRefusedUsersLearnWhatToChange(t *testing.T) {
 	}
 }
 
-// A user whom a certificate names, and who does not exist, is denied everything.
+// etcd denies everything to the user of a certificate if there is no such user.
 func TestDeniedUserOfACertificateIsNamed(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
@@ -101,8 +101,8 @@ func TestOtherErrorsStay(t *testing.T) {
 	}
 }
 
-// Each of the daemon's calls would offer the password anew, several in a second.
-func TestRefusedPasswordIsOfferedSeldom(t *testing.T) {
+// Otherwise each call of the daemon would try the password, several times a second.
+func TestRefusedPasswordIsNotTriedAtEachCall(t *testing.T) {
 	t.Parallel()
 	cluster := guarded(t, 0)
 	registry := prometheus.NewRegistry()
@@ -116,19 +116,19 @@ func TestRefusedPasswordIsOfferedSeldom(t *testing.T) {
 	}
 	require.LessOrEqual(t, started(t, registry, "Authenticate"), 1+float64(time.Since(began)/loginPause))
 	l := &login{}
-	l.note("guess", rpctypes.ErrGRPCAuthFailed)
-	require.Error(t, l.known("guess"))
-	require.NoError(t, l.known("other"), "a new one is offered at once")
+	l.record("guess", rpctypes.ErrGRPCAuthFailed)
+	require.Error(t, l.recentlyRefused("guess"))
+	require.NoError(t, l.recentlyRefused("other"), "another password is tried at once")
 	l.refused.until = time.Now()
-	require.NoError(t, l.known("guess"), "it may have become right")
-	l.note("guess", nil)
-	require.NoError(t, l.known("guess"))
-	l.note("guess", status.Error(codes.Unavailable, "away"))
-	require.NoError(t, l.known("guess"), "only etcd can refuse it")
+	require.NoError(t, l.recentlyRefused("guess"), "the password may have been changed in etcd")
+	l.record("guess", nil)
+	require.NoError(t, l.recentlyRefused("guess"))
+	l.record("guess", status.Error(codes.Unavailable, "away"))
+	require.NoError(t, l.recentlyRefused("guess"), "etcd did not refuse it")
 }
 
-// Without a token etcd takes the common name of the certificate for the user.
-func TestPasswordWinsOverTheCertificate(t *testing.T) {
+// Without a token etcd takes the common name of the certificate as the user.
+func TestPasswordOverridesTheCertificate(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
 	admin := s.admin(t, s.ca.issue(t, s.dir, "root"))
@@ -143,17 +143,17 @@ func TestPasswordWinsOverTheCertificate(t *testing.T) {
 	}
 	early := user("stranger")
 	_, err := early.Get(t.Context(), prefix)
-	require.NoError(t, err, "before there is authentication")
+	require.NoError(t, err, "before authentication is enabled")
 	_, err = admin.AuthEnable(t.Context())
 	require.NoError(t, err)
 	for range 3 {
 		_, err = early.Get(t.Context(), prefix)
-		require.NoError(t, err, "authentication was turned on")
+		require.NoError(t, err, "after authentication was enabled")
 	}
 	for _, certificate := range []string{"stranger", "other"} {
 		_, err = user(certificate).Put(t.Context(), prefix+"k", "v")
 		require.NoError(t, err, certificate)
 	}
 	_, err = early.Get(t.Context(), "elsewhere")
-	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "what ada may not do she is denied")
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "ada has no permission there")
 }

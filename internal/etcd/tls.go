@@ -13,18 +13,19 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 )
 
-// TLS names PEM files. With none set, https:// endpoints are checked against the
-// system's roots. The client certificate and its key are read again at each handshake,
-// so a renewed pair is used from the next connection on. The CA file is read once
-// (etcd#11555): after a change of the CA, restart.
+// TLS names PEM files. With none set, the certificates of https:// endpoints are verified
+// against the system's roots. The client certificate and its key are read at each
+// handshake, so the next connection uses a renewed pair. The CA file is read once
+// (etcd#11555): a change of it needs a restart.
 type TLS struct {
 	CAFile, CertFile, KeyFile string
-	// ServerName is expected in the certificates of all endpoints instead of their hosts.
+	// ServerName is the name that the certificates of all endpoints must have, instead of
+	// the hosts of the endpoints.
 	ServerName string
 }
 
-// config returns nil where nothing is set. The files are tried here, since clientv3
-// would say at best which file is wrong, never which option names it.
+// config returns nil if nothing is set. It checks the files, since the errors of clientv3
+// do not say which option names the wrong one.
 func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
@@ -46,18 +47,18 @@ func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 	if t.CertFile == "" {
 		cfg.GetClientCertificate = noClientCertificate(lg)
 	} else {
-		cfg.GetClientCertificate = t.noteExpiry(cfg.GetClientCertificate, lg)
+		cfg.GetClientCertificate = t.warnIfExpired(cfg.GetClientCertificate, lg)
 	}
 	return cfg, nil
 }
 
-// noteExpiry says so when an expired certificate is shown: the server refuses it with
-// an alert at best, and nothing else tells which side's certificate is meant.
-func (t TLS) noteExpiry(read clientCertificate, lg *slog.Logger) clientCertificate {
-	var told seldom
+// warnIfExpired logs a warning when an expired client certificate is sent. The server
+// answers with a TLS alert at best, which does not say whose certificate has expired.
+func (t TLS) warnIfExpired(read clientCertificate, lg *slog.Logger) clientCertificate {
+	var warning oncePerMinute
 	return func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		c, err := read(info)
-		if err == nil && c.Leaf != nil && time.Now().After(c.Leaf.NotAfter) && told.due(time.Now()) {
+		if err == nil && c.Leaf != nil && time.Now().After(c.Leaf.NotAfter) && warning.due(time.Now()) {
 			lg.Warn("the client certificate of etcd.tls.cert_file has expired", "file", t.CertFile, "not_after", c.Leaf.NotAfter)
 		}
 		return c, err
@@ -66,12 +67,12 @@ func (t TLS) noteExpiry(read clientCertificate, lg *slog.Logger) clientCertifica
 
 type clientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 
-// noClientCertificate goes on without one, which some servers allow. It says so, since
-// those that do not may just hang up: all that gRPC tells is often a broken pipe.
+// noClientCertificate sends no certificate, which some servers allow, and logs a warning:
+// other servers may close the connection, and gRPC often reports only a broken pipe.
 func noClientCertificate(lg *slog.Logger) clientCertificate {
-	var told seldom
+	var warning oncePerMinute
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		if told.due(time.Now()) {
+		if warning.due(time.Now()) {
 			lg.Warn("etcd asks for a client certificate and etcd.tls.cert_file is not set")
 		}
 		return &tls.Certificate{}, nil
@@ -95,7 +96,7 @@ func (t TLS) checkCA() error {
 			return nil
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is no certificate: %w", t.CAFile, n, err)
+			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is not a certificate: %w", t.CAFile, n, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// secure is one member that wants a client certificate of ca.
+// secure is one member that requires a client certificate of ca.
 type secure struct {
 	cluster *etcdtest.Etcd
 	ca      *ca
@@ -62,8 +62,8 @@ func TestTLS(t *testing.T) {
 		"a stranger's certificate": {func(o *Options) {
 			p := bad.issue(t, s.dir, "stranger")
 			o.TLS.CertFile, o.TLS.KeyFile = p.cert, p.key
-			// TLS 1.3 ends the client's handshake before the server refuses: what
-			// is read of that depends on timing, an alert or a broken pipe.
+			// In TLS 1.3 the client's handshake ends before the server refuses. The
+			// client then gets an alert or a broken pipe, depending on the timing.
 		}, "latest balancer error"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestMissingClientCertificateEndsAndIsNamed(t *testing.T) {
 	require.Contains(t, log.String(), "etcd asks for a client certificate and etcd.tls.cert_file is not set")
 }
 
-// etcd takes the certificate's common name for the user: what may be written shows which
-// certificate the server has seen.
+// etcd takes the common name of the certificate as the user, whose permissions show which
+// certificate the server got.
 func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)

@@ -1,13 +1,13 @@
 // Package etcdtest is what tests, benchmarks and the hunt share around
 // internal/localetcd: an etcd of their own, clients and proxies to it, locks of
-// protocol 1, waits for conditions, and a buffer that reads a log.
+// protocol 1, waits for conditions, and readers of logs and metrics.
 //
-// Guaranteed: what a test starts here ends with the test, and whatever fails here fails
-// the test. A wait ends as soon as its condition holds, so only a test that fails pays
-// for the deadline.
+// Guaranteed: what a test starts here ends with the test, and every error here fails the
+// test. A wait ends as soon as its condition holds, so that only a failing test waits
+// until the deadline.
 //
-// Not guaranteed: that a lock is free. Locks are written as they are given, without the
-// compare that a client makes.
+// Not guaranteed: that a lock is free. Locks are written unconditionally, without the
+// compare of a client.
 package etcdtest
 
 import (
@@ -26,23 +26,24 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// Etcd is an etcd and a client of it, for one test. Its methods fail the test and are
-// called from its goroutine.
+// Etcd is an etcd and a client of it, for one test. Its methods fail the test on an error
+// and must be called from its goroutine.
 type Etcd struct {
-	// Cluster has the servers, nil where somebody else runs them.
+	// Cluster has the servers; nil if the caller of On runs them.
 	*localetcd.Cluster
-	// Client is connected to the servers directly, past any proxy. Guard replaces it.
+	// Client is connected to the servers directly, not through a proxy. Guard replaces it.
 	Client *clientv3.Client
-	// Prefix is that of the locks which the methods write and read, and ends with a slash.
+	// Prefix is the prefix of the locks that the methods write and read. It ends with a
+	// slash.
 	Prefix string
 
 	t testing.TB
 }
 
-// locks is where an Etcd has its locks, if it shares its server with no other test.
+// locks is the prefix of an Etcd that no other test uses.
 const locks = "/mutexes/"
 
-// Start runs a cluster without fsync until the test ends, with locks below /mutexes/.
+// Start runs a cluster without fsync until the test ends. Its locks are under /mutexes/.
 func Start(t testing.TB, o localetcd.Options) *Etcd {
 	t.Helper()
 	cluster, err := start(o)
@@ -60,13 +61,13 @@ func start(o localetcd.Options) (*localetcd.Cluster, error) {
 	return localetcd.Start(ctx, o)
 }
 
-// On returns the Etcd of a client whose servers are run, and which is closed, by
-// somebody else. Its locks are below /mutexes/.
+// On returns the Etcd of a client that the caller closes, and whose servers the caller
+// runs. Its locks are under /mutexes/.
 func On(t testing.TB, client *clientv3.Client) *Etcd {
 	return &Etcd{Client: client, Prefix: locks, t: t}
 }
 
-// Shared is one etcd for all tests of a package that neither harm nor reconfigure it.
+// Shared is one etcd for all tests of a package that neither damage nor reconfigure it.
 // The zero value is ready for use.
 type Shared struct {
 	once    sync.Once
@@ -89,7 +90,7 @@ func (s *Shared) Start(t testing.TB) *Etcd {
 	return &Etcd{Cluster: s.cluster, Client: s.client, Prefix: fmt.Sprintf("/%s %d/", t.Name(), s.tests.Add(1)), t: t}
 }
 
-// Close stops the server, if any test has started it. Main calls it after the tests.
+// Close stops the server if a test has started it. Pass it to Main.
 func (s *Shared) Close() error {
 	if s.cluster == nil {
 		return nil
@@ -98,7 +99,7 @@ func (s *Shared) Close() error {
 }
 
 // Connect returns another client of all members, which is closed when the test ends. It
-// reconnects within 300 ms of a fault. Each edit may change its configuration first.
+// reconnects within 300 ms after a fault. The edits can change its configuration.
 func (e *Etcd) Connect(edits ...func(*clientv3.Config)) *clientv3.Client {
 	e.t.Helper()
 	quick := func(c *clientv3.Config) {

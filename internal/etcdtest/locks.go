@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Stamp writes a time as clients of protocol 1 do, to the millisecond.
+// Stamp formats a time as clients of protocol 1 do, to the millisecond.
 func Stamp(t time.Time) string {
 	return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64)
 }
 
-// Lock returns the writes of a lock that is taken now: uuid ("u-" and the name),
-// hostname (worker-1), owner (billing), locked_at, alert_at and
-// auto_unlock_at. Further fields, or other values of these, follow as name, value,
-// name, value.
+// Lock returns the writes of a lock that is acquired now: uuid ("u-" and the name),
+// hostname (worker-1), owner (billing), locked_at, alert_at and auto_unlock_at. fields are
+// pairs of a name and a value that add to these fields or replace them.
 func (e *Etcd) Lock(name string, alert, unlock time.Time, fields ...string) (ops []clientv3.Op) {
 	all := map[string]string{
 		"uuid": "u-" + name, "hostname": "worker-1", "owner": "billing",
@@ -33,8 +32,8 @@ func (e *Etcd) Lock(name string, alert, unlock time.Time, fields ...string) (ops
 	return ops
 }
 
-// Renew sets auto_unlock_at and alive_at of a lock that Lock took. It fails the test
-// where the lock is no longer held.
+// Renew sets auto_unlock_at and alive_at of a lock that was acquired by Lock. It fails the
+// test if the lock has been removed.
 func (e *Etcd) Renew(name string, alive, unlock time.Time) {
 	e.t.Helper()
 	ctx, cancel := e.context()
@@ -46,8 +45,8 @@ func (e *Etcd) Renew(name string, alive, unlock time.Time) {
 	require.True(e.t, resp.Succeeded, "%s was taken from its living holder", name)
 }
 
-// Set writes fields of a lock as they are, given as name, value, name, value, in one
-// transaction where they are 120 at most. It returns the revision.
+// Set writes fields of a lock, given as pairs of a name and a value, in one transaction if
+// there are at most 120. It returns the revision.
 func (e *Etcd) Set(name string, fields ...string) int64 {
 	e.t.Helper()
 	var ops []clientv3.Op
@@ -57,8 +56,8 @@ func (e *Etcd) Set(name string, fields ...string) int64 {
 	return e.Put(ops...)
 }
 
-// Put commits operations, 120 in a transaction and several transactions at a time, and
-// returns the newest revision.
+// Put commits operations in transactions of up to 120, several at a time, and returns the
+// newest revision.
 func (e *Etcd) Put(ops ...clientv3.Op) int64 {
 	e.t.Helper()
 	ctx, cancel := e.context()
@@ -80,13 +79,12 @@ func (e *Etcd) Put(ops ...clientv3.Op) int64 {
 	return slices.Max(revisions)
 }
 
-// Keys returns the keys below Prefix that begin with the text given, without Prefix and
-// in their order.
-func (e *Etcd) Keys(begin string) []string {
+// Keys returns the keys under Prefix that begin with start, without Prefix and in order.
+func (e *Etcd) Keys(start string) []string {
 	e.t.Helper()
 	ctx, cancel := e.context()
 	defer cancel()
-	resp, err := e.Client.Get(ctx, e.Prefix+begin, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := e.Client.Get(ctx, e.Prefix+start, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(e.t, err)
 	keys := []string{}
 	for _, kv := range resp.Kvs {

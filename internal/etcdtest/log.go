@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Log keeps what a program or a process logs. It may be written and read at the same
-// time. The zero value is ready for use.
+// Log is a buffer for the log of a daemon or a process. It is safe for concurrent use. The
+// zero value is ready for use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -26,15 +26,15 @@ func (l *Log) Logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// String returns all that was logged.
+// String returns everything that was logged.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Lines returns the fields of the lines that have a message, in their order, or of all
-// lines for "". What is not JSON is skipped.
+// Lines returns the fields of the lines with the message, or of all lines if it is "", in
+// their order. It skips lines that are not JSON.
 func (l *Log) Lines(message string) (lines []map[string]any) {
 	for text := range bytes.Lines([]byte(l.String())) {
 		var line map[string]any

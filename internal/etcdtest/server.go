@@ -9,9 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Guard turns authentication on. The user, whose password may be "" for none, can read
-// and write below the prefixes by a role of the same name, and nothing else; Client is
-// from now on that of root, whose password is "root".
+// Guard enables authentication. user gets a role of the same name, with the permission to
+// read and write under the prefixes only, and no password if it is "". Client becomes that
+// of root, whose password is "root".
 func (e *Etcd) Guard(user, password string, prefixes ...string) {
 	e.t.Helper()
 	ctx, cancel := e.context()
@@ -33,9 +33,8 @@ func (e *Etcd) Guard(user, password string, prefixes ...string) {
 	e.Client = e.Connect(func(c *clientv3.Config) { c.Username, c.Password = "root", "root" })
 }
 
-// Fill writes until etcd raises its NOSPACE alarm, which takes as long as the server's
-// quota is large. What it returns frees the space and disarms the alarm, as an operator
-// does.
+// Fill writes until etcd raises its NOSPACE alarm, which takes longer with a larger quota.
+// The function that it returns frees the space and disarms the alarm, as an operator does.
 func (e *Etcd) Fill() (free func()) {
 	e.t.Helper()
 	ctx, cancel := e.context()

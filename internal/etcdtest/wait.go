@@ -10,31 +10,33 @@ import (
 )
 
 const (
-	// Soon is the deadline of whatever needs no more than etcd and the program under
-	// test, on a machine that is busy with other things.
+	// Soon is the deadline for everything that depends only on etcd and the program under
+	// test, on a busy machine.
 	Soon = 30 * time.Second
-	poll = 20 * time.Millisecond
+	// poll is the longest pause between two looks at a condition. A look is often a
+	// scrape, and many tests that wait must not keep the machine busy.
+	poll = 100 * time.Millisecond
 )
 
-// Eventually waits until the condition holds, and fails the test with the message where
-// it does not do so soon. It calls the condition from the test's goroutine, so that it
-// may fail the test, too.
+// Eventually waits until the condition holds, and fails the test with the message if it
+// does not hold within Soon. It calls the condition from the goroutine of the test, so that
+// the condition may fail the test, too.
 func Eventually(t testing.TB, condition func() bool, message ...any) {
 	t.Helper()
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for began := time.Now(); !condition(); <-tick.C {
+	began := time.Now()
+	for pause := poll / 16; !condition(); pause = min(2*pause, poll) {
 		if time.Since(began) > Soon {
 			require.FailNow(t, "the condition did not hold in time", message...)
 		}
+		<-time.After(pause)
 	}
 }
 
-// Main runs the tests of a package from its TestMain, up to eight of those that are
+// Main runs the tests of a package from its TestMain, up to six of those that are
 // parallel at a time: they wait more than they compute. Afterwards it calls the closers
 // and fails where goroutines are left.
 func Main(m *testing.M, closers ...func() error) {
-	_ = flag.Set("test.parallel", "8") // -parallel on the command line overrides it
+	_ = flag.Set("test.parallel", "6") // -parallel on the command line overrides it
 	goleak.VerifyTestMain(suite{m, closers})
 }
 
@@ -43,8 +45,8 @@ type suite struct {
 	closers []func() error
 }
 
-// Run implements goleak.TestingM. It gives what killed servers leave more time to end
-// than goleak does.
+// Run implements goleak.TestingM. It waits longer than goleak for the goroutines of killed
+// servers to end.
 func (s suite) Run() int {
 	code := s.M.Run()
 	for _, closer := range s.closers {
@@ -53,7 +55,7 @@ func (s suite) Run() int {
 		}
 	}
 	for end := time.Now().Add(Soon); goleak.Find() != nil && time.Now().Before(end); {
-		continue // Find itself waits
+		continue // Find waits
 	}
 	return code
 }

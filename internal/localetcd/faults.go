@@ -10,13 +10,13 @@ import (
 	"strconv"
 )
 
-// Kill ends member i without grace: open connections break, its port refuses. It
-// returns when nothing of the server is left; killing a dead member does nothing.
+// Kill stops member i at once: open connections break, and its port refuses new ones. It
+// returns when the server has ended. Killing a dead member does nothing.
 func (c *Cluster) Kill(i int) { c.members[i].kill() }
 
-// Restart starts the named members again, or all dead ones when none is named, on their
-// old addresses and whatever data they have, and waits until they serve. Two dead
-// members of three must be named together: neither is ready without the other.
+// Restart starts the given members again, or all dead members if none is given, with their
+// addresses and their data, and waits until they serve. Of two dead members of three both
+// must be started together, since neither becomes ready without the other.
 func (c *Cluster) Restart(ctx context.Context, indexes ...int) error {
 	var starting []*member
 	for i, m := range c.members {
@@ -37,8 +37,8 @@ func (c *Cluster) Restart(ctx context.Context, indexes ...int) error {
 	return nil
 }
 
-// Wipe deletes the data of a dead single member: its next start is an empty cluster
-// with another cluster id, and revisions begin again at 1.
+// Wipe deletes the data of a dead single member. When it starts again it is an empty
+// cluster with another cluster id, and its revisions begin at 1.
 func (c *Cluster) Wipe() error {
 	m, err := c.deadSingle("wipe")
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Cluster) Wipe() error {
 	return os.RemoveAll(m.dir)
 }
 
-// Save copies the data of a dead single member aside, over an earlier copy.
+// Save copies the data of a dead single member for Revert. It replaces an earlier copy.
 func (c *Cluster) Save() error {
 	m, err := c.deadSingle("save")
 	if err != nil {
@@ -60,8 +60,8 @@ func (c *Cluster) Save() error {
 	return os.CopyFS(m.saved(), os.DirFS(m.dir))
 }
 
-// Revert restores the copy made by Save for a dead single member: the same cluster
-// id with an older revision, as a restored volume snapshot has it.
+// Revert restores the copy made by Save for a dead single member: the same cluster id with
+// an older revision, as after a restore from a volume snapshot.
 func (c *Cluster) Revert() error {
 	m, err := c.deadSingle("revert")
 	if err != nil {
@@ -88,9 +88,9 @@ func (c *Cluster) deadSingle(verb string) (*member, error) {
 	return c.members[0], nil
 }
 
-// freeAddrs picks n loopback addresses nobody listens on, below the range from which
-// the kernel takes local ports: in that range a client dialling a dead member could be
-// given the very port it dials, connect to itself and so keep the member from binding.
+// freeAddrs returns n free loopback addresses. Their ports are below the kernel's range of
+// ephemeral ports: from that range a client that dials a dead member could get the port it
+// dials, connect to itself, and prevent the member from binding its port.
 func freeAddrs(n int) ([]string, error) {
 	const low, high = 15000, 32000
 	held := make([]net.Listener, 0, n)

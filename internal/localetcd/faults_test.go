@@ -22,10 +22,10 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	require.NoError(t, err)
 	endpoints := c.Endpoints()
 
-	watch := c.Client.Watch(t.Context(), "k") // an open stream must not make Kill wait
+	watch := c.Client.Watch(t.Context(), "k") // Kill must not wait for an open stream
 	began := time.Now()
 	c.Kill(0)
-	require.Less(t, time.Since(began), 5*time.Second, "a graceful end waits longer for the stream")
+	require.Less(t, time.Since(began), 5*time.Second, "a graceful stop waits longer for the stream")
 	_, err = net.Dial("tcp", c.Addr(0))
 	require.Error(t, err, "the port of a dead member must refuse")
 
@@ -58,7 +58,7 @@ func TestWipeChangesClusterID(t *testing.T) {
 	require.Less(t, after.Header.Revision, before.Header.Revision)
 }
 
-func TestRevertGoesBackWithTheSameClusterID(t *testing.T) {
+func TestRevertKeepsTheClusterID(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, localetcd.Options{})
 	_, err := c.Client.Put(t.Context(), "k", "old")
@@ -102,8 +102,8 @@ func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
 	eventuallyPut(t, c.Client, "c")
 }
 
-// requireEvent reads on to the value: a watch without a start revision replays, after a
-// reconnect, the event of the revision at which it was created.
+// requireEvent reads events until the one with the value. After a reconnect, a watch without
+// a start revision repeats the event of the revision at which it was created.
 func requireEvent(t *testing.T, watch clientv3.WatchChan, value string) {
 	t.Helper()
 	for response := range watch {

@@ -1,16 +1,15 @@
 // Package localetcd runs etcd inside the process: one or three real members on the
 // loopback interface, and the faults that the tests and the hunt inject.
 //
-// Guaranteed: a member keeps its client address and its peer address for the life of
-// the cluster, through Kill, Wipe and Revert; Close ends every server and client and
-// removes the temporary directory.
+// Guaranteed: a member keeps its client address and its peer address for the life of the
+// cluster, including Kill, Wipe and Revert. Close ends all servers and clients, and removes
+// the temporary directory.
 //
-// Not guaranteed: a crash of the machine. Kill closes connections and listeners
-// without notice to clients or peers, but what etcd wrote to its files stays
-// written. Ports are chosen free and may be taken by another program while a member
-// is down.
+// Not guaranteed: that Kill is like a crash of the machine. It closes connections and
+// listeners without notice to clients or peers, but no write to the files is lost. While a
+// member is down, another program may take its port.
 //
-// The package links the etcd server: it is never part of the unlocker binary. What
+// The package links the etcd server, and must not be linked into the unlocker binary. What
 // needs the testing package is in internal/etcdtest.
 package localetcd
 
@@ -28,25 +27,26 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options describes a cluster. The zero value is one member in a temporary directory
-// with etcd's own defaults, but for raft's timers: a single member elects itself within
-// 100 ms instead of a second.
+// Options describes a cluster. The zero value is one member in a temporary directory. The
+// defaults are those of etcd, except that a single member elects itself within 100 ms
+// instead of a second.
 type Options struct {
 	// Members is 1 (or 0) or 3.
 	Members int
-	// Dir holds the data and is kept; empty means a temporary one, removed by Close.
+	// Dir holds the data and is kept. If it is empty, the data is in a temporary directory
+	// that Close removes.
 	Dir string
-	// TLS makes the client endpoints speak https and demand a client certificate when
-	// a CAFile is set. Peers always speak plain http.
+	// TLS makes the client endpoints use https, and require a client certificate if CAFile
+	// is set. Peers always use http.
 	TLS TLS
-	// QuotaBackendBytes is the size at which the NOSPACE alarm is raised; 0 is etcd's 2 GiB.
+	// QuotaBackendBytes is the size at which the NOSPACE alarm is raised; 0 means 2 GiB.
 	QuotaBackendBytes int64
-	// MaxTxnOps is how many operations etcd takes in a transaction; 0 means 128.
+	// MaxTxnOps is the maximum number of operations in a transaction; 0 means 128.
 	MaxTxnOps uint
-	// AuthTokenTTL is the life of a simple auth token, in whole seconds; 0 is 300 s.
+	// AuthTokenTTL is the TTL of a simple auth token, in whole seconds; 0 means 300 s.
 	AuthTokenTTL time.Duration
-	// AuthToken is etcd's --auth-token; "" is "simple". Its other kind, jwt, has tokens
-	// that end after their time however much they are used.
+	// AuthToken is the flag --auth-token of etcd; "" means "simple". Use does not prolong
+	// the tokens of the other kind, jwt.
 	AuthToken string
 	// UnsafeNoFsync skips fsync: for tests, never for measurements.
 	UnsafeNoFsync bool
@@ -65,8 +65,8 @@ type Cluster struct {
 	clients []*clientv3.Client
 }
 
-// Start runs the members and returns when every one of them is ready to serve, or with
-// an error when ctx ends first; then nothing is left running.
+// Start runs the members and returns when all of them are ready to serve. If ctx ends
+// before, or a member fails, it stops them all and returns an error.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Members == 0 {
 		o.Members = 1
@@ -94,11 +94,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// addrRetries is how often Start takes other addresses where another program took one
-// between the check that it is free and its use.
+// addrRetries is how often Start tries other addresses, if another program took one after
+// it was found to be free.
 const addrRetries = 3
 
-// startOn starts the members on free addresses. Members of an earlier attempt end first.
+// startOn starts the members on free addresses. It stops those of an earlier attempt.
 func (c *Cluster) startOn(ctx context.Context, o Options) error {
 	for _, m := range c.members {
 		m.kill()
@@ -113,33 +113,6 @@ func (c *Cluster) startOn(ctx context.Context, o Options) error {
 		return err
 	}
 	return c.Restart(ctx)
-}
-
-// testingTB is what ForTest needs of a testing.TB.
-type testingTB interface {
-	Helper()
-	Cleanup(func())
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
-// ForTest is etcdtest.Start for the tests that do not use that package yet: it starts
-// a cluster without fsync, and closes it when the test ends.
-func ForTest(t testingTB, o Options) *Cluster {
-	t.Helper()
-	o.UnsafeNoFsync = true
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c, err := Start(ctx, o)
-	if err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close etcd: %v", err)
-		}
-	})
-	return c
 }
 
 func (c *Cluster) build(o Options) error {
@@ -162,7 +135,7 @@ func (c *Cluster) build(o Options) error {
 	return nil
 }
 
-// Endpoints are the members' client URLs, in order, running or not.
+// Endpoints returns the client URLs of all members, running or not, in order.
 func (c *Cluster) Endpoints() []string {
 	urls := make([]string, 0, len(c.members))
 	for _, m := range c.members {
@@ -171,12 +144,12 @@ func (c *Cluster) Endpoints() []string {
 	return urls
 }
 
-// Addr is host:port of member i's client listener, as a Proxy wants it.
+// Addr returns the host:port of the client listener of member i, for a Proxy.
 func (c *Cluster) Addr(i int) string { return c.members[i].client }
 
-// Client returns a plain clientv3 client of all members, closed with the cluster. Each
-// edit may change the configuration first (endpoints, TLS, user). It does not wait for
-// etcd, and its calls have no deadline but the caller's.
+// Client returns a plain clientv3 client of all members, which Close closes. The edits can
+// change its configuration (endpoints, TLS, user). Client does not wait for etcd, and the
+// calls of the client have only the deadline of the caller.
 func (c *Cluster) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, error) {
 	cfg := clientv3.Config{Endpoints: c.Endpoints(), DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
 	for _, edit := range edits {
@@ -192,13 +165,13 @@ func (c *Cluster) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, err
 	return cli, nil
 }
 
-// Close ends clients and servers and removes the temporary directory. It may be called
+// Close ends all clients and servers, and removes the temporary directory. It may be called
 // more than once.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cli := range c.clients {
-		_ = cli.Close() // a client a test has closed already says "context canceled"
+		_ = cli.Close() // fails if the caller has closed it
 	}
 	c.clients = nil
 	for _, m := range c.members {

@@ -17,13 +17,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// member is one etcd server, running or not; its addresses and directory stay.
+// member is one etcd server, running or not. Its addresses and directory do not change.
 type member struct {
 	name, dir    string
 	client, peer string
 	opts         Options
 	all          []*member
-	generation   int // part of the cluster token: counts the wipes
+	generation   int // the number of wipes, part of the cluster token
 
 	mu    sync.Mutex
 	etcd  *embed.Etcd
@@ -44,7 +44,7 @@ func (m *member) running() bool {
 	return m.etcd != nil
 }
 
-// start begins to serve; it does not wait for a quorum.
+// start starts the server. It does not wait for a quorum.
 func (m *member) start() error {
 	e, err := embed.StartEtcd(m.config())
 	if err != nil {
@@ -70,8 +70,8 @@ func (m *member) waitReady(ctx context.Context) error {
 	}
 }
 
-// kill ends the server at once. embed.Etcd.Close alone would wait for open watches to
-// drain and hand leadership over: so the gRPC server, then raft, are stopped before.
+// kill stops the server at once. It stops the gRPC server and then raft, since
+// embed.Etcd.Close alone would wait for open watches and transfer the leadership.
 func (m *member) kill() {
 	m.mu.Lock()
 	e, grpcs := m.etcd, m.grpcs
@@ -105,13 +105,13 @@ func (m *member) config() *embed.Config {
 		ClientCertAuth: o.TLS.CAFile != "",
 	}
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
-	cfg.BcryptCost = 4 // the lowest: tests of authentication need not burn CPU
+	cfg.BcryptCost = 4 // the minimum, to save CPU time
 	cfg.QuotaBackendBytes = o.QuotaBackendBytes
 	cfg.AuthToken = cmp.Or(o.AuthToken, cfg.AuthToken)
 	cfg.MaxTxnOps = cmp.Or(o.MaxTxnOps, cfg.MaxTxnOps)
 	cfg.AuthTokenTTL = cmp.Or(uint(o.AuthTokenTTL/time.Second), cfg.AuthTokenTTL)
 	if o.Members == 1 {
-		cfg.TickMs, cfg.ElectionMs = 10, 100 // there is nobody to wait for
+		cfg.TickMs, cfg.ElectionMs = 10, 100 // there is no other member to wait for
 	}
 	cfg.ServiceRegister = func(g *grpc.Server) {
 		m.mu.Lock()
@@ -129,8 +129,8 @@ func (m *member) initialCluster() string {
 	return strings.Join(parts, ",")
 }
 
-// quiet drops everything below panic: etcd's Fatal ends the process, which must not
-// happen without a message.
+// quiet drops every level below Panic. Fatal messages are kept, since etcd then ends the
+// process.
 func quiet() *zap.Logger {
 	enc := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
 	return zap.New(zapcore.NewCore(enc, zapcore.Lock(os.Stderr), zapcore.PanicLevel))

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// Proxy forwards TCP connections to one address and can be told to fail. It knows
-// nothing of what it carries, so TLS passes through it. Methods may be called from
-// several goroutines.
+// Proxy forwards TCP connections to one address, and injects faults into them. It does not
+// interpret the bytes, so TLS passes through it. It is safe for concurrent use.
 type Proxy struct {
 	target, addr string
 	done         chan struct{}
@@ -33,18 +32,18 @@ func NewProxy(target string) (*Proxy, error) {
 	return p, p.Heal()
 }
 
-// Addr is the proxy's host:port; it stays through Cut and Heal.
+// Addr returns the host:port of the proxy. Cut and Heal do not change it.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Blackhole stops all bytes in both directions while connections stay open and new ones
-// are accepted: a hang. What was in flight arrives after Heal.
+// Blackhole delays all bytes in both directions until Heal. Connections stay open, and new
+// ones are accepted.
 func (p *Proxy) Blackhole() {
 	p.requests.shut()
 	p.replies.shut()
 }
 
-// HoldReplies lets requests through and keeps the answers back: the caller times out
-// although the server has done its work.
+// HoldReplies forwards requests and delays the answers until Heal: the caller times out
+// although the server has executed the request.
 func (p *Proxy) HoldReplies() { p.replies.shut() }
 
 // Cut closes every connection and refuses new ones.
@@ -78,8 +77,8 @@ func (p *Proxy) Heal() error {
 	return nil
 }
 
-// Close cuts everything and returns when all goroutines have ended. It may be called
-// more than once, and the proxy is not used afterwards.
+// Close closes all connections and returns when all goroutines have ended. It may be called
+// more than once; no other method may be called afterwards.
 func (p *Proxy) Close() {
 	p.closing.Do(func() { close(p.done) })
 	p.Cut()
@@ -115,8 +114,8 @@ func (p *Proxy) serve(l net.Listener, client net.Conn) {
 	both.Wait()
 }
 
-// pipe copies until either end closes; then both do, but not while the gate is shut: a
-// black hole does not report that the other end is gone.
+// pipe copies until either end closes, and then closes both. It does not close them while
+// the gate is shut: in a black hole neither end notices that the other has closed.
 func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
 	defer func() { _ = dst.Close(); _ = src.Close() }()
 	buf := make([]byte, 32<<10)
@@ -131,7 +130,7 @@ func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
 	}
 }
 
-// keep registers a connection unless its listener has been cut meanwhile.
+// keep registers a connection, unless Cut has closed its listener.
 func (p *Proxy) keep(l net.Listener, c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +171,7 @@ func (g *gate) open() {
 	}
 }
 
-// pass waits for the gate and reports false when done came first.
+// pass waits until the gate is open. It returns false if done is closed first.
 func (g *gate) pass(done <-chan struct{}) bool {
 	g.mu.Lock()
 	opened := g.opened

@@ -12,8 +12,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// proxied also returns a client whose only way to etcd is the proxy, and which connects
-// at its first call.
+// proxied returns an etcd, a proxy to it, and a client that is connected through the proxy
+// only.
 func proxied(t *testing.T) (*etcdtest.Etcd, *localetcd.Proxy, *clientv3.Client) {
 	t.Helper()
 	c := etcdtest.Start(t, localetcd.Options{})
@@ -79,5 +79,5 @@ func TestProxyCloseEndsAnOpenHang(t *testing.T) {
 	_, p, through := proxied(t)
 	p.Blackhole()
 	require.Error(t, shortPut(t, through, "a"))
-	// The clean-up closes it; goleak fails the package when a goroutine stays.
+	// The clean-up closes the proxy. goleak fails the package if a goroutine remains.
 }

@@ -1,8 +1,8 @@
 package lock
 
-// KV is one key of a lock as etcd holds it, Field being what its last segment
-// names.
+// KV is one key of a lock as etcd stores it.
 type KV struct {
+	// Field is the one that the last segment of the key names.
 	Field Field
 	Value []byte
 	// Create, Mod and Lease are etcd's create_revision, mod_revision and lease.
@@ -20,7 +20,7 @@ func (l *Lock) Put(kv KV) {
 
 func (l *Lock) put(kv KV) {
 	l.advance(kv.Mod)
-	l.is.set(large, l.Large() || len(kv.Value) >= largeValue)
+	l.flags.set(large, l.Large() || len(kv.Value) >= largeValue)
 	f := kv.Field
 	if f == FieldUnknown {
 		return
@@ -45,10 +45,10 @@ func (l *Lock) put(kv KV) {
 		l.fresh = l.fresh.with(f)
 	}
 	if f == FieldAutoUnlockAt {
-		l.is.set(renewed, l.Token != 0 && kv.Mod > l.Token)
+		l.flags.set(renewed, l.Token != 0 && kv.Mod > l.Token)
 	}
 	if f == FieldAutoUnlockAt || f == FieldAliveAt {
-		l.is.set(paired, l.last.has(FieldAutoUnlockAt) && l.last.has(FieldAliveAt))
+		l.flags.set(paired, l.last.has(FieldAutoUnlockAt) && l.last.has(FieldAliveAt))
 	}
 }
 
@@ -66,18 +66,18 @@ func (l *Lock) Delete(f Field, rev int64) {
 	case FieldUUID:
 		l.Token, l.fresh = 0, 0
 	case FieldAliveAt, FieldAutoUnlockAt:
-		l.is.set(paired, false)
+		l.flags.set(paired, false)
 	}
 }
 
-// advance notes that something happened at revision rev.
+// advance records that a key was written or deleted at revision rev.
 func (l *Lock) advance(rev int64) {
 	if rev > l.Revision {
 		l.Revision, l.last = rev, 0
 	}
 }
 
-// set keeps what a field's value says and tells whether it could be read.
+// set stores the value of a field and reports whether the value is valid.
 func (l *Lock) set(f Field, v []byte) bool {
 	switch f {
 	case FieldUUID:

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The article's unlock deletes three keys only; what it leaves behind must
-// not give the next owner a deadline.
+// The unlock of the article that introduced the protocol deletes three keys only.
+// The keys that remain must not give the next holder a deadline.
 func TestLeftoversAreNotRead(t *testing.T) {
 	leftover := []txn{
 		acquired("alive_at", "1699999995"),
@@ -96,10 +96,10 @@ func TestAliveAtCountsWithItsDeadlineOnly(t *testing.T) {
 		{"another field written later", []txn{
 			acquired(), renewal(alive, "1700000001", auto, "1700000020"), renewal("owner", "x"),
 		}, noon + second},
-		{"uuid written over later", []txn{
+		{"uuid overwritten later", []txn{
 			acquired(), renewal(alive, "1700000001", auto, "1700000020"), renewal("uuid", "x"),
 		}, noon + second},
-		{"uuid written over in the renewal", []txn{
+		{"uuid overwritten in the renewal", []txn{
 			acquired(), renewal(alive, "1700000001", auto, "1700000020", "uuid", "x"),
 		}, noon + second},
 		{"deadline deleted", []txn{
@@ -114,7 +114,7 @@ func TestAliveAtCountsWithItsDeadlineOnly(t *testing.T) {
 		{"renewed properly again", []txn{
 			acquired(), renewal(alive, "1700000001"), renewal(alive, "1700000002", auto, "1700000020"),
 		}, noon + 2*second},
-		{"leftover of an earlier owner", []txn{
+		{"leftover of an earlier holder", []txn{
 			acquired(), renewal(alive, "1700000001", auto, "1700000020"), {del: []string{"uuid"}}, renewal("uuid", "x"),
 		}, 0},
 		{"no uuid", []txn{renewal(alive, "1700000001", auto, "1700000020")}, 0},
@@ -140,7 +140,6 @@ func TestRevisionAndKeys(t *testing.T) {
 	require.EqualValues(t, 6, collected.Keys)
 }
 
-// What follows a listing goes on from it.
 func TestPutAfterCollect(t *testing.T) {
 	_, kvs := history(t, acquired(), txn{put: map[string]string{"uuid": "over"}})
 	l := collect("a", kvs)

@@ -1,22 +1,21 @@
 package lock
 
-// Builder makes a lock of the keys of a listing, all of which are taken at one
-// revision, in any order. Its size does not depend on how many there are. The
-// zero value is ready to use.
+// Builder builds a lock from the keys of a listing, which must all have been read
+// at one revision. They may be added in any order. Its size does not depend on the
+// number of keys. The zero value is ready to use.
 //
-// The result is what Put and Delete would have made of the same history, except
-// for what a listing cannot tell: Revision knows no deletions, and Large no
-// values that are gone.
+// The result is the same as that of Put and Delete with the same history, except
+// for what a listing does not show: Revision does not include deletions, and Large
+// does not include values that have been deleted.
 type Builder struct {
-	known   [len(fieldNames)]KV // by field; Mod is 0 where it was not seen
+	known   [len(fieldNames)]KV // by field; Mod is 0 if the field was not added
 	unknown int32
 	newest  int64
 	large   bool
 }
 
-// Add takes a key; a field that is taken twice counts once. Values that decide
-// something are referenced until Lock is called, and copied there as far as they
-// are kept.
+// Add adds a key. A field that is added twice counts once. The builder refers to
+// kv.Value until Lock is called, which copies what the lock keeps of it.
 func (b *Builder) Add(kv KV) {
 	b.newest = max(b.newest, kv.Mod)
 	b.large = b.large || len(kv.Value) >= largeValue
@@ -27,8 +26,8 @@ func (b *Builder) Add(kv KV) {
 	case FieldBacktrace, FieldPID, FieldPurpose:
 		kv.Value = nil
 	case FieldUUID:
-		// An acquisition is as old as its uuid key, even where that was
-		// written over since.
+		// The acquisition happened when the uuid key was created, even if the
+		// key was overwritten later.
 		kv.Mod = kv.Create
 	}
 	b.known[kv.Field] = kv
@@ -37,14 +36,15 @@ func (b *Builder) Add(kv KV) {
 // Lock returns the lock and empties the builder.
 func (b *Builder) Lock(name string) Lock {
 	l := Lock{Name: name, Keys: b.unknown}
-	l.is.set(large, b.large)
+	l.flags.set(large, b.large)
 	var order [len(fieldNames)]*KV
 	for i := range b.known {
 		kv := &b.known[i]
 		if kv.Mod == 0 {
 			continue
 		}
-		// Most locks were written at one revision, so that this is one pass.
+		// An insertion sort: the keys of most locks have the same revision, so
+		// that nothing is moved.
 		n := int(l.Keys - b.unknown)
 		for ; n > 0 && order[n-1].Mod > kv.Mod; n-- {
 			order[n] = order[n-1]

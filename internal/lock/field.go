@@ -5,8 +5,8 @@ import "math/bits"
 // Field is the last segment of a lock's key.
 type Field uint8
 
-// The fields of protocol 1. FieldUnknown is every other last segment: such
-// keys are carried, shown and removed with their lock.
+// The fields of protocol 1. FieldUnknown stands for every other last segment:
+// such keys are counted, shown and removed with their lock.
 const (
 	FieldUnknown Field = iota
 	FieldAlertAt
@@ -38,7 +38,7 @@ var fieldNames = [...]string{
 // ParseField returns the field that the last segment of a key names, or
 // FieldUnknown.
 func ParseField(segment []byte) Field {
-	// The conversion in a switch does not allocate.
+	// A conversion in a switch expression does not allocate.
 	switch string(segment) {
 	case "alert_at":
 		return FieldAlertAt
@@ -64,7 +64,7 @@ func ParseField(segment []byte) Field {
 	return FieldUnknown
 }
 
-// String returns the field as it stands in a key, and "unknown" for
+// String returns the segment of a key that names the field, or "unknown" for
 // FieldUnknown.
 func (f Field) String() string {
 	if f == FieldUnknown || int(f) >= len(fieldNames) {

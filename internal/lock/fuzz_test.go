@@ -19,7 +19,7 @@ func FuzzSplit(f *testing.F) {
 	l := layout(f, "/mutexes/")
 	f.Fuzz(func(t *testing.T, key []byte) {
 		name, field, valid := l.Split(key)
-		require.Equal(t, valid, ValidateName(string(name)) == nil, "an invalid key's name is no lock's")
+		require.Equal(t, valid, ValidateName(string(name)) == nil, "the name of an invalid key is not valid")
 		if !valid {
 			require.Equal(t, byte('/'), name[0])
 			require.Empty(t, field)
@@ -67,18 +67,18 @@ func FuzzParseTimestamp(f *testing.F) {
 func FuzzClip(f *testing.F) {
 	f.Add([]byte("host-1"), uint8(3))
 	f.Add([]byte("\xe6\x9d\xb1\xff\xff"), uint8(2))
-	f.Fuzz(func(t *testing.T, v []byte, most uint8) {
-		got := Clip(v, int(most))
+	f.Fuzz(func(t *testing.T, v []byte, limit uint8) {
+		got := Clip(v, int(limit))
 		require.True(t, utf8.ValidString(got))
-		require.LessOrEqual(t, len(got), int(most)+len("…"))
-		if len(v) <= int(most) && utf8.Valid(v) {
+		require.LessOrEqual(t, len(got), int(limit)+len("…"))
+		if len(v) <= int(limit) && utf8.Valid(v) {
 			require.Equal(t, string(v), got)
 		}
 	})
 }
 
-// FuzzLock reads its input as puts and deletions that no etcd would show, too:
-// deleted keys that were not there, revisions that go back.
+// FuzzLock decodes its input as puts and deletions, including some that etcd never
+// sends: deletions of keys that do not exist, and revisions that decrease.
 func FuzzLock(f *testing.F) {
 	f.Add([]byte("\x0a\x01\x01\x04uuid\x03\x01\x00\x0a1700000010"), int64(1))
 	f.Add([]byte("\x8a\x01\x8a\x02\x80\x03\x00\x00"), int64(noon))

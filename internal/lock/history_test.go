@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// observation is all that can be seen of a lock, but for Revision and Large,
-// which a listing does not know in full.
+// observation is everything that the methods of a lock return, except Revision and
+// Large, which a listing does not know in full.
 type observation struct {
 	UUID, Hostname, Owner, AutoUnlockText     string
 	LockedAt, AlertAt, AutoUnlockAt, AliveAt  Timestamp
@@ -22,7 +22,7 @@ type observation struct {
 	Before, AtAlert, Between, AtUnlock, After State
 }
 
-// The times that values are drawn from, and a now between all of them.
+// The times that values are drawn from, and times between them.
 var nows = [5]Timestamp{noon - 1, noon, noon + 5*second, noon + 10*second, noon + 100*second}
 
 func observe(l Lock) observation {
@@ -38,7 +38,7 @@ func observe(l Lock) observation {
 	return o
 }
 
-// model is a lock as docs/protocol.md defines it, with all its keys at hand.
+// model is a lock as docs/protocol.md defines it, with all its keys.
 type model struct {
 	keys  map[string]KV // by last segment
 	large bool
@@ -51,7 +51,7 @@ type event struct {
 	deleted bool
 }
 
-// observe says what must be seen.
+// observe returns the expected observation.
 func (m *model) observe() observation {
 	id, o := m.keys["uuid"], observation{Keys: int32(len(m.keys))}
 	o.Token = id.Create
@@ -121,7 +121,7 @@ func (m *model) observe() observation {
 	return o
 }
 
-// step makes the events of one transaction and applies them to the model.
+// step draws the events of one transaction and applies them to the model.
 func (m *model) step(t *rapid.T) []event {
 	m.rev++
 	var events []event
@@ -222,10 +222,10 @@ func apply(l *Lock, events []event) {
 	}
 }
 
-// Whatever happened to a lock: the watch in whatever order within a
-// transaction, a listing, and a watch that goes on from a listing see the same,
-// and it is what the protocol says.
-func TestEveryWayToLearnOfALockGivesTheSame(t *testing.T) {
+// For any history of a lock, the result is the same and agrees with the protocol
+// if it was learned from a watch, in any order within a transaction, from a
+// listing, or from a listing and the watch that follows it.
+func TestWatchAndListingGiveTheSameLock(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{keys: map[string]KV{}}
 		ordered, shuffled, resumed := Lock{Name: "a"}, Lock{Name: "a"}, Lock{Name: "a"}
@@ -240,7 +240,7 @@ func TestEveryWayToLearnOfALockGivesTheSame(t *testing.T) {
 			want := m.observe()
 			require.Equal(t, want, observe(ordered), "in order, %s", at)
 			require.Equal(t, want, observe(shuffled), "shuffled, %s", at)
-			require.Equal(t, want, observe(resumed), "from a listing on, %s", at)
+			require.Equal(t, want, observe(resumed), "listed and watched, %s", at)
 			require.Equal(t, ordered.Revision, shuffled.Revision)
 			require.Equal(t, m.large, ordered.Large())
 			require.Equal(t, m.large, shuffled.Large())

@@ -8,13 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// Layout knows where locks lie in etcd: <prefix><name>/<field>.
+// Layout maps locks to keys in etcd: <prefix><name>/<field>.
 type Layout struct {
 	prefix string
 }
 
-// NewLayout returns the layout below prefix, which must not be empty and must
-// end in a slash.
+// NewLayout returns the layout under prefix, which must end in a slash.
 func NewLayout(prefix string) (Layout, error) {
 	if prefix == "" || !strings.HasSuffix(prefix, "/") {
 		return Layout{}, fmt.Errorf("prefix %q: must end in a slash", prefix)
@@ -22,34 +21,35 @@ func NewLayout(prefix string) (Layout, error) {
 	return Layout{prefix: prefix}, nil
 }
 
-// Prefix returns the prefix of all locks.
+// Prefix returns the prefix of the keys of all locks.
 func (l Layout) Prefix() string { return l.prefix }
 
-// End returns the first key behind all keys of the prefix.
+// End returns the first key after all keys with the prefix.
 func (l Layout) End() string { return successor(l.prefix) }
 
-// Key returns the key of a lock's field.
+// Key returns the key of a field of a lock.
 func (l Layout) Key(name, field string) string {
 	return l.prefix + name + "/" + field
 }
 
-// Range returns the half-open range of keys that begin with the lock's name
-// and a slash: its own keys, and those of names nested in it.
+// Range returns the half-open range of the keys that begin with the lock's name
+// and a slash: the keys of the lock, and those of locks with nested names.
 func (l Layout) Range(name string) (from, end string) {
 	base := l.prefix + name
 	return base + "/", base + string(rune('/'+1))
 }
 
-// successor returns the first string behind all that begin with s; s ends in
-// a slash, so that its last byte can be raised.
+// successor returns the first string after all strings that begin with s, which
+// must end in a slash.
 func successor(s string) string {
 	return s[:len(s)-1] + string(rune('/'+1))
 }
 
-// Split takes a key below the prefix apart. A key that belongs to no lock (no
-// name, no field, an empty segment, or a name that is not UTF-8) is not valid;
-// its name is then "/" and all of the key behind the prefix, which no valid
-// name equals. Both results point into key where the key is valid.
+// Split splits a key under the prefix into the name and the field of a lock. A key
+// that belongs to no lock (no name, no field, an empty segment, or a name that is
+// not UTF-8) is not valid. Its name is a slash and the key without the prefix,
+// which is never the name of a lock. If the key is valid, both results share its
+// memory.
 func (l Layout) Split(key []byte) (name, field []byte, valid bool) {
 	rest := key[min(len(l.prefix), len(key)):]
 	i := bytes.LastIndexByte(rest, '/')
@@ -65,8 +65,8 @@ var (
 	errNameUTF8    = errors.New("is not UTF-8")
 )
 
-// ValidateName tells what is wrong with a lock's name, or nil: it must be
-// UTF-8 and none of its segments may be empty.
+// ValidateName returns an error if name is not a valid name of a lock: it must be
+// UTF-8, and none of its segments may be empty.
 func ValidateName(name string) error {
 	if err := validName([]byte(name)); err != nil {
 		return fmt.Errorf("lock name %q %w", Clip([]byte(name), 200), err)
@@ -86,12 +86,13 @@ func validName(name []byte) error {
 	return nil
 }
 
-// Clip returns at most limit bytes of v as valid UTF-8 and, where it cut,
-// appends an ellipsis of three bytes more. What stands in etcd is untrusted and
-// unbounded; this is how it enters logs and ledgers.
+// Clip returns at most limit bytes of v as valid UTF-8, followed by an ellipsis of
+// three bytes if v was longer. Logs and the ledger use it for everything that was
+// read from etcd, which is untrusted and may be of any size.
 func Clip(v []byte, limit int) string {
 	head := v[:min(len(v), limit+utf8.UTFMax)]
-	// A replacement is longer than the byte it stands for: cut afterwards.
+	// A replacement character is longer than the byte it replaces, so the limit
+	// is applied afterwards.
 	s := strings.ToValidUTF8(string(head), "\uFFFD")
 	if len(head) == len(v) && len(s) <= limit {
 		return s

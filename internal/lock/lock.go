@@ -2,34 +2,34 @@ package lock
 
 import "unique"
 
-// maxLabelLen bounds what is kept of a hostname and an owner: a DNS name has
-// at most 253 bytes.
+// maxLabelLen is the number of bytes kept of a hostname and of an owner: the
+// maximum length of a DNS name.
 const maxLabelLen = 253
 
-// largeValue is the size in bytes from which on a value makes its lock Large.
+// largeValue is the minimum size in bytes of a value that makes its lock Large.
 const largeValue = 16 << 10
 
-// Lock is what is kept of one lock: everything that decides on it, but none of
-// its big values. It is built by Put and Delete in the order of revisions. A
-// copy is independent of the original.
+// Lock is what the daemon keeps of one lock: everything that verdicts and metrics
+// depend on, but no big values. It is built by Put and Delete in the order of
+// revisions, or by a Builder. A copy is independent of the original.
 type Lock struct {
-	// Name is all between the prefix and the field. For a key that belongs to
-	// no lock it begins with a slash (see Layout.Split).
+	// Name is the part of the keys between the prefix and the field. For a key
+	// that belongs to no lock it begins with a slash (see Layout.Split).
 	Name string
-	// Token is the create_revision of the uuid key, by which a resource can
-	// fence off earlier owners; 0 where there is no uuid.
+	// Token is the create_revision of the uuid key, the fencing token by which a
+	// resource can refuse earlier holders; 0 if there is no uuid.
 	Token int64
-	// Revision is the newest one at which a key of the lock was seen written
-	// or deleted.
+	// Revision is the newest revision known at which a key of the lock was
+	// written or deleted.
 	Revision int64
-	// Keys is the number of keys that lie directly under the name.
+	// Keys is the number of keys of the lock, those of nested names excluded.
 	Keys int32
 
-	// have holds the known fields that exist, fresh those of them that this
-	// acquisition wrote, last those put at Revision, bad those whose value
-	// cannot be read, leased those that carry a lease.
+	// have is the set of known fields that exist. Subsets of it are fresh, written
+	// by the present holder; last, written at Revision; bad, with a value that
+	// cannot be read; and leased, with a lease.
 	have, fresh, last, bad, leased fieldSet
-	is                             traits
+	flags                          flags
 
 	uuid            uuid
 	hostname, owner interned
@@ -37,31 +37,30 @@ type Lock struct {
 	alertAt         Timestamp
 	autoUnlockAt    Timestamp
 	aliveAt         Timestamp
-	// autoText is the value of auto_unlock_at where Timestamp.String does not
-	// give it back.
+	// autoText is the value of auto_unlock_at if it differs from that of
+	// Timestamp.String.
 	autoText *string
 }
 
-// traits are what can be said with yes or no; together, as a byte more would
-// make every lock 8 bytes larger.
-type traits uint8
+// flags are one bit each, since another byte would make every lock 8 bytes larger.
+type flags uint8
 
 const (
-	paired  traits = 1 << iota // alive_at was written together with the auto_unlock_at in force
-	renewed                    // auto_unlock_at was written after the acquisition
-	large                      // a value too big to be read along with other locks' was seen
+	paired  flags = 1 << iota // alive_at and auto_unlock_at were last written together
+	renewed                   // auto_unlock_at was written after the acquisition
+	large                     // see Lock.Large
 )
 
-func (t traits) has(one traits) bool { return t&one != 0 }
+func (f flags) has(one flags) bool { return f&one != 0 }
 
-func (t *traits) set(one traits, yes bool) {
-	if *t &^= one; yes {
-		*t |= one
+func (f *flags) set(one flags, yes bool) {
+	if *f &^= one; yes {
+		*f |= one
 	}
 }
 
-// interned is a string whose equals share their memory. The zero value is the
-// empty string.
+// interned is a string that shares its memory with all equal ones. The zero value
+// is the empty string.
 type interned struct{ h unique.Handle[string] }
 
 func intern(v []byte) interned { return interned{unique.Make(Clip(v, maxLabelLen))} }
@@ -73,8 +72,8 @@ func (i interned) String() string {
 	return i.h.Value()
 }
 
-// UUID returns the value of the uuid key, and "" where there is none or it is
-// too long to be one.
+// UUID returns the value of the uuid key, or "" if there is none or it is longer
+// than maxUUIDLen.
 func (l *Lock) UUID() string {
 	if l.Token == 0 || l.bad.has(FieldUUID) {
 		return ""
@@ -82,7 +81,7 @@ func (l *Lock) UUID() string {
 	return l.uuid.String()
 }
 
-// Hostname returns the owner's host, clipped to the length of a DNS name.
+// Hostname returns the host of the holder, clipped to the length of a DNS name.
 func (l *Lock) Hostname() string {
 	if !l.fresh.has(FieldHostname) {
 		return ""
@@ -90,7 +89,7 @@ func (l *Lock) Hostname() string {
 	return l.hostname.String()
 }
 
-// Owner returns the owner's service name, clipped like Hostname.
+// Owner returns the service name of the holder, clipped as Hostname is.
 func (l *Lock) Owner() string {
 	if !l.fresh.has(FieldOwner) {
 		return ""
@@ -98,25 +97,25 @@ func (l *Lock) Owner() string {
 	return l.owner.String()
 }
 
-// LockedAt returns the owner's clock at the acquisition.
+// LockedAt returns the time of the acquisition by the holder's clock.
 func (l *Lock) LockedAt() Timestamp { return l.timestamp(FieldLockedAt, l.lockedAt) }
 
-// AlertAt returns the time from which on people are told.
+// AlertAt returns the time from which the lock is overdue.
 func (l *Lock) AlertAt() Timestamp { return l.timestamp(FieldAlertAt, l.alertAt) }
 
-// AutoUnlockAt returns the time from which on the lock may be removed.
+// AutoUnlockAt returns the time from which the lock may be removed.
 func (l *Lock) AutoUnlockAt() Timestamp { return l.timestamp(FieldAutoUnlockAt, l.autoUnlockAt) }
 
-// AliveAt returns the owner's clock at its last renewal, if that renewal wrote
-// the deadline in force.
+// AliveAt returns the time of the last renewal by the holder's clock, or 0 if
+// auto_unlock_at was not written together with it.
 func (l *Lock) AliveAt() Timestamp {
-	if !l.is.has(paired) {
+	if !l.flags.has(paired) {
 		return 0
 	}
 	return l.timestamp(FieldAliveAt, l.aliveAt)
 }
 
-// timestamp hides what is a leftover of an earlier owner or unreadable.
+// timestamp returns 0 if the field was left by an earlier holder or cannot be read.
 func (l *Lock) timestamp(f Field, t Timestamp) Timestamp {
 	if !l.fresh.has(f) || l.bad.has(f) {
 		return 0
@@ -124,8 +123,8 @@ func (l *Lock) timestamp(f Field, t Timestamp) Timestamp {
 	return t
 }
 
-// AutoUnlockText returns the very value of auto_unlock_at, for comparison in
-// etcd; "" where AutoUnlockAt is none.
+// AutoUnlockText returns the value of auto_unlock_at exactly as it was written, for
+// comparison in etcd, or "" if AutoUnlockAt is 0.
 func (l *Lock) AutoUnlockText() string {
 	switch {
 	case l.AutoUnlockAt().IsZero():
@@ -137,10 +136,10 @@ func (l *Lock) AutoUnlockText() string {
 }
 
 // Renewed reports whether auto_unlock_at was written after the acquisition.
-func (l *Lock) Renewed() bool { return l.is.has(renewed) && l.fresh.has(FieldAutoUnlockAt) }
+func (l *Lock) Renewed() bool { return l.flags.has(renewed) && l.fresh.has(FieldAutoUnlockAt) }
 
-// OverdueSince returns the time from which on the lock is past its alert_at or,
-// where that comes first, its auto_unlock_at; 0 for never.
+// OverdueSince returns the earlier of alert_at and auto_unlock_at, or 0 if the lock
+// is never overdue.
 func (l *Lock) OverdueSince() Timestamp {
 	if l.malformed() || l.Token == 0 {
 		return 0
@@ -152,11 +151,12 @@ func (l *Lock) OverdueSince() Timestamp {
 	return alert
 }
 
-// Large tells that a value too big to be read along with other locks' was seen.
-func (l *Lock) Large() bool { return l.is.has(large) }
+// Large reports whether the lock has, or had, a value that is too big to be read in
+// one request with other locks.
+func (l *Lock) Large() bool { return l.flags.has(large) }
 
-// Valid tells whether the name is one that a lock can have.
+// Valid reports whether the name can be the name of a lock.
 func (l *Lock) Valid() bool { return l.Name != "" && l.Name[0] != '/' }
 
-// unknown returns the number of keys that are no fields we know.
+// unknown returns the number of keys that are not fields of the protocol.
 func (l *Lock) unknown() int { return int(l.Keys) - l.have.len() }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noon is the now of tests, second s one second.
+// noon is the present time in the tests.
 const (
 	noon   = Timestamp(1_700_000_000) * second
 	second = Timestamp(time.Second)
@@ -17,15 +17,15 @@ const (
 
 const testUUID = "0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab"
 
-// txn is what one transaction puts and deletes of one lock, by the last
-// segment of the keys; a segment that ends in "!" is put with a lease.
+// txn is what one transaction puts and deletes, by the last segment of the keys. A
+// segment that ends in "!" is put with a lease.
 type txn struct {
 	put map[string]string
 	del []string
 }
 
-// history applies transactions as a watch would show them, the first one at
-// revision 1, and returns the lock together with the keys that are left.
+// history applies transactions as a watch shows them, the first one at revision 1,
+// and returns the lock together with the keys that remain.
 func history(t testing.TB, txns ...txn) (Lock, []KV) {
 	t.Helper()
 	l, keys := Lock{Name: "a"}, map[string]KV{}
@@ -57,8 +57,9 @@ func history(t testing.TB, txns ...txn) (Lock, []KV) {
 	return l, kvs
 }
 
-// acquired is the transaction of a client that asks for an alert at noon and
-// for its removal ten seconds later; changes replaces fields, "-" omits them.
+// acquired is the transaction of a client that acquires a lock with alert_at at noon
+// and auto_unlock_at ten seconds later. changes are pairs of a field and its value,
+// where "-" omits the field.
 func acquired(changes ...string) txn {
 	put := map[string]string{
 		"uuid": testUUID, "hostname": "h1", "owner": "svc",
@@ -147,7 +148,7 @@ func TestAccessors(t *testing.T) {
 	require.Zero(t, none.LockedAt()+none.AlertAt()+none.AutoUnlockAt()+none.AliveAt()+none.OverdueSince())
 }
 
-func TestAutoUnlockTextIsTheVeryValue(t *testing.T) {
+func TestAutoUnlockTextIsTheValueAsWritten(t *testing.T) {
 	for _, v := range []string{
 		"1700000010", "1700000010.5", "1700000010.50", "1700000010.0", "0001700000010",
 		"1700000010.123456789999", "2023-11-14T22:13:20Z", "2023-11-14T23:13:20.5+01:00",

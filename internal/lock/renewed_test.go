@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A deadline is renewed where it is younger than the uuid, whatever told of it.
+// A deadline that is newer than the uuid was renewed, whether a watch or a listing
+// shows it.
 func TestRenewed(t *testing.T) {
 	put := func(f Field, create, mod int64) KV {
 		value := "1700000000"
@@ -19,15 +20,15 @@ func TestRenewed(t *testing.T) {
 		kvs  []KV // in the order of the watch
 		want bool
 	}{
-		"acquired":                     {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 5)}, false},
-		"acquired, uuid first":         {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 5, 5)}, false},
-		"renewed":                      {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 5, 6)}, true},
-		"dated later":                  {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 6, 6)}, true},
-		"alive alone":                  {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 5), put(FieldAliveAt, 6, 6)}, false},
-		"uuid written over, not newer": {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 7)}, false},
-		"leftover of an earlier owner": {[]KV{put(FieldAutoUnlockAt, 3, 4), put(FieldUUID, 5, 5)}, false},
-		"orphan":                       {[]KV{put(FieldAutoUnlockAt, 3, 4)}, false},
-		"undated":                      {[]KV{put(FieldUUID, 5, 5)}, false},
+		"acquired":                    {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 5)}, false},
+		"acquired, uuid first":        {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 5, 5)}, false},
+		"renewed":                     {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 5, 6)}, true},
+		"deadline added later":        {[]KV{put(FieldUUID, 5, 5), put(FieldAutoUnlockAt, 6, 6)}, true},
+		"alive_at alone":              {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 5), put(FieldAliveAt, 6, 6)}, false},
+		"uuid overwritten, not newer": {[]KV{put(FieldAutoUnlockAt, 5, 5), put(FieldUUID, 5, 7)}, false},
+		"left by an earlier holder":   {[]KV{put(FieldAutoUnlockAt, 3, 4), put(FieldUUID, 5, 5)}, false},
+		"orphan":                      {[]KV{put(FieldAutoUnlockAt, 3, 4)}, false},
+		"undated":                     {[]KV{put(FieldUUID, 5, 5)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var watched Lock
@@ -41,7 +42,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-func TestRenewedDoesNotOutliveItsOwner(t *testing.T) {
+func TestRenewedEndsWithItsHolder(t *testing.T) {
 	renewed := func() Lock {
 		var l Lock
 		l.Put(KV{Field: FieldAutoUnlockAt, Value: []byte("1700000000"), Create: 5, Mod: 5})
@@ -55,7 +56,7 @@ func TestRenewedDoesNotOutliveItsOwner(t *testing.T) {
 	require.False(t, l.Renewed(), "no deadline")
 	l = renewed()
 	l.Delete(FieldUUID, 7)
-	require.False(t, l.Renewed(), "no owner")
+	require.False(t, l.Renewed(), "no holder")
 	l.Put(KV{Field: FieldUUID, Value: []byte(testUUID), Create: 8, Mod: 8})
-	require.False(t, l.Renewed(), "another's leftover")
+	require.False(t, l.Renewed(), "left by an earlier holder")
 }

@@ -1,35 +1,35 @@
 package lock
 
-// State is what a lock is at an instant. The states exclude each other.
+// State is the state of a lock at an instant. A lock is in exactly one.
 type State uint8
 
 const (
-	// Held is a lock within its times.
+	// Held is a lock before its alert_at and its auto_unlock_at.
 	Held State = iota
-	// Overdue is past alert_at.
+	// Overdue is a lock past its alert_at.
 	Overdue
-	// Expired is past auto_unlock_at and still there.
+	// Expired is a lock past its auto_unlock_at.
 	Expired
-	// Undated has no auto_unlock_at; never removed automatically.
+	// Undated is a lock without auto_unlock_at. It is never removed automatically.
 	Undated
-	// Malformed has a timestamp or uuid that cannot be read, a key with a lease,
-	// or keys that make neither a lock nor an orphan; never removed
-	// automatically.
+	// Malformed is a lock with a timestamp or uuid that cannot be read, or with a
+	// field that has a lease, or keys that are neither a lock nor an orphan. It is
+	// never removed automatically.
 	Malformed
-	// Orphaned is fields of a lock without its uuid, as a blind renewal after an
-	// unlock leaves them.
+	// Orphaned are fields of a lock without a uuid, such as a blind renewal after
+	// an unlock leaves.
 	Orphaned
 	// NumStates is the number of states.
 	NumStates
 )
 
-// String returns the state as it stands in metrics and in the API.
+// String returns the name of the state in metrics and in the API.
 func (s State) String() string {
 	return [...]string{"held", "overdue", "expired", "undated", "malformed", "orphaned", "invalid"}[min(s, NumStates)]
 }
 
-// State returns the lock's state at now. A lock is past an instant from the
-// instant on.
+// State returns the state of the lock at now. At exactly its alert_at or
+// auto_unlock_at it is already past it.
 func (l *Lock) State(now Timestamp) State {
 	switch {
 	case l.malformed():
@@ -46,7 +46,8 @@ func (l *Lock) State(now Timestamp) State {
 	return Held
 }
 
-// malformed holds for the states that time does not change.
+// malformed reports whether the lock is malformed, which does not depend on the
+// time.
 func (l *Lock) malformed() bool {
 	if !l.Valid() || l.leased != 0 {
 		return true
@@ -57,8 +58,8 @@ func (l *Lock) malformed() bool {
 	return l.bad&l.fresh != 0
 }
 
-// Removable tells whether the lock may ever be removed automatically: its
-// deadline can be read, or it is an orphan.
+// Removable reports whether the lock may ever be removed automatically: it is not
+// malformed, and it has an auto_unlock_at or is an orphan.
 func (l *Lock) Removable() bool {
 	return !l.malformed() && (l.Token == 0 || !l.AutoUnlockAt().IsZero())
 }

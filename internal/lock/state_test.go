@@ -30,7 +30,7 @@ func TestStateOverTime(t *testing.T) {
 		{"no alert_at", acquired("alert_at", "-"), map[Timestamp]State{
 			noon: Held, noon + 10*second - 1: Held, noon + 10*second: Expired,
 		}},
-		{"alert_at behind auto_unlock_at", acquired("alert_at", "1700000020"), map[Timestamp]State{
+		{"alert_at after auto_unlock_at", acquired("alert_at", "1700000020"), map[Timestamp]State{
 			noon + 10*second - 1: Held, noon + 10*second: Expired, noon + 20*second: Expired,
 		}},
 		{"both at once", acquired("alert_at", "1700000010"), map[Timestamp]State{
@@ -57,7 +57,7 @@ func TestStateOverTime(t *testing.T) {
 	}
 }
 
-func TestStateWhateverTheTime(t *testing.T) {
+func TestStateAtAnyTime(t *testing.T) {
 	const native = "694d8a2b9c3e4f5a"
 	for _, tc := range []struct {
 		name      string
@@ -76,7 +76,7 @@ func TestStateWhateverTheTime(t *testing.T) {
 		{"alert_at unreadable", []txn{acquired("alert_at", "noon")}, Malformed, false},
 		{"alive_at unreadable", []txn{acquired("alive_at", "noon")}, Malformed, false},
 		{"locked_at unreadable", []txn{acquired("locked_at", "noon")}, Malformed, false},
-		{"mended", []txn{
+		{"corrected", []txn{
 			acquired("alert_at", "noon"),
 			{put: map[string]string{"alert_at": "1800000000"}},
 		}, Held, true},
@@ -85,7 +85,7 @@ func TestStateWhateverTheTime(t *testing.T) {
 
 		{"field with a lease", []txn{acquired("owner", "-", "owner!", "svc")}, Malformed, false},
 		{"uuid with a lease", []txn{acquired("uuid", "-", "uuid!", "u")}, Malformed, false},
-		{"lease taken off", []txn{
+		{"lease removed", []txn{
 			acquired("owner", "-", "owner!", "svc"), {put: map[string]string{"owner": "svc"}},
 		}, Held, true},
 		{"leased field deleted", []txn{acquired("pid!", "1"), {del: []string{"pid"}}}, Held, true},

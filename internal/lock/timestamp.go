@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Timestamps are plausible from 2001 to 2255. Below lie zeros and intervals,
-// above milliseconds, the usual mistake, which would make a lock live for
-// ever; and 9,999,999,999 s no longer fits into nanoseconds.
+// Timestamps are plausible from 2001 to 2255. Smaller numbers are zeros and
+// intervals. Larger ones are usually milliseconds, with which a lock would never
+// expire, and beyond 9,223,372,036 s the nanoseconds overflow an int64.
 const (
 	minSeconds = 1_000_000_000
 	maxSeconds = 9_000_000_000 // exclusive
 )
 
-// maxTimestampLen is far above any form that is read, and bounds the work.
+// maxTimestampLen bounds the work of parsing. Every valid form is far shorter.
 const maxTimestampLen = 64
 
 var (
@@ -23,11 +23,11 @@ var (
 	errTimestampRange = fmt.Errorf("outside [%d, %d) seconds since the epoch", minSeconds, int64(maxSeconds))
 )
 
-// Timestamp is an instant in UTC nanoseconds since the epoch; 0 is none.
+// Timestamp is an instant in nanoseconds since the epoch; 0 means none.
 type Timestamp int64
 
-// ParseTimestamp reads decimal seconds since the epoch, with or without a
-// fraction, or RFC 3339. Digits behind the nanosecond are cut off.
+// ParseTimestamp parses decimal seconds since the epoch, with or without a
+// fraction, or RFC 3339. Digits after the ninth of the fraction are dropped.
 func ParseTimestamp(v []byte) (Timestamp, error) {
 	if len(v) == 0 || len(v) > maxTimestampLen {
 		return 0, errTimestampForm
@@ -42,7 +42,7 @@ func ParseTimestamp(v []byte) (Timestamp, error) {
 	return plausible(t.Unix(), int64(t.Nanosecond()))
 }
 
-// parseSeconds tells by ok whether v has the form of decimal seconds.
+// parseSeconds returns ok only if v has the form of decimal seconds.
 func parseSeconds(v []byte) (t Timestamp, ok bool, err error) {
 	var sec, nsec int64
 	i := 0
@@ -81,10 +81,10 @@ func plausible(sec, nsec int64) (Timestamp, error) {
 // TimestampOf returns t as a Timestamp.
 func TimestampOf(t time.Time) Timestamp { return Timestamp(t.UnixNano()) }
 
-// IsZero tells whether there is no timestamp.
+// IsZero reports whether there is no timestamp.
 func (t Timestamp) IsZero() bool { return t == 0 }
 
-// Time returns the instant in UTC, and the zero time for none.
+// Time returns the instant in UTC, or the zero time for none.
 func (t Timestamp) Time() time.Time {
 	if t == 0 {
 		return time.Time{}
@@ -92,11 +92,11 @@ func (t Timestamp) Time() time.Time {
 	return time.Unix(0, int64(t)).UTC()
 }
 
-// Seconds returns the seconds since the epoch, as metrics want them.
+// Seconds returns the seconds since the epoch, for metrics.
 func (t Timestamp) Seconds() float64 { return float64(t) / float64(time.Second) }
 
-// String returns the form that clients write: decimal seconds with as many
-// digits of fraction as it takes.
+// String returns the form that clients write: decimal seconds, with a fraction
+// without trailing zeros if there is one.
 func (t Timestamp) String() string {
 	return string(t.append(make([]byte, 0, 24)))
 }

@@ -13,7 +13,7 @@ func TestParseTimestamp(t *testing.T) {
 	for _, tc := range []struct {
 		v    string
 		want Timestamp
-		text string // of String; "" for v
+		text string // the result of String; "" if it is v
 	}{
 		{v: "1700000000", want: s},
 		{v: "1700000000.5", want: s + 500_000_000},
@@ -89,8 +89,8 @@ func TestParseTimestampRefuses(t *testing.T) {
 		{"zero", "0", errTimestampRange},
 		{"one", "1", errTimestampRange},
 		{"an interval", "300", errTimestampRange},
-		{"below the least", "999999999.999999999", errTimestampRange},
-		{"the end", "9000000000", errTimestampRange},
+		{"below the minimum", "999999999.999999999", errTimestampRange},
+		{"above the maximum", "9000000000", errTimestampRange},
 		{"milliseconds", "1700000000000", errTimestampRange},
 		{"nanoseconds", "1700000000000000000", errTimestampRange},
 		{"overflow of int64", "18446744073709551616", errTimestampRange},

@@ -2,18 +2,18 @@ package lock
 
 import "encoding/hex"
 
-// maxUUIDLen bounds what counts as a uuid. Every client's is far shorter; a
-// longer value makes the lock malformed.
+// maxUUIDLen is the maximum length of a uuid in bytes. A longer value makes the
+// lock malformed; those of all known clients are far shorter.
 const maxUUIDLen = 256
 
-// uuid keeps a canonical uuid (lower-case hex, dashes in place) in 16 bytes
-// and any other text as it is, so that the very value can be compared in etcd.
+// uuid stores a canonical uuid (lower-case hex, dashes in place) in 16 bytes and
+// any other text as it is, so that exactly this value can be compared in etcd.
 type uuid struct {
 	bytes [16]byte
 	text  *string
 }
 
-// uuidDashes are the places of the dashes in the canonical form.
+// uuidDashes are the positions of the dashes in the canonical form.
 var uuidDashes = [...]int{8, 13, 18, 23}
 
 func parseUUID(v []byte) uuid {

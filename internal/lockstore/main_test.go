@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
@@ -85,7 +86,7 @@ func newHarnessOn(t *testing.T, direct, client *clientv3.Client) *harness {
 // newEtcd returns an etcd of the test's own and a client of it.
 func newEtcd(t *testing.T, o localetcd.Options) (*localetcd.Cluster, *clientv3.Client) {
 	t.Helper()
-	cluster := localetcd.ForTest(t, o)
+	cluster := etcdtest.Start(t, o).Cluster
 	client, err := cluster.Client()
 	require.NoError(t, err)
 	return cluster, client
@@ -102,7 +103,7 @@ type spy struct {
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	if r.Success[0].GetRequestRange() == nil {
+	if len(r.Success) == 0 || r.Success[0].GetRequestRange() == nil {
 		if s.sent = append(s.sent, r); s.before != nil {
 			s.before()
 		}

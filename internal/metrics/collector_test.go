@@ -54,8 +54,8 @@ func TestExposition(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		snapshot Snapshot
-		most     int
-		of       []string
+		limit    int
+		names    []string
 		want     string
 	}{
 		{"locks and traffic", full(), 500, []string{"unlocker_locks", "unlocker_reaper_", "unlocker_lock_acquisitions_total", "unlocker_lock_renewals_total", "unlocker_lock_releases_total"}, `
@@ -81,7 +81,7 @@ func TestExposition(t *testing.T) {
 			unlocker_host_clock_offset_seconds{hostname="h1"} -3600
 			unlocker_host_clock_offset_seconds{hostname="h2` + "\uFFFD" + `"} 4
 			unlocker_leader 1`},
-		{"two hosts tell nothing of our clock", Snapshot{Table: table.Stats{Clocks: table.Clocks{Hosts: 2, Median: time.Hour}}}, 500,
+		{"two hosts are not enough to measure the clock of the daemon", Snapshot{Table: table.Stats{Clocks: table.Clocks{Hosts: 2, Median: time.Hour}}}, 500,
 			[]string{"unlocker_clock_", "unlocker_host_clock_"}, `unlocker_clock_offset_seconds 0`},
 		{"a watch without a probe", Snapshot{Scan: scan.Status{Connected: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
 		{"a probe without a watch", Snapshot{Probe: probe.Status{OK: true}}, 500, []string{"unlocker_etcd_up"}, `unlocker_etcd_up 0`},
@@ -125,7 +125,7 @@ func TestExposition(t *testing.T) {
 			unlocker_watch_restarts_total{reason="stalled"} 2
 			unlocker_watch_restarts_total{reason="timeout"} 0
 			unlocker_watch_restarts_total{reason="unavailable"} 0`},
-		{"certificates, one for ever", full(), 500, []string{"unlocker_certificate_"}, `
+		{"certificates, one that never expires", full(), 500, []string{"unlocker_certificate_"}, `
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_ca"} 253402300799
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 1700000000`},
 		{"no certificates", Snapshot{}, 500, []string{"unlocker_certificate_"}, ``},
@@ -137,20 +137,20 @@ func TestExposition(t *testing.T) {
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a"} 1700000001
 			unlocker_lock_info{hostname="",lock="a",owner=""} 1
 			unlocker_lock_series_omitted 0`},
-		{"cap", manyOverdue(3, 9), 2, perLock(), `
+		{"limit", manyOverdue(3, 9), 2, perLock(), `
 			unlocker_lock_alert_timestamp_seconds{lock="l0"} 1700000000
 			unlocker_lock_alert_timestamp_seconds{lock="l1"} 1700000001
 			unlocker_lock_info{hostname="h",lock="l0",owner=""} 1
 			unlocker_lock_info{hostname="h",lock="l1",owner=""} 1
 			unlocker_lock_series_omitted 7`},
-		{"cap of 0", manyOverdue(3, 9), 0, perLock(), `unlocker_lock_series_omitted 9`},
-		{"the newest of a lock's removals", Snapshot{Forced: []reaper.Removal{
+		{"limit of 0", manyOverdue(3, 9), 0, perLock(), `unlocker_lock_series_omitted 9`},
+		{"only the newest removal of a lock", Snapshot{Forced: []reaper.Removal{
 			removal("a", "h", 9), removal("a", "other", 8), removal("a", "h", 7), removal("b", "h", 6), removal("c", "h", 5),
 		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a"} 1700000009
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b"} 1700000006
 			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a"} 1700000008`},
-		{"a label value that is news", Snapshot{Reaper: reaper.Stats{Removed: map[verdict.Trigger]uint64{"new": 1}}}, 1,
+		{"an unknown label value", Snapshot{Reaper: reaper.Stats{Removed: map[verdict.Trigger]uint64{"new": 1}}}, 1,
 			[]string{"unlocker_forced_unlocks_total"}, `
 			unlocker_forced_unlocks_total{trigger="api"} 0
 			unlocker_forced_unlocks_total{trigger="expiry"} 0
@@ -158,8 +158,8 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlocks_total{trigger="orphan"} 0`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			reg, _ := newRegistry(t, always(tc.snapshot), tc.most)
-			require.Equal(t, unindent(tc.want), exposition(t, reg, tc.of...))
+			reg, _ := newRegistry(t, always(tc.snapshot), tc.limit)
+			require.Equal(t, unindent(tc.want), exposition(t, reg, tc.names...))
 		})
 	}
 }

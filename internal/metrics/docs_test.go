@@ -72,8 +72,8 @@ func TestDocsHaveEveryMetric(t *testing.T) {
 	require.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"))
 }
 
-// Label values that the code defines, unlike names of locks and hosts, are an interface
-// too.
+// Label values that the code defines are part of the interface too, unlike the names of
+// locks and hosts.
 func TestDocsHaveEveryLabelValue(t *testing.T) {
 	var want []string
 	for _, f := range gathered(t) {
@@ -113,7 +113,7 @@ func TestDocsHaveStandardCollectors(t *testing.T) {
 }
 
 // No example may use a metric that does not exist.
-func TestDocsNameNothingElse(t *testing.T) {
+func TestDocsNameNoOtherMetric(t *testing.T) {
 	known := map[string]bool{}
 	for _, f := range gathered(t) {
 		known[f.GetName()] = true

@@ -89,7 +89,7 @@ func TestExpositionOfHistogram(t *testing.T) {
 		unlocker_lock_hold_duration_seconds_count 1`), exposition(t, reg, "unlocker_lock_hold_duration_seconds"))
 }
 
-func TestRegistryRefusesASecondOfAKind(t *testing.T) {
+func TestRegistryRefusesDuplicates(t *testing.T) {
 	_, err := NewRegistry(NewHistograms(), NewHistograms())
 	require.ErrorContains(t, err, "registering a metrics collector: ")
 	for range 2 { // registries share nothing

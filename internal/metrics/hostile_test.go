@@ -22,8 +22,8 @@ func requireParses(tb testing.TB, text []byte) {
 	require.NoError(tb, err)
 }
 
-// named is a snapshot in which locks of these names are overdue, the first one longest,
-// and were removed, the first one last.
+// named is a snapshot in which locks with these names are overdue, the first one for the
+// longest time, and were removed, the first one last.
 func named(names ...string) Snapshot {
 	s := Snapshot{Table: table.Stats{OverdueTotal: len(names)}}
 	for i, n := range names {
@@ -69,7 +69,7 @@ func TestHostileLabels(t *testing.T) {
 	}
 }
 
-// A join on the lock finds one info for each, whatever host labels collide.
+// A join on the lock finds one info for each lock, even if labels of hosts collide.
 func TestOneInfoPerLock(t *testing.T) {
 	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []lock.Lock{
 		makeLock("a\xff", fields{"hostname": "first", "owner": "o\n"}), makeLock("a\xfe", fields{"hostname": "second"}),

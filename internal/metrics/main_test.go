@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// noon is 1700000000.
+// noon is the present time in the tests.
 var noon = time.Unix(1_700_000_000, 0)
 
 // always is a Source that returns the same snapshot each time.
@@ -50,9 +50,9 @@ func removal(name, host string, after int) reaper.Removal {
 }
 
 // newRegistry returns a pedantic registry with all metrics.
-func newRegistry(tb testing.TB, s Source, most int) (*prometheus.Registry, *Histograms) {
+func newRegistry(tb testing.TB, s Source, limit int) (*prometheus.Registry, *Histograms) {
 	tb.Helper()
-	c, err := New(Options{Source: s, MaxLockSeries: most})
+	c, err := New(Options{Source: s, MaxLockSeries: limit})
 	require.NoError(tb, err)
 	h := NewHistograms()
 	reg := prometheus.NewPedanticRegistry()
@@ -60,7 +60,7 @@ func newRegistry(tb testing.TB, s Source, most int) (*prometheus.Registry, *Hist
 	return reg, h
 }
 
-// exposition returns a scrape's lines for the given metrics, without comments. A name
+// exposition returns the lines of a scrape for the given metrics, without comments. A name
 // that ends in an underscore is a prefix.
 func exposition(tb testing.TB, g prometheus.Gatherer, names ...string) string {
 	tb.Helper()

@@ -34,7 +34,7 @@ type spy struct {
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	if r.Success[0].GetRequestRange() != nil {
+	if len(r.Success) > 0 && r.Success[0].GetRequestRange() != nil {
 		if s.reads.Add(1); s.beforeRead != nil {
 			s.beforeRead()
 		}
@@ -218,6 +218,14 @@ func (l *logBuffer) with(t *testing.T, message, name string) (found []logged) {
 		}
 	}
 	return found
+}
+
+// one returns the only line that has a message, of a lock.
+func (l *logBuffer) one(t *testing.T, message, name string) logged {
+	t.Helper()
+	found := l.with(t, message, name)
+	require.Len(t, found, 1)
+	return found[0]
 }
 
 type delays struct {

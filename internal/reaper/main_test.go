@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -61,7 +62,7 @@ func sharedClient(t *testing.T) *clientv3.Client {
 // newEtcd returns an etcd of the test's own and a client of it.
 func newEtcd(t *testing.T, o localetcd.Options) (*localetcd.Cluster, *clientv3.Client) {
 	t.Helper()
-	cluster := localetcd.ForTest(t, o)
+	cluster := etcdtest.Start(t, o).Cluster
 	client, err := cluster.Client()
 	require.NoError(t, err)
 	return cluster, client
@@ -308,6 +309,13 @@ func (h *harness) gone(gone ...table.Gone) {
 	h.start()
 	h.source.gone <- gone
 	h.source.gone <- nil
+}
+
+// putBack is the delay with which the only lock that was put back was.
+func (h *harness) putBack() time.Duration {
+	h.t.Helper()
+	require.Len(h.t, h.source.postponed(), 1)
+	return h.source.postponed()[0].delay
 }
 
 // removed is what the counters have of all triggers.

@@ -30,7 +30,7 @@ func TestS2_LogAndLedgerReplay(t *testing.T) {
 	for _, r := range entries {
 		text, err := json.Marshal(r.Verdict)
 		require.NoError(t, err)
-		logged := h.log.with(t, message.Removing, r.Name)[0].Verdict
+		logged := h.log.one(t, message.Removing, r.Name).Verdict
 		require.JSONEq(t, string(text), string(logged))
 		for _, kept := range [][]byte{text, logged} {
 			var v verdict.Verdict

@@ -33,7 +33,7 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.Equal(t, []int{2, 0}, []int{before, after})
 	require.EqualValues(t, 1, h.sent.Load())
 
-	line := h.log.with(t, message.Removing, "a")[0]
+	line := h.log.one(t, message.Removing, "a")
 	require.Equal(t, map[string]any{"auto_unlock_at": expiry, "custom": "kept", "hostname": "host", "locked_at": expiry,
 		"owner": "billing", "pid": "1", "purpose": "test", "uuid": "u-a"}, line.Record)
 	var v map[string]any
@@ -44,10 +44,9 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.EqualValues(t, due[0].Revision, v["revision"])
 	require.EqualValues(t, due[0].Token, v["token"])
 	require.Equal(t, past.Format(time.RFC3339), v["auto_unlock_at"])
-	outcome := h.log.with(t, message.Removed, "a")
-	require.Len(t, outcome, 1)
-	require.EqualValues(t, 8, outcome[0].KeysDeleted)
-	require.Equal(t, "u-a", outcome[0].UUID)
+	outcome := h.log.one(t, message.Removed, "a")
+	require.EqualValues(t, 8, outcome.KeysDeleted)
+	require.Equal(t, "u-a", outcome.UUID)
 
 	recent := h.Ledger().Recent(10)
 	require.Len(t, recent, 2)
@@ -55,7 +54,7 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.Equal(t, "a", recent[1].Name)
 	require.Equal(t, "host", recent[1].Hostname)
 	require.Equal(t, "billing", recent[1].Owner)
-	require.Equal(t, outcome[0].Revision, recent[1].Revision)
+	require.Equal(t, outcome.Revision, recent[1].Revision)
 	require.Equal(t, verdict.Remove, recent[1].Verdict.Action)
 	require.Len(t, recent[1].Fields, 8)
 }
@@ -112,7 +111,7 @@ func TestS7_FieldsWithNamesThatLookTheSame(t *testing.T) {
 	long := strings.Repeat("x", maxName)
 	h.set("a", long+"1", "value 1", long+"2", "value 2", "\xff", "value 3", "\xfe", "value 4")
 	h.remove("a")
-	line := fmt.Sprint(h.log.with(t, message.Removing, "a")[0].Record)
+	line := fmt.Sprint(h.log.one(t, message.Removing, "a").Record)
 	for i := range 4 {
 		require.Contains(t, line, fmt.Sprint("value ", i+1))
 	}
@@ -124,7 +123,7 @@ func TestS7_UnknownFieldsOfALargeLock(t *testing.T) {
 	h.expired("a")
 	h.set("a", "backtrace", strings.Repeat("b", 64<<10), "ticket", "OPS-1", "z/nested/uuid", "u")
 	h.remove("a")
-	record := h.log.with(t, message.Removing, "a")[0].Record
+	record := h.log.one(t, message.Removing, "a").Record
 	require.Equal(t, "OPS-1", record["ticket"])
 	require.NotContains(t, record, "more_fields")
 	require.Len(t, h.keys(), 1, "the nested name")
@@ -208,7 +207,7 @@ func TestS7_ARequestThatNeverArrivesIsAmbiguousToo(t *testing.T) {
 	h.remove("a")
 	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 1}, h.failures())
 	require.Len(t, h.keys(), 5)
-	require.Zero(t, h.source.postponed()[0].delay)
+	require.Zero(t, h.putBack())
 }
 
 // Where the read fails nothing was sent, and so nothing is ambiguous.
@@ -287,6 +286,9 @@ func TestS7_ConflictsAndEventsInEitherOrder(t *testing.T) {
 				}
 			}
 			h.handle(d)
+			require.Len(t, h.log.with(t, message.Conflict, "a"), 1)
+			require.Positive(t, h.putBack())
+			require.Empty(t, h.Ledger().Recent(10))
 			if !eventFirst {
 				event()
 			}

@@ -1,7 +1,7 @@
-// Command sbom writes the bill of materials of a Go binary, as CycloneDX 1.6 JSON, to
-// stdout. It lists the modules that the linker put into the binary and nothing else: no
-// modules that only tests need, and no licenses, which a binary does not record. The same
-// binary and arguments give the same bytes.
+// Command sbom writes the bill of materials of a Go binary to stdout, as CycloneDX 1.6 JSON.
+// It lists the modules that are linked into the binary. It does not list modules that only
+// tests need, or licenses, which a binary does not record. The same binary and arguments
+// always give the same output.
 //
 //	sbom BINARY NAME VERSION DATE
 package main
@@ -77,13 +77,13 @@ func module(kind cdx.ComponentType, m *debug.Module) cdx.Component {
 	url := "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 	c := cdx.Component{Type: kind, BOMRef: url, Name: m.Path, Version: m.Version, PackageURL: url}
 	if m.Sum != "" {
-		// The sum of go.sum is the hash of a module, not of a file.
+		// A property rather than a hash: the sum in go.sum is not that of one file.
 		c.Properties = &[]cdx.Property{{Name: "go:sum", Value: m.Sum}}
 	}
 	return c
 }
 
-// uuid derives a UUID from a sum: version 8 of RFC 9562, whose other bits are free.
+// uuid derives a UUID of version 8 (RFC 9562) from a sum.
 func uuid(sum [sha256.Size]byte) string {
 	b := sum[:16]
 	b[6] = b[6]&0x0f | 0x80

@@ -33,7 +33,7 @@ func TestBillOfThisTest(t *testing.T) {
 	require.Equal(t, "2026-01-02T03:04:05Z", b.Metadata.Timestamp)
 	require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, b.SerialNumber)
 
-	require.Equal(t, "stdlib", (*b.Components)[0].Name, "a test binary records no modules: e2e looks at those of unlocker")
+	require.Equal(t, "stdlib", (*b.Components)[0].Name, "a test binary records no modules: e2e tests those of unlocker")
 }
 
 func TestReplacedModuleIsNamed(t *testing.T) {
@@ -50,6 +50,6 @@ func TestReplacedModuleIsNamed(t *testing.T) {
 
 func TestWrongArguments(t *testing.T) {
 	require.ErrorContains(t, run(nil, nil), "usage")
-	require.Error(t, run([]string{"main.go", "n", "v", "d"}, nil), "no binary")
+	require.Error(t, run([]string{"main.go", "n", "v", "d"}, nil), "not a binary")
 	require.ErrorIs(t, run([]string{"absent", "n", "v", "d"}, nil), os.ErrNotExist)
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 
 	"github.com/etcd-unlocker/unlocker/internal/elect"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 func (a *App) newElector() (err error) {
@@ -30,28 +29,14 @@ func (a *App) newElector() (err error) {
 	return err
 }
 
-// leads reports whether this replica acts first. Without an election all do.
+// leads reports whether this replica acts at due rather than after the standby delay.
+// Without an election all replicas do.
 func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
 
-// leading returns the identity of the leader as last seen, "" without an election.
+// leading returns the identity of the leader that was seen last, or "" without an election.
 func (a *App) leading() string {
 	if a.elector == nil {
 		return ""
 	}
 	return a.elector.Status().Holder
-}
-
-// signals returns what the holds depend on.
-func (a *App) signals() verdict.Signals {
-	seen, probed := a.scanner.Status(), a.probe.Status()
-	return verdict.Signals{
-		ListedAt:  seen.Listed,
-		History:   seen.History,
-		Connected: seen.Connected,
-		LastSign:  seen.Progress,
-		Probed:    probed.OK,
-		ProbeErr:  probed.Err,
-		Alarms:    probed.Alarms,
-		Overdue:   a.probe.Overdue(),
-	}
 }

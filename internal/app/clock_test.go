@@ -10,48 +10,49 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// owner takes and renews locks by a clock of its own.
-type owner struct {
+// holder acquires and renews locks by its own clock.
+type holder struct {
 	*etcdtest.Etcd
 	t    *testing.T
 	host string
-	// behind is how far its clock is.
-	behind time.Duration
+	// slow is how far its clock is behind that of the test.
+	slow time.Duration
 }
 
-// now is in milliseconds, as a stamp is.
-func (o owner) now() time.Time { return time.Now().Add(-o.behind).Truncate(time.Millisecond) }
+// now is truncated to milliseconds, as stamps are.
+func (h holder) now() time.Time { return time.Now().Add(-h.slow).Truncate(time.Millisecond) }
 
-// lock takes a lock for a while, and returns its deadline by our clock.
-func (o owner) lock(name string, ttl time.Duration) time.Time {
-	o.t.Helper()
-	now := o.now()
-	o.Set(name, "uuid", "u-"+name, "hostname", o.host, "locked_at", etcdtest.Stamp(now), "auto_unlock_at", etcdtest.Stamp(now.Add(ttl)))
-	return now.Add(o.behind + ttl)
+// lock acquires a lock, and returns its deadline by the clock of the test.
+func (h holder) lock(name string, ttl time.Duration) time.Time {
+	h.t.Helper()
+	now := h.now()
+	h.Set(name, "uuid", "u-"+name, "hostname", h.host, "locked_at", etcdtest.Stamp(now), "auto_unlock_at", etcdtest.Stamp(now.Add(ttl)))
+	return now.Add(h.slow + ttl)
 }
 
-// renewUntil renews again and again, and returns the last deadline by our clock.
-func (o owner) renewUntil(end time.Time, name string, ttl time.Duration) (deadline time.Time) {
-	o.t.Helper()
+// renewUntil renews the lock four times per ttl, and returns the last deadline by the clock
+// of the test.
+func (h holder) renewUntil(end time.Time, name string, ttl time.Duration) (deadline time.Time) {
+	h.t.Helper()
 	var next time.Time
-	etcdtest.Eventually(o.t, func() bool {
-		if now := o.now(); !now.Before(next) {
-			o.Renew(name, now, now.Add(ttl))
-			next, deadline = now.Add(ttl/4), now.Add(o.behind+ttl)
+	etcdtest.Eventually(h.t, func() bool {
+		if now := h.now(); !now.Before(next) {
+			h.Renew(name, now, now.Add(ttl))
+			next, deadline = now.Add(ttl/4), now.Add(h.slow+ttl)
 		}
 		return time.Now().After(end)
 	})
 	return deadline
 }
 
-// By our clock its deadlines are past from the start.
-func TestS2_SlowOwnerIsNotRemovedEarly(t *testing.T) {
+// By the clock of the daemon the deadlines of the holder are always past.
+func TestS2_SlowHolderIsNotRemovedEarly(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
-	slow := owner{e, t, "slow.example.org", 30 * time.Second}
+	slow := holder{e, t, "slow.example.org", 30 * time.Second}
 	silentGone, aliveGone := watchGone(t, e, "silent"), watchGone(t, e, "alive")
 	silent := slow.lock("silent", ttl)
 	slow.lock("alive", ttl)
@@ -66,19 +67,20 @@ func TestS2_SlowOwnerIsNotRemovedEarly(t *testing.T) {
 	} {
 		require.True(t, c.gone.After(c.deadline.Add(grace)), "%s: %s", name, c.gone.Sub(c.deadline))
 		require.True(t, c.gone.Before(c.deadline.Add(grace+late)), "%s: %s", name, c.gone.Sub(c.deadline))
-		t.Logf("%s: gone %s after its owner's clock had passed the deadline", name, c.gone.Sub(c.deadline))
+		t.Logf("%s: removed %s after the clock of its holder had passed the deadline", name, c.gone.Sub(c.deadline))
 	}
 }
 
-// Of what was there before us nothing is known but that it is there now.
+// Nothing is known about the clocks of holders whose locks were acquired before the daemon
+// started.
 func TestS2_FoundByListingGetsPatience(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
-	slow := owner{e, t, "slow.example.org", time.Minute}
+	slow := holder{e, t, "slow.example.org", time.Minute}
 	slow.lock("silent", ttl)
 	slow.lock("alive", ttl)
-	owner{e, t, "dead.example.org", time.Hour}.lock("ancient", ttl)
+	holder{e, t, "dead.example.org", time.Hour}.lock("ancient", ttl)
 	silentGone, ancientGone := watchGone(t, e, "silent"), watchGone(t, e, "ancient")
 
 	start := time.Now()
@@ -87,9 +89,9 @@ func TestS2_FoundByListingGetsPatience(t *testing.T) {
 	slow.renewUntil(time.Now().Add(2*ttl), "alive", ttl)
 	c := newConfig(nil).Reaper
 	ancient, silent := ancientGone().Sub(start), silentGone().Sub(start)
-	t.Logf("gone %s and %s after the start", ancient, silent)
+	t.Logf("removed %s and %s after the start", ancient, silent)
 	require.Greater(t, ancient, c.Settle+c.Grace)
-	require.Less(t, ancient, silent, "its deadline is so long past that no clock explains it")
+	require.Less(t, ancient, silent, "no plausible clock explains a deadline so long past")
 	require.Greater(t, silent, ttl+c.Grace)
 	require.Less(t, silent, ttl+c.Grace+late)
 }

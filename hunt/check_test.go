@@ -1,0 +1,286 @@
+//go:build hunt
+
+package hunt
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+const (
+	// late is the maximum delay after due that S6 allows in times without faults.
+	late = 4 * time.Second
+	// recovery is the maximum time from the end of the last fault until all daemons
+	// remove locks again: pauses between retries, the listing, settle, and the patience
+	// for locks that were found by the listing.
+	recovery = 20 * time.Second
+)
+
+// check looks for violations in everything that happened.
+func (w *world) check() {
+	w.checkLogs()
+	outages := w.pulse.outages(grace + 400*time.Millisecond)
+	for _, n := range w.replay.lifetimes {
+		l := w.registry.acquisition(n.uuid)
+		if l == nil {
+			w.violate("the hunt itself, or S5: lock %s has the unknown uuid %s", n.name, n.uuid)
+			continue
+		}
+		w.checkLifetime(n, l, outages)
+	}
+	w.checkExclusion()
+}
+
+func (w *world) checkLifetime(n *lifetime, l *acquisition, outages []span) {
+	w.checkS6(n, l)
+	if n.forced {
+		w.checkS2(n, l)
+		w.checkS3(n, l, outages)
+	}
+}
+
+// dueByHolder returns the true time at which the clock of the holder reached the deadline.
+func dueByHolder(n *lifetime, l *acquisition) time.Time {
+	return time.UnixMicro(int64(math.Round(n.autoUnlock * 1e6))).Add(-l.offset)
+}
+
+// checkS2 checks that the removal was not early. The time at which the replay saw it is at
+// or after that of the removal.
+func (w *world) checkS2(n *lifetime, l *acquisition) {
+	if due := dueByHolder(n, l); n.ended.Before(due) {
+		w.violate("S2: lock %s of %s (token %d, offset %s) was removed at revision %d, seen %s before the clock of its holder reached auto_unlock_at: %s",
+			n.name, n.uuid, n.token, l.offset, n.end, due.Sub(n.ended), w.verdictOn(n))
+	}
+}
+
+// checkS3 checks that a time longer than the grace in which etcd accepted no write delayed
+// the removal, if the lock was not written since.
+func (w *world) checkS3(n *lifetime, l *acquisition, outages []span) {
+	var down time.Duration
+	for _, o := range outages {
+		down += o.overlap(span{n.written, n.ended})
+	}
+	if early := dueByHolder(n, l).Add(down).Sub(n.ended); down > 0 && early > 0 {
+		w.violate("S3: lock %s of %s (token %d, holder alive until %s before) was removed at revision %d, %s too early: etcd was down for %s of the %s since its last write: %s",
+			n.name, n.uuid, n.token, n.ended.Sub(l.stoppedAt()), n.end, early, down, n.ended.Sub(n.written), w.verdictOn(n))
+	}
+}
+
+// verdictOn describes the last verdict on a lock.
+func (w *world) verdictOn(n *lifetime) string {
+	words := "no verdict"
+	for i, s := range w.slots {
+		for _, d := range s.past {
+			for _, a := range d.log.announce {
+				if a.name == n.name && a.verdict.Token == n.token {
+					v := a.verdict
+					words = fmt.Sprintf("daemon-%d: measured %v, renewed %v, offset %s, outage allowance %s, earliest due %s, last write seen %s ago (true: %s)",
+						i, v.Measured, v.Renewed, v.Offset, v.Allowance, v.Earliest, v.Age, v.Now.Sub(n.written))
+				}
+			}
+		}
+	}
+	return words
+}
+
+// latestRemoval returns when the lock must have been removed if there are no faults.
+func latestRemoval(n *lifetime, l *acquisition) time.Time {
+	return n.written.Add(l.span + max(0, l.offset) + tolerance + grace + standby + late)
+}
+
+func (w *world) checkS6(n *lifetime, l *acquisition) {
+	stopped := l.stoppedAt()
+	if stopped.IsZero() {
+		return
+	}
+	for _, q := range w.quiets {
+		from := q.from.Add(recovery)
+		for _, t := range []time.Time{latestRemoval(n, l), stopped.Add(late)} {
+			if t.After(from) {
+				from = t
+			}
+		}
+		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) && held.Add(late).After(from) {
+			from = held.Add(late)
+		}
+		if from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) && n.created.Before(from) {
+			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s, offset %s) was still there after %s without faults",
+				n.name, n.uuid, n.token, from.Sub(n.written), l.span, l.offset, from.Sub(q.from))
+			return
+		}
+	}
+}
+
+// lastCommonHold returns the last instant, in a time without faults, at which a hold was in
+// force in every daemon, or the zero time. On an idle machine it is long before the end of
+// the recovery.
+func (w *world) lastCommonHold(q span) time.Time {
+	common := []span{q}
+	for _, s := range w.slots {
+		var both []span
+		for _, d := range s.past {
+			for _, h := range d.log.held(q.to) {
+				for _, c := range common {
+					if h.overlap(c) > 0 {
+						both = append(both, h.cut(c))
+					}
+				}
+			}
+		}
+		common = both
+	}
+	var last time.Time
+	for _, c := range common {
+		if c.to.After(last) {
+			last = c.to
+		}
+	}
+	if len(w.slots) == 0 {
+		return time.Time{}
+	}
+	return last
+}
+
+// checkLogs compares the logs of the daemons with what happened.
+func (w *world) checkLogs() {
+	certain, ambiguous := map[int64][]string{}, map[string]int{}
+	verdicts := map[verdictOn]map[int64]bool{} // by the revisions that they were made on
+	for _, s := range w.slots {
+		for _, d := range s.past {
+			for _, o := range d.log.outcome {
+				if o.certain {
+					certain[o.revision] = append(certain[o.revision], o.uuid)
+				} else {
+					ambiguous[o.uuid]++
+				}
+			}
+			for _, a := range d.log.announce {
+				v := verdictOn{a.name, a.verdict.Token}
+				if verdicts[v] == nil {
+					verdicts[v] = map[int64]bool{}
+				}
+				verdicts[v][a.verdict.Revision] = true
+			}
+		}
+	}
+	for _, n := range w.replay.lifetimes {
+		if !n.forced {
+			continue
+		}
+		revs := verdicts[verdictOn{n.name, n.token}]
+		switch {
+		case revs == nil:
+			w.violate("S4 or S7: lock %s of %s was removed at revision %d, and no verdict was logged", n.name, n.uuid, n.end)
+		case !revs[n.newest]:
+			w.violate("S1: lock %s of %s was removed at revision %d, though written at revision %d: the verdicts were on %v", n.name, n.uuid, n.end, n.newest, revs)
+		}
+		i := slices.Index(certain[n.end], n.uuid)
+		switch {
+		case i >= 0:
+			certain[n.end] = slices.Delete(certain[n.end], i, i+1)
+		case ambiguous[n.uuid] == 0:
+			w.violate("S7: lock %s of %s was removed at revision %d, and no daemon logged it", n.name, n.uuid, n.end)
+		}
+	}
+	for rev, uuids := range certain {
+		for _, uuid := range uuids {
+			w.violate("S7: the removal of %s at revision %d was logged, but did not happen or was logged twice", uuid, rev)
+		}
+	}
+}
+
+// checkExclusion checks that for each name there is an order of the holders' operations in
+// which the lock never has more than one holder.
+func (w *world) checkExclusion() {
+	histories := w.histories()
+	for name, history := range histories {
+		if got := porcupine.CheckOperationsTimeout(exclusion(), history, 30*time.Second); got != porcupine.Ok {
+			w.violate("exclusion: the history of %s (%d operations) is %s", name, len(history), got)
+		}
+	}
+}
+
+// exclusion is the model of a lock. Its state is the token of the holder, 0 for none.
+func exclusion() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return int64(0) },
+		Step: func(state, input, _ any) (bool, any) {
+			holder, o := state.(int64), input.(op)
+			switch o.kind {
+			case acquired:
+				return holder == 0, o.token
+			case freed:
+				return holder == o.token, int64(0)
+			case lost:
+				return holder != o.token, holder
+			default:
+				return holder == o.token, holder
+			}
+		},
+	}
+}
+
+// histories returns the operations of the holders by name. From the replay it adds those
+// whose transactions were executed but not answered.
+func (w *world) histories() map[string][]porcupine.Operation {
+	all := map[string][]porcupine.Operation{}
+	known := map[int64]bool{}
+	add := func(name string, o op) {
+		all[name] = append(all[name], porcupine.Operation{Input: o, Call: o.from.UnixNano(), Return: o.to.UnixNano()})
+	}
+	for name, ops := range w.registry.ops {
+		for _, o := range ops {
+			if o.kind == acquired {
+				known[o.token] = true
+			}
+			add(name, o)
+		}
+	}
+	replayed := map[int64]bool{}
+	for _, n := range w.replay.lifetimes {
+		replayed[n.token] = true
+		l := w.registry.acquisition(n.uuid)
+		if l == nil {
+			continue
+		}
+		if !known[n.token] {
+			add(n.name, op{acquired, n.token, span{l.first, n.created}})
+		}
+		if n.ended.IsZero() {
+			continue
+		}
+		s, answered := w.registry.releases[n.end]
+		switch {
+		case answered:
+		case n.forced:
+			s = span{w.announced(n), n.ended}
+		default:
+			s = span{l.releasing, n.ended}
+		}
+		add(n.name, op{freed, n.token, s})
+	}
+	for token := range known {
+		if !replayed[token] {
+			w.violate("exclusion: a holder has token %d, which is not in the replay", token)
+		}
+	}
+	return all
+}
+
+// announced returns when a verdict on the lock was first logged.
+func (w *world) announced(n *lifetime) time.Time {
+	first := n.created
+	found := false
+	for _, s := range w.slots {
+		for _, d := range s.past {
+			if at, ok := d.log.first[verdictOn{n.name, n.token}]; ok && (!found || at.Before(first)) {
+				first, found = at, true
+			}
+		}
+	}
+	return first
+}

@@ -1,0 +1,79 @@
+//go:build hunt
+
+package hunt
+
+import (
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+)
+
+// The checks find the violations that they must find.
+func TestChecksFindViolations(t *testing.T) {
+	start := time.Now()
+	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+	for name, c := range map[string]struct {
+		offset  time.Duration
+		ended   time.Time
+		outages []span
+		quiet   span
+		want    int
+	}{
+		"in time":                          {ended: at(4)},
+		"early":                            {ended: at(2.9), want: 1},
+		"early by the clock of the holder": {offset: -10 * time.Second, ended: at(5), want: 1},
+		"an outage without an allowance":   {ended: at(4), outages: []span{{at(1), at(3)}}, want: 1},
+		"an outage with an allowance":      {ended: at(6), outages: []span{{at(1), at(3)}}},
+		"an outage before the last write":  {ended: at(4), outages: []span{{at(-4), at(-1)}}},
+		"late":                             {ended: at(70), quiet: span{at(10), at(60)}, want: 1},
+		"late, with faults":                {ended: at(70), quiet: span{at(10), at(25)}},
+		"never":                            {quiet: span{at(10), at(60)}, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{quiets: []span{c.quiet}}
+			l := &acquisition{holder: &holder{offset: c.offset}, span: 3 * time.Second, stopped: start}
+			n := &lifetime{created: start, dated: start, written: start, ended: c.ended, forced: !c.ended.IsZero()}
+			n.autoUnlock = float64(at(3).UnixMicro()) / 1e6
+			w.checkLifetime(n, l, c.outages)
+			require.Len(t, w.violations, c.want)
+		})
+	}
+}
+
+func TestExclusionFindsViolations(t *testing.T) {
+	start := time.Unix(0, 0)
+	ops := func(kinds ...op) (history []porcupine.Operation) {
+		for i, o := range kinds {
+			at := start.Add(time.Duration(i) * time.Second)
+			history = append(history, porcupine.Operation{Input: o, Call: at.UnixNano(), Return: at.UnixNano() + 1})
+		}
+		return history
+	}
+	for name, c := range map[string]struct {
+		history []porcupine.Operation
+		legal   bool
+	}{
+		"one after the other": {ops(op{kind: acquired, token: 1}, op{kind: renewed, token: 1}, op{kind: freed, token: 1}, op{kind: acquired, token: 2}), true},
+		"two at a time":       {ops(op{kind: acquired, token: 1}, op{kind: acquired, token: 2}), false},
+		"renewed when gone":   {ops(op{kind: acquired, token: 1}, op{kind: freed, token: 1}, op{kind: renewed, token: 1}), false},
+		"observed when gone":  {ops(op{kind: acquired, token: 1}, op{kind: freed, token: 1}, op{kind: observed, token: 1}), false},
+		"lost when held":      {ops(op{kind: acquired, token: 1}, op{kind: lost, token: 1}), false},
+	} {
+		require.Equal(t, c.legal, porcupine.CheckOperations(exclusion(), c.history), name)
+	}
+}
+
+// The holds of a daemon end when it ends.
+func TestHoldsEndWithTheDaemon(t *testing.T) {
+	start := time.Now()
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	dead := &daemon{log: &journal{holds: []holdCount{{at(1), 1}}, ended: at(3)}}
+	next := &daemon{log: &journal{holds: []holdCount{{at(4), 1}, {at(5), 0}}}}
+	quiet := span{at(2), at(20)}
+	w := &world{slots: []*slot{{past: []*daemon{dead, next}}}}
+	require.Equal(t, at(5), w.lastCommonHold(quiet))
+	w.slots[0].past = w.slots[0].past[:1]
+	require.Equal(t, at(3), w.lastCommonHold(quiet))
+}
