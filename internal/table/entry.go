@@ -65,7 +65,8 @@ const (
 	stormWaiting                   // and it waits for that now
 	unanswered                     // returned by Take, and not answered yet
 	acquiredSeen                   // among the events being applied is the acquisition
-	renewedSeen                    // and a write of alive_at or auto_unlock_at
+	writtenSeen                    // and a write of uuid or auto_unlock_at
+	aliveSeen                      // and one of alive_at
 	deletedLast                    // Revision is that of a deletion
 	touched                        // being changed
 	listed                         // contained in the listing in progress
