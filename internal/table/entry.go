@@ -17,7 +17,8 @@ type entry struct {
 	// learned is when we learned of the last write of uuid or auto_unlock_at; for an
 	// orphan, of any write.
 	learned instant
-	// notBefore is until when a step of our wall clock keeps the lock; 0 for none.
+	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for
+	// none.
 	notBefore instant
 	// ahead is the holder's clock minus our monotonic one, if measured: steps of
 	// our wall clock, however small, are not in it.

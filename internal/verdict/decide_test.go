@@ -117,6 +117,7 @@ func TestS2_Due(t *testing.T) {
 		"measured: no patience":     {observedLive, func(in *verdict.Inputs) { in.Age = 0 }, grace, deadline},
 		"renewed without a stamp":   {observedLive, func(in *verdict.Inputs) { in.Age, in.Renewed = 0, true }, grace, deadline},
 		"step":                      {observedLive, func(in *verdict.Inputs) { in.NotBefore = time.Minute }, time.Minute, step},
+		"step, long over":           {observedLive, func(in *verdict.Inputs) { in.Now, in.NotBefore = in.Now.Add(time.Hour), -time.Minute }, -time.Minute, step},
 		"step, over before":         {observedLive, func(in *verdict.Inputs) { in.NotBefore = time.Second }, grace, deadline},
 		"step, over with the grace": {observedLive, func(in *verdict.Inputs) { in.NotBefore = grace }, grace, deadline},
 		"step of a slow holder":     {observedLive, func(in *verdict.Inputs) { in.NotBefore, in.Offset = time.Minute, -time.Hour }, grace + time.Hour, slow},
