@@ -163,7 +163,7 @@ func TestS8_UndatedAndMalformedAreNeverTaken(t *testing.T) {
 		for _, key := range []string{"/x", "/y//z", "/"} { // invalid keys, as Split names them
 			w.live(w.put(key, map[string]string{"": "v"}))
 		}
-		w.pass(30 * 24 * time.Hour)
+		w.pass(48 * time.Hour)
 		require.Empty(t, w.taken())
 		require.Zero(t, w.get("millis").Due)
 		require.Equal(t, [lock.NumStates]int{lock.Undated: 1, lock.Malformed: 5}, w.stats().Locks)

@@ -20,7 +20,7 @@ const slow = holder(-90 * time.Second)
 
 // Rule 3.
 func TestS2_AcquisitionAndEachRenewalMeasureTheHoldersClock(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(_ *testing.T, w *world) {
 		w.live(w.put("a", slow.acquires(time.Hour)))
 		w.requireOffset("a", -90*time.Second)
 		w.pass(time.Minute)
