@@ -38,6 +38,8 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			"waits until 22:15:23: its acquisition was learned late, patience 2m0s"},
 		"without any stamp": {found, func(in *verdict.Inputs) { in.Late = false },
 			"waits until 22:15:23: its holder's clock was never observed, patience 2m0s"},
+		"renewed, but without any stamp": {found, func(in *verdict.Inputs) { in.Late, in.Renewed = false, true },
+			"waits until 22:18:23: its holder's clock was never observed, patience 5m0s"},
 		"step": {observedLive, func(in *verdict.Inputs) { in.NotBefore = 20 * time.Second },
 			"waits until 22:13:40: the clock of this replica was set, patience 1m0s"},
 		"outage": {observedLive, func(in *verdict.Inputs) { in.Allowance = 12*time.Second + 340*time.Millisecond },

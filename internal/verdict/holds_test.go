@@ -104,6 +104,12 @@ func TestS3_DisconnectedUntilSettledAfterItIsBack(t *testing.T) {
 	}
 }
 
+func TestAnErrorBeforeAGoodProbeIsNoHold(t *testing.T) {
+	f := newFixture(t)
+	f.signals.ProbeErr = errors.New("no quorum")
+	f.after(0)
+}
+
 func TestS3_DisconnectedWhereTheWatchIsSilent(t *testing.T) {
 	f := newFixture(t)
 	f.now = f.signals.LastSign.Add(10 * time.Second)

@@ -108,6 +108,8 @@ func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
 	r := rules()
 	r.Grace = r.Tolerance
 	require.NoError(t, r.Validate())
+	r.Grace, r.Tolerance, r.StandbyDelay = 0, 0, 0
+	require.NoError(t, r.Validate())
 }
 
 func TestRulesFromConfig(t *testing.T) {
