@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 const manyLocks = 200_000
@@ -17,7 +18,7 @@ const manyLocks = 200_000
 // fill lists n locks with names of 20 bytes, five keys each, on a few hosts, of
 // which the first are overdue.
 func fill(c *core, n, overdue int) {
-	c.begin(int64(n)+1, false)
+	c.begin(int64(n)+1, false, 0)
 	for i := range n {
 		alert := time.Hour
 		if i < overdue {
@@ -34,7 +35,7 @@ func fill(c *core, n, overdue int) {
 		} {
 			b.Add(lock.KV{Field: f, Value: []byte(v), Create: rev, Mod: rev})
 		}
-		c.list([]lock.Lock{b.Lock(fmt.Sprintf("batch/job-%010d", i))})
+		_ = c.list([]lock.Lock{b.Lock(fmt.Sprintf("batch/job-%010d", i))})
 	}
 	c.end()
 }
@@ -47,13 +48,24 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
+// alone is the core of a table that does not run.
+func alone(t require.TestingT) *core {
+	table, err := New(Options{
+		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
+		Allowance:   func(time.Time) time.Duration { return 0 },
+		OrphanGrace: orphanGrace, HoldDuration: &seconds{}, Now: present,
+	})
+	require.NoError(t, err)
+	return table.core
+}
+
 func bytesPerLock(t require.TestingT) float64 {
 	before := liveHeap()
-	w := newWorld(t)
-	fill(w.core, manyLocks, 0)
+	c := alone(t)
+	fill(c, manyLocks, 0)
 	after := liveHeap()
-	require.Equal(t, manyLocks, w.counts[lock.Held])
-	runtime.KeepAlive(w)
+	require.Equal(t, manyLocks, c.counts[lock.Held])
+	runtime.KeepAlive(c)
 	return float64(after-before) / manyLocks
 }
 
@@ -71,11 +83,11 @@ func BenchmarkMemory(b *testing.B) {
 func BenchmarkStats(b *testing.B) {
 	for _, overdue := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("overdue=%d", overdue), func(b *testing.B) {
-			w := newWorld(b)
-			fill(w.core, manyLocks, overdue)
+			c := alone(b)
+			fill(c, manyLocks, overdue)
 			b.ReportAllocs()
 			for b.Loop() {
-				w.stats(500)
+				c.stats(500)
 			}
 		})
 	}

@@ -160,6 +160,7 @@ func (c *core) schedule(e *entry, now reading) {
 		c.overdue.remove(e)
 	}
 	if !e.Removable() {
+		c.storm.over(e)
 		c.setPhase(e, waiting)
 		c.pend(e, c.nextWake(e, never, now))
 		return
@@ -188,7 +189,8 @@ func (c *core) dueAt(e *entry, now reading) instant {
 	if e.Token == 0 {
 		return e.learned + instant(c.options.OrphanGrace)
 	}
-	return now.mono + instant(c.inputs(e, now).DueIn()-c.options.Lead)
+	dueIn := instant(c.inputs(e, now).DueIn() - c.options.Lead)
+	return now.mono + min(dueIn, never-now.mono)
 }
 
 // inputs are what the verdict on a lock with a uuid depends on.
@@ -290,7 +292,7 @@ func (c *core) now() reading {
 // clock, before being the clocks without it.
 func (c *core) keepAfterStep(e *entry, before reading) {
 	if e.Token != 0 && e.Removable() {
-		e.notBefore = max(1, before.mono+instant(c.inputs(e, before).AfterStep()))
+		e.notBefore = max(0, before.mono+instant(c.inputs(e, before).AfterStep()))
 	}
 }
 

@@ -3,7 +3,6 @@ package table
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -11,37 +10,27 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// inBubble runs f with time that passes only where everybody waits.
-func inBubble(t *testing.T, f func(*testing.T, *world)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		f(t, w)
-		w.check()
-	})
-}
-
 func TestTimeAloneMovesALockThroughItsStates(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
 		require.Equal(t, lock.Held, w.state("a"))
 		w.pass(10*time.Second - 1)
 		require.Equal(t, lock.Held, w.state("a"))
-		require.Zero(t, w.overdue.Len())
+		require.Zero(t, w.stats().OverdueTotal)
 		w.pass(1)
 		require.Equal(t, lock.Overdue, w.state("a"))
-		require.Equal(t, 1, w.overdue.Len())
+		require.Equal(t, 1, w.stats().OverdueTotal)
 		w.pass(10*time.Second - 1)
 		require.Equal(t, lock.Overdue, w.state("a"))
 		w.pass(1)
 		require.Equal(t, lock.Expired, w.state("a"))
-		require.Zero(t, w.backlog)
+		require.Zero(t, w.stats().Backlog)
 		w.pass(grace - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
-		require.Equal(t, 1, w.backlog)
+		require.Equal(t, 1, w.stats().Backlog)
 		require.Equal(t, []string{"a"}, w.taken())
-		require.Equal(t, 1, w.backlog, "until it is gone")
+		require.Equal(t, 1, w.stats().Backlog, "until it is gone")
 	})
 }
 
@@ -50,15 +39,15 @@ func TestDeadlineMovesBothWays(t *testing.T) {
 		w.acquire("a", time.Minute, 2*time.Minute)
 		w.renew("a", time.Second, 2*time.Second)
 		w.pass(2*time.Second + grace)
-		require.Equal(t, 1, w.ready.Len())
+		require.Equal(t, 1, w.stats().Backlog)
 		w.renew("a", time.Hour, 2*time.Hour)
 		require.Equal(t, lock.Held, w.state("a"))
-		require.Zero(t, w.backlog)
-		require.Zero(t, w.overdue.Len())
+		require.Zero(t, w.stats().Backlog)
+		require.Zero(t, w.stats().OverdueTotal)
 		require.Empty(t, w.taken())
 		w.pass(2*time.Hour + grace)
 		require.Equal(t, []string{"a"}, w.taken())
-		require.Equal(t, totals{acquired: 1, renewed: 2}, w.totals)
+		require.Equal(t, counted{acquired: 1, renewed: 2}, w.counted())
 	})
 }
 
@@ -67,9 +56,18 @@ func TestReleaseCountsOnceAndMeasuresTheHold(t *testing.T) {
 		w.acquire("a", time.Minute, 2*time.Minute)
 		w.pass(7 * time.Second)
 		w.release("a")
-		require.Empty(t, w.core.locks)
-		require.Equal(t, totals{acquired: 1, released: 1}, w.totals)
-		require.Equal(t, []float64{7}, w.hold.seconds, "locked_at goes before the uuid in the same revision")
+		require.Empty(t, w.names())
+		require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
+		require.Equal(t, seconds{7}, *w.held, "locked_at is deleted before the uuid in the same revision")
+	})
+}
+
+// A holder whose clock is ahead of ours has held its lock for no negative time.
+func TestHoldOfAFastHolderIsNotNegative(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.live(w.put("a", holder(time.Hour).acquires(time.Hour)))
+		w.release("a")
+		require.Equal(t, seconds{0}, *w.held)
 	})
 }
 
@@ -79,15 +77,13 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 		w.pass(2*time.Second + grace)
 		old := w.token("a")
 		require.Equal(t, []string{"a"}, w.taken())
-		events := append(w.del("a"), w.put("a", fields(time.Second, 2*time.Second))...)
-		w.apply(events, true)
-		w.check()
-		require.Len(t, w.gone, 1)
-		require.Equal(t, old, w.gone[0].Token)
-		require.Equal(t, old+1, w.gone[0].Revision)
+		w.live(append(w.del("a"), w.put("a", fields(time.Second, 2*time.Second))...))
+		require.Len(t, w.gone(), 1)
+		require.Equal(t, old, w.gone()[0].Token)
+		require.Equal(t, old+1, w.gone()[0].Revision)
 		require.Equal(t, lock.Held, w.state("a"))
-		require.Zero(t, w.backlog)
-		require.Equal(t, totals{acquired: 2}, w.totals, "Gone tells of the release")
+		require.Zero(t, w.stats().Backlog)
+		require.Equal(t, counted{acquired: 2}, w.counted(), "Gone reports the release")
 		w.pass(2*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken(), "the new one is due in its own time")
 	})
@@ -95,70 +91,99 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 
 func TestOrphanGraceRestartsWhereModified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
+		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		require.Equal(t, lock.Orphaned, w.state("a"))
 		w.pass(orphanGrace - 1)
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
+		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		w.pass(orphanGrace - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
-		require.Equal(t, []string{"a"}, w.taken())
+		got := w.take()
+		require.Len(t, got, 1)
+		require.Equal(t, present().UTC(), got[0].OrphanDue)
 		w.release("a")
-		require.Len(t, w.gone, 1)
-		require.Zero(t, w.gone[0].Token)
-		require.Equal(t, w.rev, w.gone[0].Revision)
-		require.Zero(t, w.totals.released, "an orphan is no lock")
+		require.Len(t, w.gone(), 1)
+		require.Zero(t, w.gone()[0].Token)
+		require.Equal(t, w.rev, w.gone()[0].Revision)
+		require.Zero(t, w.counted().released, "an orphan is not a lock")
 	})
 }
 
-func TestOrphanRemovedAndReacquiredInOneBatchIsToldGone(t *testing.T) {
+// An orphan has no holder and no deadline: neither our wall clock nor an outage counts.
+func TestOrphanGraceIsMonotonic(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
+		w.replay(w.put("a", deadline(-time.Hour)), time.Time{})
+		w.clock(24 * time.Hour)
+		w.outage(time.Minute)
+		w.pass(orphanGrace - 1)
+		require.Empty(t, w.taken())
+		w.pass(1)
+		got := w.take()
+		require.Len(t, got, 1)
+		require.Equal(t, present().Add(24*time.Hour).UTC(), got[0].OrphanDue, "by our wall clock")
+	})
+}
+
+func TestOrphanRemovedAndReacquiredInOneBatchIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		w.pass(orphanGrace)
 		require.Equal(t, []string{"a"}, w.taken())
-		w.apply(append(w.del("a"), w.put("a", fields(time.Hour, time.Hour))...), true)
-		w.check()
-		require.Len(t, w.gone, 1)
-		require.Equal(t, w.rev-1, w.gone[0].Revision)
+		w.live(append(w.del("a"), w.put("a", fields(time.Hour, time.Hour))...))
+		require.Len(t, w.gone(), 1)
+		require.Equal(t, w.rev-1, w.gone()[0].Revision)
 	})
 }
 
-// A lock that comes over an orphan that was given out, and is due itself, must
-// not stay with whoever took the orphan.
-func TestLockOverAHandedOrphanIsHandedOutAnew(t *testing.T) {
+// A lock taken over an orphan that Take returned, and is due itself, must not stay with
+// whoever took the orphan.
+func TestLockOverATakenOrphanIsTakenAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
+		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		w.pass(orphanGrace)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.acquire("a", -time.Hour, -time.Hour)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", 0, 0)
-		require.Zero(t, w.ready.Len(), "the orphan's taker has no say")
+		require.Empty(t, w.taken(), "the answer for the orphan does not count")
 	})
 }
 
-func TestUndatedAndMalformedAreNeverHandedOut(t *testing.T) {
+func TestS8_UndatedAndMalformedAreNeverTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		undated := fields(time.Second, 0)
 		delete(undated, "auto_unlock_at")
-		w.apply(w.put("undated", undated), true)
+		w.live(w.put("undated", undated))
 		bad := fields(time.Second, time.Second)
 		bad["auto_unlock_at"] = "soon"
-		w.apply(w.put("bad", bad), true)
+		w.live(w.put("bad", bad))
 		millis := fields(time.Second, time.Second)
 		millis["alert_at"] = fmt.Sprint(present().UnixMilli() * 1000)
-		w.apply(w.put("millis", millis), true)
+		w.live(w.put("millis", millis))
 		for _, key := range []string{"/x", "/y//z", "/"} { // invalid keys, as Split names them
-			w.apply(w.put(key, map[string]string{"": "v"}), true)
+			w.live(w.put(key, map[string]string{"": "v"}))
 		}
-		w.pass(30 * 24 * time.Hour)
+		w.pass(48 * time.Hour)
 		require.Empty(t, w.taken())
-		require.Equal(t, [lock.NumStates]int{lock.Undated: 1, lock.Malformed: 5}, w.counts)
-		require.Equal(t, 1, w.overdue.Len(), "an undated lock has an alert all the same")
-		w.apply(w.put("bad", map[string]string{"auto_unlock_at": at(time.Second)}), true)
+		require.Zero(t, w.get("millis").Due)
+		require.Equal(t, [lock.NumStates]int{lock.Undated: 1, lock.Malformed: 5}, w.stats().Locks)
+		require.Equal(t, 1, w.stats().OverdueTotal, "an undated lock has an alert all the same")
+		w.live(w.put("bad", deadline(time.Second)))
 		require.Equal(t, lock.Overdue, w.state("bad"))
 		w.pass(time.Second + grace)
 		require.Equal(t, []string{"bad"}, w.taken())
+	})
+}
+
+// Rule 1: what an earlier holder left behind, such as a deadline, is not the next one's.
+func TestS8_LeftoverFieldsAreNotTheNextHolders(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		w.live(append(w.del("a", "uuid", "hostname"), w.put("a", map[string]string{"uuid": "next"})...))
+		require.Equal(t, lock.Undated, w.state("a"))
+		w.listing(true)
+		w.pass(time.Hour)
+		require.Empty(t, w.taken())
 	})
 }
 
@@ -168,80 +193,42 @@ func TestTenThousandMalformedKeys(t *testing.T) {
 		for i := range 10_000 {
 			events = append(events, w.put(fmt.Sprintf("/%d", i), map[string]string{"": "v"})...)
 		}
-		w.apply(events, true)
-		require.Equal(t, [lock.NumStates]int{lock.Malformed: 10_000}, w.counts)
-		require.Zero(t, w.pending.Len(), "none costs anything as time passes")
+		w.live(events)
+		require.Equal(t, [lock.NumStates]int{lock.Malformed: 10_000}, w.stats().Locks)
+		require.Zero(t, w.core.pending.Len(), "none costs anything as time passes")
 	})
 }
 
-// An alert behind the deadline is its owner's mistake and must not hide that
-// the lock is past its time.
-func TestAlertBehindTheDeadline(t *testing.T) {
+// An alert after the deadline is a mistake of its holder and must not hide that the
+// lock is past its time.
+func TestAlertAfterTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Hour, time.Second)
 		w.pass(time.Second)
 		require.Equal(t, lock.Expired, w.state("a"))
-		require.Equal(t, 1, w.overdue.Len())
+		require.Equal(t, 1, w.stats().OverdueTotal)
 	})
 }
 
 func TestDeletedDeadlineIsNoRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, time.Minute)
-		w.apply(w.del("a", "auto_unlock_at"), true)
+		w.live(w.del("a", "auto_unlock_at"))
 		require.Equal(t, lock.Undated, w.state("a"))
-		require.Zero(t, w.totals.renewed)
+		require.Zero(t, w.counted().renewed)
 		w.release("a")
-		require.Equal(t, totals{acquired: 1, released: 1}, w.totals)
-	})
-}
-
-func TestWallClockStepsForward(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("a", 10*time.Second, 20*time.Second)
-		w.pass(time.Second)
-		w.shift = time.Hour
-		w.pass(0)
-		require.Equal(t, lock.Expired, w.state("a"), "states follow the wall clock")
-		require.Empty(t, w.taken(), "the old instant is later and stands")
-		w.pass(19*time.Second + grace - 1)
-		require.Empty(t, w.taken())
-		w.pass(1)
-		require.Equal(t, []string{"a"}, w.taken())
-	})
-}
-
-func TestWallClockStepsBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("a", 10*time.Second, 20*time.Second)
-		w.acquire("ready", 0, -grace)
-		w.acquire("handed", 0, -grace-1)
-		require.Equal(t, "handed", w.take(1).Due[0].Name)
-		w.pass(time.Second)
-		w.shift = -time.Hour
-		w.pass(0)
-		require.Equal(t, [lock.NumStates]int{lock.Held: 3}, w.counts)
-		require.Zero(t, w.overdue.Len())
-		require.Empty(t, w.taken(), "the new instant is later and stands")
-		w.pass(time.Hour - time.Second - 2)
-		require.Empty(t, w.taken())
-		w.pass(time.Second)
-		require.ElementsMatch(t, []string{"handed", "ready"}, w.taken())
-		w.pass(20*time.Second + grace)
-		require.Equal(t, []string{"a"}, w.taken())
+		require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
 	})
 }
 
 // The state of a suspended lock follows the clock like any other's.
-func TestParkedLockFollowsTheWallClock(t *testing.T) {
+func TestSuspendedLockFollowsTheWallClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, 2*time.Second)
 		w.pass(2*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), UntilModified)
-		w.check()
-		w.shift = -time.Hour
-		w.pass(0)
+		w.clock(-time.Hour)
 		require.Equal(t, lock.Held, w.state("a"))
 		w.pass(time.Hour)
 		require.Equal(t, lock.Expired, w.state("a"))
@@ -254,8 +241,7 @@ func TestLongestDueComesFirst(t *testing.T) {
 		for i, name := range []string{"c", "a", "b"} { // due before the table was made
 			w.acquire(name, 0, -time.Hour+time.Duration(i)*time.Minute)
 		}
-		item := w.item(w.core.locks["c"], w.now())
-		require.Equal(t, present().Add(grace-time.Hour).UTC(), item.Due)
+		require.Equal(t, grace-time.Hour, w.due("c"))
 		require.Equal(t, []string{"c", "a", "b"}, w.taken())
 	})
 }

@@ -17,7 +17,8 @@ type entry struct {
 	// learned is when we learned of the last write of uuid or auto_unlock_at; for an
 	// orphan, of any write.
 	learned instant
-	// notBefore is until when a step of our wall clock keeps the lock; 0 for none.
+	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for
+	// none.
 	notBefore instant
 	// ahead is the holder's clock minus our monotonic one, if measured: steps of
 	// our wall clock, however small, are not in it.
@@ -65,7 +66,8 @@ const (
 	stormWaiting                   // and it waits for that now
 	unanswered                     // returned by Take, and not answered yet
 	acquiredSeen                   // among the events being applied is the acquisition
-	renewedSeen                    // and a write of alive_at or auto_unlock_at
+	writtenSeen                    // and a write of uuid or auto_unlock_at
+	aliveSeen                      // and one of alive_at
 	deletedLast                    // Revision is that of a deletion
 	touched                        // being changed
 	listed                         // contained in the listing in progress

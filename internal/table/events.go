@@ -66,29 +66,46 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e = c.add(string(ev.Name))
 	}
 	c.touch(e)
-	token := e.Token
+	token, over := e.Token, false
 	if ev.Deleted {
 		c.deleteKey(e, ev, now)
 	} else {
-		e.Put(ev.KV)
+		over = e.write(ev.KV)
 	}
 	e.mark(deletedLast, ev.Deleted)
-	if !ev.Deleted && (ev.KV.Field == lock.FieldAliveAt || ev.KV.Field == lock.FieldAutoUnlockAt) {
-		e.mark(renewedSeen, true)
-	}
 	switch {
 	case e.Token != 0 && e.Token != token:
 		// What Take returned, an orphan or a lock whose end was not seen, is now
 		// another holder's lock; the guarded transaction will find out.
-		e.mark(measured|renewedSeen|unanswered, false)
+		e.mark(measured|aliveSeen|unanswered, false)
 		e.mark(acquiredSeen, true)
 		c.totals.acquired++
 		if e.phase == taken {
 			c.setPhase(e, waiting)
 		}
+	case over:
+		// The uuid was written over without an acquisition: another holder, whose clock
+		// is not known.
+		e.mark(measured|acquiredSeen|aliveSeen, false)
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
+}
+
+// write applies a write, and reports whether that wrote another uuid over one.
+func (e *entry) write(kv lock.KV) (over bool) {
+	uuid := ""
+	switch kv.Field {
+	case lock.FieldUUID:
+		uuid = e.UUID()
+		e.mark(writtenSeen, true)
+	case lock.FieldAutoUnlockAt:
+		e.mark(writtenSeen, true)
+	case lock.FieldAliveAt:
+		e.mark(aliveSeen, true)
+	}
+	e.Put(kv)
+	return kv.Field == lock.FieldUUID && e.UUID() != uuid
 }
 
 func (c *core) deleteKey(e *entry, ev *Event, now reading) {

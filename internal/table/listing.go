@@ -76,16 +76,17 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 	if e.Revision > c.listing.revision {
 		return false
 	}
-	if e.state != none && same(&e.Lock, l) {
-		return false
-	}
 	older = isOlder(e, l)
+	if e.state != none && same(&e.Lock, l) {
+		return older
+	}
 	c.touch(e)
 	c.countUnseen(e, l, now)
-	if e.Token != l.Token {
+	another := e.Token != l.Token || e.UUID() != l.UUID()
+	if another {
 		e.mark(measured, false)
 	}
-	written := e.Token != l.Token || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt()
+	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt()
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {
@@ -99,12 +100,16 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 
 // isOlder reports whether a listing shows a lock older than it is known, which only
 // another history can do: one whose uuid was created earlier, or whose newest key is
-// older although none was deleted.
+// older although it has another deadline, or although none was deleted.
 func isOlder(known *entry, listed *lock.Lock) bool {
-	if listed.Token == 0 || listed.Token != known.Token {
+	if listed.Token != known.Token {
 		return listed.Token != 0 && listed.Token < known.Token
 	}
-	return listed.Revision < known.Revision && listed.Keys >= known.Keys && !known.has(deletedLast)
+	if listed.Revision >= known.Revision {
+		return false
+	}
+	auto := listed.AutoUnlockAt()
+	return auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
 // same reports whether a listing shows the lock as it is known. The listing's

@@ -14,7 +14,8 @@ func TestFirstListingCountsNothing(t *testing.T) {
 		w.put("a", fields(time.Minute, time.Minute))
 		w.put("b", fields(-time.Minute, -time.Minute))
 		w.listing(false)
-		require.Zero(t, w.totals)
+		require.Zero(t, w.counted())
+		w.pass(grace)
 		require.Equal(t, []string{"b"}, w.taken())
 	})
 }
@@ -22,9 +23,9 @@ func TestFirstListingCountsNothing(t *testing.T) {
 func TestListingAfterABlindTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"gone", "taken-gone", "again", "kept"} {
-			w.put(name, fields(time.Minute, time.Minute))
+			w.put(name, fields(time.Hour, time.Hour))
 		}
-		w.put("taken-gone", map[string]string{"auto_unlock_at": at(-time.Minute)})
+		w.put("taken-gone", holder(0).renews(-time.Minute))
 		w.put("orphan", map[string]string{"alert_at": at(0)})
 		w.listing(false)
 		token := w.token("taken-gone")
@@ -38,17 +39,17 @@ func TestListingAfterABlindTime(t *testing.T) {
 		w.put("new", fields(time.Minute, time.Minute))
 		w.del("orphan")
 		w.listing(false)
-		require.Equal(t, totals{acquired: 2, released: 2}, w.totals, "no drift where nobody watched")
-		require.Equal(t, []Gone{{Name: "taken-gone", Token: token, At: w.gone[0].At}}, w.gone)
-		require.ElementsMatch(t, []float64{2, 2, 2}, w.hold.seconds)
+		require.Equal(t, counted{acquired: 2, released: 2}, w.counted(), "no drift where nobody watched")
+		require.Equal(t, []Gone{{Name: "taken-gone", Token: token, At: w.gone()[0].At}}, w.gone())
+		require.ElementsMatch(t, seconds{2, 2, 2}, *w.held)
 		w.listing(false)
-		require.Equal(t, totals{acquired: 2, released: 2}, w.totals)
+		require.Equal(t, counted{acquired: 2, released: 2}, w.counted())
 	})
 }
 
-func TestHandedOrphanGoneWhileNobodyWatched(t *testing.T) {
+func TestTakenOrphanDeletedWhileNobodyWatched(t *testing.T) {
 	for name, after := range map[string]func(*world){
-		"vanished": func(w *world) { w.del("a") },
+		"deleted":  func(w *world) { w.del("a") },
 		"replaced": func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestHandedOrphanGoneWhileNobodyWatched(t *testing.T) {
 				require.Equal(t, []string{"a"}, w.taken())
 				after(w)
 				w.listing(false)
-				require.Equal(t, []Gone{{Name: "a", At: w.gone[0].At}}, w.gone)
+				require.Equal(t, []Gone{{Name: "a", At: w.gone()[0].At}}, w.gone())
 			})
 		})
 	}
@@ -71,11 +72,11 @@ func TestEventsUpToTheListingAreDropped(t *testing.T) {
 		events = append(events, w.put("b", fields(time.Minute, time.Minute))...)
 		events = append(events, w.del("b")...)
 		w.listing(false)
-		w.apply(events, true) // a watch from R replays R
-		w.check()
-		require.Zero(t, w.totals)
-		require.Len(t, w.core.locks, 1)
-		require.EqualValues(t, 5, w.core.locks["a"].Keys)
+		w.live(events) // a watch from R replays R
+		require.Zero(t, w.counted())
+		require.Equal(t, []string{"a"}, w.names())
+		require.EqualValues(t, 5, w.get("a").Keys)
+		require.False(t, w.observation("a").Measured)
 	})
 }
 
@@ -86,82 +87,239 @@ func TestDriftCountsOnlyBesideAWatch(t *testing.T) {
 			w.put("b", fields(time.Minute, time.Minute))
 			w.put("c", fields(time.Minute, time.Minute))
 			w.listing(false)
-			w.del("a")                                                         // its events are lost
-			w.put("b", map[string]string{"auto_unlock_at": at(2 * time.Hour)}) // likewise
-			w.put("d", fields(time.Minute, time.Minute))                       // likewise
+			w.del("a")                         // its events are lost
+			w.put("b", deadline(2*time.Hour))  // likewise
+			w.put("d", fields(time.Minute, 0)) // likewise
 			w.listing(beside)
+			var want counted
+			want.acquired, want.released = 1, 1
 			if beside {
-				require.EqualValues(t, 3, w.totals.drift)
-			} else {
-				require.Zero(t, w.totals.drift)
+				want.drift = 3
 			}
-			require.Equal(t, lock.TimestampOf(present().Add(2*time.Hour)), w.core.locks["b"].AutoUnlockAt())
-			drift := w.totals.drift
+			require.Equal(t, want, w.counted())
+			require.Equal(t, lock.TimestampOf(present().Add(2*time.Hour)), w.get("b").AutoUnlockAt())
 			w.listing(true)
-			require.Equal(t, drift, w.totals.drift, "put right once")
+			require.Equal(t, want, w.counted(), "corrected once")
 		})
 	}
 }
 
-// While a listing is under way beside a watch, locks come, go and change.
+// Lost events of which the fields that decide show nothing are corrected as well.
+func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
+	t.Run("a write", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			f := fields(0, time.Second)
+			f["status"] = "x"
+			w.live(w.put("a", f))
+			w.put("a", map[string]string{"status": "y"})
+			w.listing(true)
+			require.EqualValues(t, 1, w.counted().drift)
+			require.Equal(t, w.rev, w.get("a").Revision, "or no removal of it would ever succeed")
+			require.False(t, w.observation("a").Late, "a status is not a sign of the holder")
+			w.pass(time.Second + grace)
+			require.Equal(t, []string{"a"}, w.taken())
+		})
+	})
+	t.Run("a deletion", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			f := fields(time.Minute, time.Minute)
+			f["status"] = "x"
+			w.live(w.put("a", f))
+			w.del("a", "status")
+			w.listing(true)
+			require.EqualValues(t, 1, w.counted().drift)
+			require.EqualValues(t, 5, w.get("a").Keys)
+			w.release("a")
+			require.Empty(t, w.names(), "no key remains")
+		})
+	})
+	t.Run("nothing", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			f := fields(time.Minute, time.Minute)
+			f["status"] = "x"
+			w.live(w.put("a", f))
+			w.live(w.del("a", "status"))
+			w.listing(true)
+			require.Zero(t, w.counted().drift, "a listing does not show when a key was deleted")
+			require.Equal(t, w.rev, w.get("a").Revision)
+		})
+	})
+}
+
+// Each field that people or rules see is corrected.
+func TestListingCorrectsEachField(t *testing.T) {
+	for field, value := range map[string]func() string{
+		"uuid":           func() string { return "another" },
+		"hostname":       func() string { return "h2" },
+		"owner":          func() string { return "mail" },
+		"locked_at":      func() string { return at(time.Second) },
+		"alert_at":       func() string { return at(time.Second) },
+		"auto_unlock_at": func() string { return at(time.Second) },
+		"alive_at":       func() string { return "garbage" },
+	} {
+		t.Run(field, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.acquire("a", time.Minute, time.Minute)
+				w.put("a", map[string]string{field: value()})
+				w.listing(true)
+				want := w.collect()[0]
+				got := w.get("a").Lock
+				require.Equal(t, want, got)
+				require.EqualValues(t, 1, w.counted().drift)
+			})
+		})
+	}
+}
+
+// While a listing is in progress beside a watch, locks come, go and change.
 func TestEventsDuringAListing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"deleted", "again", "renewed", "listed-then-deleted", "kept"} {
 			w.acquire(name, time.Minute, time.Minute)
 		}
-		w.begin(w.rev, true)
+		require.NoError(t, w.Begin(w.ctx, w.rev, true, time.Now()))
 		seen := w.collect()
 		w.release("deleted")
 		w.release("again")
 		w.acquire("again", time.Hour, time.Hour)
 		w.renew("renewed", time.Hour, time.Hour)
 		w.acquire("new", time.Minute, time.Minute)
-		w.list(seen)
+		require.NoError(t, w.List(w.ctx, seen))
 		w.release("listed-then-deleted")
-		w.end()
+		require.NoError(t, w.End(w.ctx))
 		w.check()
-		require.Equal(t, totals{acquired: 7, renewed: 1, released: 3}, w.totals)
-		require.Len(t, w.core.locks, 4)
-		require.Equal(t, w.token("again"), w.core.locks["again"].Token)
+		require.Equal(t, counted{acquired: 7, renewed: 1, released: 3}, w.counted())
+		require.Equal(t, []string{"again", "kept", "new", "renewed"}, w.names())
+		require.Equal(t, w.token("again"), w.get("again").Token)
+		require.Equal(t, time.Hour+grace, w.due("renewed"), "the event is newer than the listing")
+		require.True(t, w.observation("renewed").Measured)
 		w.listing(true)
-		require.Zero(t, w.totals.drift)
+		require.Zero(t, w.counted().drift)
 	})
 }
 
-// A listing that was broken off leaves no marks that the next one believes.
+// What a listing that did not finish contained is not believed by the next one.
 func TestBrokenListing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.put("a", fields(time.Minute, time.Minute))
 		w.listing(false)
 		for range 300 {
-			w.begin(w.rev, false)
-			w.list(w.collect())
+			require.NoError(t, w.Begin(w.ctx, w.rev, false, time.Time{}))
+			require.NoError(t, w.List(w.ctx, w.collect()))
 		}
 		w.del("a")
 		w.listing(false)
-		require.Empty(t, w.core.locks)
-		require.EqualValues(t, 1, w.totals.released)
+		require.Empty(t, w.names())
+		require.EqualValues(t, 1, w.counted().released)
 	})
 }
 
-func TestForgetBeginsAnew(t *testing.T) {
+func TestForgetBeginsAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", -time.Minute, -time.Minute)
 		w.acquire("b", time.Minute, time.Minute)
 		require.Equal(t, []string{"a"}, w.taken())
 		token := w.token("a")
-		w.forget()
-		w.check()
-		require.Empty(t, w.core.locks)
-		require.Equal(t, []Gone{{Name: "a", Token: token, At: w.gone[0].At}}, w.gone)
-		before := w.totals
+		require.NoError(t, w.Forget(w.ctx))
+		require.Empty(t, w.names())
+		require.Equal(t, []Gone{{Name: "a", Token: token, At: w.gone()[0].At}}, w.gone())
+		before := w.counted()
 		w.etcd = newEtcd() // of a lower revision
-		w.etcd.rev = 0
+		w.rev = 0
+		w.put("b", fields(time.Minute, time.Minute))
 		w.put("c", fields(time.Minute, time.Minute))
 		w.listing(false)
-		require.Equal(t, before, w.totals)
-		require.Len(t, w.core.locks, 1)
+		require.Equal(t, before, w.counted())
+		require.Equal(t, []string{"b", "c"}, w.names())
+		require.False(t, w.observation("b").Measured, "what was known belongs to another history")
 		w.acquire("d", time.Minute, time.Minute)
-		require.Equal(t, before.acquired+1, w.totals.acquired)
+		require.Equal(t, before.acquired+1, w.counted().acquired)
 	})
+}
+
+// History F2: etcd was restored while we ran, from a backup that is older than what we
+// saw, at a higher revision.
+func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
+	for name, c := range map[string]struct {
+		backup, since func(*world)
+		older         bool
+	}{
+		"renewed since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) { w.renew("a", time.Hour, time.Hour) }, true,
+		},
+		"renewed with the same values since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) { w.live(w.put("a", deadline(time.Minute))) }, true,
+		},
+		"taken again since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) { w.release("a"); w.acquire("a", time.Minute, time.Minute) }, true,
+		},
+		"orphan written since": {
+			func(w *world) { w.live(w.put("a", deadline(0))) },
+			func(w *world) { w.live(w.put("a", deadline(time.Minute))) }, true,
+		},
+		"renewed after a deletion": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) { w.live(w.del("a", "alert_at")); w.renew("a", time.Hour, time.Hour) }, true,
+		},
+		"nothing since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(*world) {}, false,
+		},
+		// A listing does not show when a key was deleted, so that this may be the same
+		// history.
+		"only a deletion since": {
+			func(w *world) {
+				w.acquire("a", time.Minute, time.Minute)
+				w.live(w.put("a", map[string]string{"status": "x"}))
+			},
+			func(w *world) { w.live(w.del("a", "status")) }, false,
+		},
+		"orphaned before": {
+			func(w *world) { w.live(w.put("a", deadline(0))) },
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) }, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.live(w.put("other", fields(time.Minute, time.Minute)))
+				c.backup(w)
+				backup := w.snapshot()
+				c.since(w)
+				require.NoError(t, w.Begin(w.ctx, w.rev+1_000_000, false, time.Now()))
+				err := w.List(w.ctx, backup.collect())
+				if c.older {
+					require.ErrorIs(t, err, ErrOlder)
+				} else {
+					require.NoError(t, err)
+				}
+				require.NoError(t, w.End(w.ctx))
+			})
+		})
+	}
+}
+
+// The same history is never taken for another one, whatever events were lost.
+func TestS3_ALostWriteIsNotAnotherHistory(t *testing.T) {
+	for name, lost := range map[string]func(*world){
+		"write":          func(w *world) { w.put("a", map[string]string{"status": "x"}) },
+		"renewal":        func(w *world) { w.put("a", holder(0).renews(time.Hour)) },
+		"deletion":       func(w *world) { w.del("a", "alert_at") },
+		"release":        func(w *world) { w.del("a") },
+		"last written":   func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})); w.del("a", "status") },
+		"reacquisition":  func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
+		"end of the uid": func(w *world) { w.del("a", "uuid") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, beside := range []bool{false, true} {
+				inBubble(t, func(_ *testing.T, w *world) {
+					w.acquire("a", time.Minute, time.Minute)
+					lost(w)
+					w.listing(beside)
+				})
+			}
+		})
+	}
 }

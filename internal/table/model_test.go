@@ -9,15 +9,23 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// model drives a core at random and knows what must hold.
+// stormOfTwo is a storm of which few locks make one.
+func stormOfTwo(o *Options) {
+	o.Storm = verdict.StormRules{MinLocks: 2, Fraction: 0.1, Window: time.Minute, Delay: 2 * time.Minute}
+}
+
+// model drives a table at random and knows what must hold.
 type model struct {
 	*world
 	t *rapid.T
-	// lost: events did not reach the core, which only a listing repairs.
+	// lost: events did not reach the table, which only a listing repairs.
 	lost bool
-	last map[*entry]seen
+	last map[string]seen
+	// stepped: our wall clock stepped since the last look at the locks.
+	stepped bool
 	// out are the tokens of the locks that were taken and not answered.
 	out map[string]int64
 }
@@ -26,8 +34,7 @@ type model struct {
 type seen struct {
 	token    int64
 	deadline lock.Timestamp
-	due      instant
-	phase    phase
+	due      time.Time // by the monotonic clock
 }
 
 // bubble hides Deadline, which must not be asked for inside one.
@@ -37,8 +44,9 @@ type bubble struct{ testing.TB }
 func TestTableIsConsistentWhateverHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(bubble{t}, func(t *rapid.T) {
-			m := &model{world: newWorld(t), t: t, last: make(map[*entry]seen), out: make(map[string]int64)}
-			m.world.listing(false)
+			m := &model{world: newWorld(t, stormOfTwo), t: t, last: make(map[string]seen), out: make(map[string]int64)}
+			defer m.stop()
+			m.listing(false)
 			t.Repeat(map[string]func(*rapid.T){
 				"put":      m.doPut,
 				"acquire":  m.doAcquire,
@@ -53,6 +61,7 @@ func TestTableIsConsistentWhateverHappens(t *testing.T) {
 				"take":     m.doTake,
 				"postpone": m.doPostpone,
 				"forget":   m.doForget,
+				"outage":   m.doOutage,
 				"":         m.holds,
 			})
 		})
@@ -81,10 +90,19 @@ func (m *model) change() []Event {
 	return m.put(name, map[string]string{field: value})
 }
 
-func (m *model) doPut(*rapid.T) { m.apply(m.change(), true) }
+func (m *model) doPut(*rapid.T) { m.arrive(m.change()) }
+
+// arrive applies events, which were observed live or not.
+func (m *model) arrive(events []Event) {
+	if rapid.IntRange(0, 3).Draw(m.t, "late") > 0 {
+		m.live(events)
+		return
+	}
+	m.replay(events, time.Now().Add(m.duration("known")))
+}
 
 // doAcquire does what a client does: nothing where there is a uuid.
-func (m *model) doAcquire(*rapid.T) { m.apply(m.taking(), true) }
+func (m *model) doAcquire(*rapid.T) { m.arrive(m.taking()) }
 
 func (m *model) taking() []Event {
 	name := names.Draw(m.t, "name")
@@ -94,7 +112,7 @@ func (m *model) taking() []Event {
 	return m.put(name, fields(m.duration("alert"), m.duration("auto")))
 }
 
-func (m *model) doDelete(*rapid.T) { m.apply(m.del(names.Draw(m.t, "name")), true) }
+func (m *model) doDelete(*rapid.T) { m.arrive(m.del(names.Draw(m.t, "name"))) }
 
 func (m *model) doBatch(*rapid.T) {
 	var events []Event
@@ -102,7 +120,7 @@ func (m *model) doBatch(*rapid.T) {
 		events = append(events, m.change()...)
 		events = append(events, m.taking()...)
 	}
-	m.apply(events, true)
+	m.arrive(events)
 }
 
 func (m *model) doLose(*rapid.T) {
@@ -112,63 +130,69 @@ func (m *model) doLose(*rapid.T) {
 }
 
 func (m *model) doList(beside bool) {
-	drift := m.totals.drift
-	m.listing(beside)
+	drift := m.counted().drift
+	err := m.list(beside, time.Now().Add(m.duration("known")))
+	if err != nil {
+		// Where an event was lost, but a later one was not, etcd may look older.
+		require.True(m.t, m.lost)
+		require.NoError(m.t, m.Forget(m.ctx))
+		m.listing(false)
+	}
 	if !m.lost || !beside {
-		require.Equal(m.t, drift, m.totals.drift)
+		require.Equal(m.t, drift, m.counted().drift)
 	}
 	m.lost = false
 	m.requireEqualsEtcd()
 }
 
-// doOverlap lists at a revision while the watch goes on.
+// doOverlap lists at a revision while the watch continues.
 func (m *model) doOverlap(*rapid.T) {
-	drift, lost := m.totals.drift, m.lost
-	m.begin(m.rev, true)
+	drift, lost := m.counted().drift, m.lost
+	require.NoError(m.t, m.Begin(m.ctx, m.rev, true, time.Now()))
 	listed := m.collect()
 	for range 3 {
-		m.apply(m.change(), true)
-		m.apply(m.taking(), true)
+		m.live(m.change())
+		m.live(m.taking())
 	}
-	m.core.list(listed)
-	m.apply(m.change(), true)
-	m.end()
+	err := m.List(m.ctx, listed)
+	require.True(m.t, err == nil || m.lost, "%v", err)
+	m.live(m.change())
+	require.NoError(m.t, m.End(m.ctx))
 	if !lost {
-		require.Equal(m.t, drift, m.totals.drift)
+		require.Equal(m.t, drift, m.counted().drift)
 		m.requireEqualsEtcd()
 	}
 }
 
 func (m *model) doPass(*rapid.T) {
-	time.Sleep(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(m.t, "pass")))
-	m.advance()
+	m.pass(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(m.t, "pass")))
 }
 
 func (m *model) doStep(*rapid.T) {
-	m.shift += 3 * m.duration("step") // none below maxDrift, which are no steps
-	m.advance()
+	m.stepped = true
+	m.clock(time.Duration(m.ahead.Load()) + 3*m.duration("step"))
+}
+
+func (m *model) doOutage(*rapid.T) {
+	m.outage(time.Duration(rapid.IntRange(3, 100).Draw(m.t, "outage")) * time.Second)
 }
 
 func (m *model) doTake(*rapid.T) {
-	now := m.now()
-	for _, l := range m.take(rapid.IntRange(1, 3).Draw(m.t, "max")).Due {
-		e := m.core.locks[l.Name]
-		require.LessOrEqual(m.t, e.due, now.mono)
-		require.True(m.t, l.Removable())
-		if l.Token != 0 {
-			require.LessOrEqual(m.t, l.AutoUnlockAt()+lock.Timestamp(grace), now.wall)
-			require.LessOrEqual(m.t, l.Observation.Earliest, time.Duration(0))
-		}
-		require.GreaterOrEqual(m.t, l.Observation.Age, time.Duration(0))
-		m.out[l.Name] = l.Token
+	for _, d := range m.take() {
+		require.True(m.t, d.Removable())
+		require.LessOrEqual(m.t, m.due(d.Name), time.Duration(0))
+		require.GreaterOrEqual(m.t, d.Observation.Age, time.Duration(0))
+		require.GreaterOrEqual(m.t, d.Observation.Stale, d.Observation.Age)
+		m.out[d.Name] = d.Token
 	}
+	m.check()
 }
 
 func (m *model) doPostpone(*rapid.T) {
 	name := names.Draw(m.t, "name")
 	delay := rapid.SampledFrom([]time.Duration{UntilModified, 0, time.Second, time.Minute}).Draw(m.t, "delay")
 	token := m.token(name)
-	if e := m.core.locks[name]; e != nil && e.Token == token && m.out[name] == token {
+	if item, found, _ := m.Get(m.ctx, name); found && item.Token == token && m.out[name] == token {
 		delete(m.out, name)
 	}
 	m.postpone(name, token, delay)
@@ -176,55 +200,72 @@ func (m *model) doPostpone(*rapid.T) {
 
 func (m *model) doForget(*rapid.T) {
 	if rapid.IntRange(0, 3).Draw(m.t, "forget") == 0 {
-		m.forget()
-		m.world.listing(false)
+		require.NoError(m.t, m.Forget(m.ctx))
+		m.listing(false)
 		m.lost = false
 	}
 }
 
 func (m *model) holds(*rapid.T) {
-	m.advance()
-	m.world.check()
-	now := m.now()
-	for _, g := range m.gone {
-		require.Contains(m.t, m.out, g.Name, "told once, of a lock that is out")
+	m.check()
+	for _, g := range m.gone() {
+		require.Contains(m.t, m.out, g.Name, "reported once, of a lock that is taken")
 		require.Equal(m.t, m.out[g.Name], g.Token)
 		delete(m.out, g.Name)
 	}
-	m.gone = nil
-	this := make(map[*entry]seen)
+	m.deleted = nil
+	this := make(map[string]seen)
 	for name, e := range m.core.locks {
-		require.Equal(m.t, e.State(now.wall), e.state, name)
-		since := e.OverdueSince()
-		require.Equal(m.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
-		if e.phase != suspended { // which stays suspended, whatever the clocks do
-			require.Equal(m.t, e.Removable() && e.due <= now.mono, e.phase != waiting, name)
+		m.requirePhase(name, e)
+		if e.Token != 0 && e.Removable() && e.phase != suspended {
+			is := seen{e.Token, e.AutoUnlockAt(), time.Now().Add(m.due(name))}
+			m.requireNoEarlier(name, is, e)
+			this[name] = is
 		}
-		if e.phase == retrying {
-			require.Greater(m.t, e.wake, now.mono, name)
-		}
-		if token, taken := m.out[name]; taken && token == 0 {
-			// An orphan over which a lock came, and went, may be out or not.
-		} else if taken && token == e.Token {
-			require.NotZero(m.t, e.marks&unanswered, name)
-		} else {
-			require.Zero(m.t, e.marks&unanswered, name)
-		}
-		is := seen{e.Token, e.AutoUnlockAt(), e.due, e.phase}
-		if was := m.last[e]; was.token != 0 && was.token == is.token && was.deadline == is.deadline {
-			require.GreaterOrEqual(m.t, is.due, was.due, "%s: a deadline that stays is never due earlier", name)
-		}
-		this[e] = is
 	}
-	m.last = this
+	m.last, m.stepped = this, false
 	for name := range m.out {
 		// Only who took an orphan over which a lock came, or a lock whose end
 		// was lost, is not told.
-		if e := m.core.locks[name]; e == nil || e.marks&unanswered == 0 {
-			require.True(m.t, m.out[name] == 0 || m.lost, "%s: its end was not told", name)
+		if e := m.core.locks[name]; e == nil || !e.has(unanswered) {
+			require.True(m.t, m.out[name] == 0 || m.lost, "%s: its end was not reported", name)
 			delete(m.out, name)
 		}
 	}
+}
+
+func (m *model) requirePhase(name string, e *entry) {
+	if e.phase != suspended { // which stays suspended, whatever the clocks do
+		require.Equal(m.t, e.Removable() && m.due(name) <= 0, e.phase != waiting, name)
+	}
+	if e.phase == retrying {
+		require.Greater(m.t, time.Duration(e.wake), time.Since(m.core.clock.base), name)
+	}
+	if token, taken := m.out[name]; taken && token == 0 {
+		// An orphan over which a lock came, and went, may be out or not.
+	} else if taken && token == e.Token {
+		require.True(m.t, e.has(unanswered), name)
+	} else {
+		require.False(m.t, e.has(unanswered), name)
+	}
+}
+
+// requireNoEarlier holds for a deadline that stays: it comes due earlier only where our
+// wall clock stepped, and then not without patience. What is measured or learned of it
+// may change with writes that leave the deadline as it is.
+func (m *model) requireNoEarlier(name string, is seen, e *entry) {
+	was, known := m.last[name]
+	if !known || was.token != is.token || was.deadline != is.deadline || time.Duration(e.learned) == time.Since(m.core.clock.base) {
+		return
+	}
+	floor := was.due
+	if m.stepped {
+		in := m.core.inputs(e, m.core.clock.read())
+		if patient := time.Now().Add(in.Patience() + grace); patient.Before(floor) {
+			floor = patient
+		}
+	}
+	require.False(m.t, is.due.Before(floor), "%s: due at %s, was %s", name, is.due, was.due)
 }
 
 func (m *model) requireEqualsEtcd() {

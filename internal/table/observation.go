@@ -13,10 +13,10 @@ import (
 // slower than it is: that only delays. The arrival of events that are not live says
 // nothing about a clock.
 func (c *core) observed(e *entry, live bool, known instant, now reading) {
-	acquired, renewed := e.has(acquiredSeen), e.has(renewedSeen)
-	e.mark(acquiredSeen|renewedSeen, false)
-	if !acquired && !renewed && e.Token != 0 {
-		return // a status or a stack alone is not a sign of the holder
+	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
+	e.mark(acquiredSeen|writtenSeen|aliveSeen, false)
+	if !acquired && !written && e.Token != 0 {
+		return // any other field alone is not a sign of the holder
 	}
 	e.learn(now.mono, known)
 	e.mark(late, !live)
@@ -24,8 +24,8 @@ func (c *core) observed(e *entry, live bool, known instant, now reading) {
 	if acquired {
 		stamp = e.LockedAt()
 	}
-	if alive := e.AliveAt(); renewed && alive != 0 {
-		stamp = alive
+	if at := e.AliveAt(); alive && at != 0 {
+		stamp = at
 	}
 	if !live || stamp == 0 || e.Token == 0 {
 		return

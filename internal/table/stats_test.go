@@ -1,7 +1,6 @@
 package table
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -12,12 +11,12 @@ import (
 )
 
 func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
+	inBubble(t, func(t *testing.T, w *world) {
 		for i := range 20 {
-			r.acquire(fmt.Sprint(i), -time.Duration((i*7)%20+1)*time.Second, time.Hour)
+			w.acquire(fmt.Sprint(i), -time.Duration((i*7)%20+1)*time.Second, time.Hour)
 		}
-		r.acquire("held", time.Minute, time.Hour)
-		s, err := r.Stats(ctx, 3)
+		w.acquire("held", time.Minute, time.Hour)
+		s, err := w.Stats(w.ctx, 3)
 		require.NoError(t, err)
 		require.Equal(t, 20, s.OverdueTotal)
 		require.Equal(t, [lock.NumStates]int{lock.Held: 1, lock.Overdue: 20}, s.Locks)
@@ -25,30 +24,30 @@ func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
 		for i, l := range s.Overdue {
 			require.Equal(t, present().Add(-time.Duration(20-i)*time.Second).UTC(), l.AlertAt().Time())
 		}
-		s, err = r.Stats(ctx, 100)
+		s, err = w.Stats(w.ctx, 100)
 		require.NoError(t, err)
 		require.Len(t, s.Overdue, 20)
-		s, err = r.Stats(ctx, 0)
+		s, err = w.Stats(w.ctx, 0)
 		require.NoError(t, err)
 		require.Empty(t, s.Overdue)
 		time.Sleep(time.Minute)
-		s, err = r.Stats(ctx, 0)
+		s, err = w.Stats(w.ctx, 0)
 		require.NoError(t, err)
 		require.Equal(t, 21, s.OverdueTotal, "as of now, not of the last event")
 	})
 }
 
 func TestPageWalksAllLocksInOrder(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
+	inBubble(t, func(t *testing.T, w *world) {
 		for i := range 300 {
-			r.acquire(fmt.Sprintf("%03d", (i*77)%300), time.Minute, time.Hour)
+			w.acquire(fmt.Sprintf("%03d", (i*77)%300), time.Minute, time.Hour)
 		}
 		var walked []string
 		q := Query{Limit: 7}
 		for more := true; more; {
 			var items []Item
 			var err error
-			items, more, err = r.Page(ctx, q)
+			items, more, err = w.Page(w.ctx, q)
 			require.NoError(t, err)
 			for _, it := range items {
 				walked = append(walked, it.Name)
@@ -64,12 +63,12 @@ func TestPageWalksAllLocksInOrder(t *testing.T) {
 }
 
 func TestPageFilters(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("billing/a", time.Minute, time.Hour)
-		r.acquire("billing/b", -time.Minute, time.Hour)
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("billing/a", time.Minute, time.Hour)
+		w.acquire("billing/b", -time.Minute, time.Hour)
 		other := fields(-time.Minute, time.Hour)
 		other["hostname"] = "h2"
-		require.NoError(t, r.Apply(ctx, r.put("mail", other), true))
+		w.live(w.put("mail", other))
 		for _, c := range []struct {
 			query Query
 			want  []string
@@ -83,7 +82,7 @@ func TestPageFilters(t *testing.T) {
 			{Query{After: "billing/a", Hostname: "h1"}, []string{"billing/b"}},
 		} {
 			c.query.Limit = 10
-			items, more, err := r.Page(ctx, c.query)
+			items, more, err := w.Page(w.ctx, c.query)
 			require.NoError(t, err)
 			require.False(t, more)
 			var names []string
@@ -95,15 +94,15 @@ func TestPageFilters(t *testing.T) {
 	})
 }
 
-func TestGetTellsStateAndDue(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("a", time.Minute, time.Hour)
-		item, found, err := r.Get(ctx, "a")
+func TestGetReturnsStateAndDue(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Hour)
+		item, found, err := w.Get(w.ctx, "a")
 		require.NoError(t, err)
 		require.True(t, found)
 		require.Equal(t, lock.Held, item.State)
 		require.Equal(t, present().Add(time.Hour+grace).UTC(), item.Due)
-		_, found, err = r.Get(ctx, "b")
+		_, found, err = w.Get(w.ctx, "b")
 		require.NoError(t, err)
 		require.False(t, found)
 	})

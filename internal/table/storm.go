@@ -6,8 +6,8 @@ import "github.com/etcd-unlocker/unlocker/internal/verdict"
 // many did.
 type storm struct {
 	rules verdict.StormRules
-	// came counts the locks that came due within the window, gone those of them that
-	// were deleted since.
+	// came counts the locks that came due within the window, gone those that were
+	// deleted within it after they had come due, perhaps before it.
 	came, gone window
 	// waiting counts the delayed locks that wait for it now.
 	waiting int
@@ -25,7 +25,8 @@ func (s *storm) delays(e *entry, now instant, dated int) bool {
 		return false
 	}
 	e.mark(cameDue, true)
-	delayed := s.rules.Storm(s.came.count(now), dated+s.gone.count(now))
+	came := s.came.count(now)
+	delayed := s.rules.Storm(came, dated+min(came, s.gone.count(now)))
 	s.came.add(now)
 	if delayed {
 		e.mark(stormDelayed|stormWaiting, true)

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -152,8 +151,12 @@ func (t *Table) Begin(ctx context.Context, revision int64, beside bool, known ti
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder
 // where they show another history of etcd.
-func (t *Table) List(ctx context.Context, locks []lock.Lock) (err error) {
-	return cmp.Or(t.do(ctx, func(c *core) { err = c.list(locks) }), err)
+func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
+	var older error
+	if err := t.do(ctx, func(c *core) { older = c.list(locks) }); err != nil {
+		return err
+	}
+	return older
 }
 
 // End finishes the listing: locks that it did not contain were deleted.

@@ -85,7 +85,8 @@ func (t *Table) Postpone(ctx context.Context, name string, token int64, delay ti
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
 func (c *core) take(limit int) []Due {
-	now, at := c.now(), time.Now()
+	now := c.now()
+	at := c.clock.base.Add(time.Duration(now.mono))
 	all := make([]Due, 0, min(limit, c.ready.Len()))
 	for len(all) < limit {
 		e := c.ready.top()

@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,212 +10,272 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// running is a table that runs in a bubble, with its etcd.
-type running struct {
-	*etcd
-	*Table
-	t *testing.T
-}
-
-func run(t *testing.T, f func(*testing.T, context.Context, *running)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		table, err := New(w.options())
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- table.Run(ctx) }()
-		f(t, ctx, &running{etcd: w.etcd, Table: table, t: t})
-		cancel()
-		require.NoError(t, <-ended)
-		_, err = table.Take(t.Context(), 1)
-		require.ErrorIs(t, err, ErrStopped)
-		require.ErrorIs(t, table.Apply(t.Context(), nil, true), ErrStopped)
-	})
-}
-
-func (r *running) acquire(name string, alert, auto time.Duration) (token int64) {
-	require.NoError(r.t, r.Apply(r.t.Context(), r.put(name, fields(alert, auto)), true))
-	return r.token(name)
-}
-
 // within waits at most d for locks that are due.
-func (r *running) within(d time.Duration) []Due { return r.batch(d).Due }
-
-func (r *running) batch(d time.Duration) Batch {
-	ctx, cancel := context.WithTimeout(r.t.Context(), d)
+func (w *world) within(d time.Duration) []Due {
+	ctx, cancel := context.WithTimeout(w.ctx, d)
 	defer cancel()
-	got, err := r.Take(ctx, 10)
+	got, err := w.Take(ctx, 10)
 	if err != nil {
-		require.ErrorIs(r.t, err, context.DeadlineExceeded)
+		require.ErrorIs(w.t, err, context.DeadlineExceeded)
 	}
 	return got
 }
 
 func TestNewRefusesMissingOptions(t *testing.T) {
-	_, err := New(Options{})
-	require.EqualError(t, err, "lock table: DueIn, HoldDuration and OrphanGrace are required")
+	for _, edit := range []func(*Options){
+		func(o *Options) { o.Allowance = nil },
+		func(o *Options) { o.HoldDuration = nil },
+		func(o *Options) { o.OrphanGrace = 0 },
+	} {
+		o := Options{Allowance: func(time.Time) time.Duration { return 0 }, HoldDuration: &seconds{}, OrphanGrace: 1}
+		_, err := New(o)
+		require.NoError(t, err)
+		edit(&o)
+		_, err = New(o)
+		require.EqualError(t, err, "lock table: Allowance, HoldDuration and OrphanGrace are required")
+	}
 }
 
-func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("a", time.Second, 5*time.Second)
+func TestTakeWaitsUntilDueAndReturnsALockOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Second, 5*time.Second)
 		start := time.Now()
-		got, err := r.Take(ctx, 10)
+		got, err := w.Take(w.ctx, 10)
 		require.NoError(t, err)
 		require.Equal(t, 5*time.Second+grace, time.Since(start), "to the nanosecond")
-		require.Len(t, got.Due, 1)
-		require.Equal(t, "a", got.Due[0].Name)
-		require.Zero(t, got.Due[0].Attempts)
-		require.Empty(t, r.within(time.Hour))
+		require.Len(t, got, 1)
+		require.Equal(t, "a", got[0].Name)
+		require.Zero(t, got[0].Attempts)
+		require.Equal(t, time.Now(), got[0].At)
+		require.Empty(t, w.within(time.Hour))
 	})
 }
 
+// What Take returns comes by the lead before it is due, also where it was put back; an
+// orphan does not.
+func TestTakeReturnsLocksByTheLeadBeforeTheyAreDue(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, time.Minute)
+		w.live(w.put("orphan", map[string]string{"alert_at": at(0)}))
+		w.pass(time.Minute - 1)
+		require.Empty(t, w.taken())
+		w.pass(1)
+		require.Equal(t, []string{"orphan"}, w.taken())
+		w.pass(grace - time.Second - 1)
+		require.Empty(t, w.taken())
+		w.pass(1)
+		require.Equal(t, []string{"a"}, w.taken())
+		w.postpone("a", w.token("a"), 0)
+		require.Equal(t, []string{"a"}, w.taken())
+	}, func(o *Options) { o.Lead = time.Second })
+}
+
+func TestTakeReturnsTheObservation(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.put("listed", fields(0, 0))
+		w.listingSince(false, time.Now())
+		w.pass(time.Second)
+		w.live(w.put("live", slow.acquires(90*time.Second)))
+		w.pass(grace + 90*time.Second + time.Second)
+		got := w.take()
+		require.Len(t, got, 2)
+		require.Equal(t, verdict.Observation{Late: true, Age: 94 * time.Second, Stale: 94 * time.Second}, got[0].Observation)
+		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: 93 * time.Second, Stale: 93 * time.Second}, got[1].Observation)
+	})
+}
+
+// A delay as long as a duration can be is none that has passed.
+func TestS2_AnEndlessAllowanceDoesNotOverflow(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.pass(time.Second)
+		w.acquire("a", 0, 0)
+		w.pass(time.Hour)
+		require.Empty(t, w.taken())
+	}, func(o *Options) { o.Allowance = func(time.Time) time.Duration { return math.MaxInt64 } })
+}
+
 func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		token := r.acquire("a", 0, 0)
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		token := w.token("a")
 		for attempt := range 3 {
-			got := r.within(time.Minute)
+			got := w.within(time.Minute)
 			require.Len(t, got, 1)
 			require.Equal(t, attempt, got[0].Attempts)
-			require.NoError(t, r.Postpone(ctx, "a", token, 10*time.Second))
-			require.Empty(t, r.within(10*time.Second-1))
+			w.postpone("a", token, 10*time.Second)
+			require.Empty(t, w.within(10*time.Second-1))
 		}
-		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"purpose": "x"}), true))
-		s, err := r.Stats(ctx, 0)
-		require.NoError(t, err)
-		require.Equal(t, 1, s.Backlog, "due and still there")
-		require.Zero(t, r.within(time.Minute)[0].Attempts)
-		require.NoError(t, r.Postpone(ctx, "a", token, -time.Second))
-		require.Len(t, r.within(0+1), 1, "a negative delay is none, but for UntilModified")
+		w.live(w.put("a", map[string]string{"purpose": "x"}))
+		require.Equal(t, 1, w.stats().Backlog, "due and still there")
+		require.Zero(t, w.within(time.Minute)[0].Attempts)
+		w.postpone("a", token, -time.Second)
+		require.Len(t, w.within(0+1), 1, "a negative delay is none, but for UntilModified")
+	})
+}
+
+func TestAttemptsSaturate(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, -time.Minute)
+		for attempt := range 300 {
+			got := w.take()
+			require.Len(t, got, 1)
+			require.Equal(t, min(attempt, 255), got[0].Attempts)
+			w.postpone("a", w.token("a"), 0)
+		}
 	})
 }
 
 func TestPostponeAfterAChangeIsIgnored(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		token := r.acquire("a", 0, 0)
-		require.Len(t, r.within(time.Minute), 1)
-		require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(time.Second)}), true))
-		require.NoError(t, r.Postpone(ctx, "a", token, UntilModified))
-		got := r.within(time.Minute)
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		token := w.token("a")
+		require.Len(t, w.within(time.Minute), 1)
+		w.live(w.put("a", deadline(time.Second)))
+		w.postpone("a", token, UntilModified)
+		got := w.within(time.Minute)
 		require.Len(t, got, 1)
 		require.Zero(t, got[0].Attempts)
-		require.NoError(t, r.Postpone(ctx, "a", token+99, UntilModified), "another's token")
-		require.NoError(t, r.Postpone(ctx, "b", token, UntilModified), "another's name")
-		require.NoError(t, r.Postpone(ctx, "a", token, 0))
-		require.Len(t, r.within(1), 1)
+		w.postpone("a", token+99, UntilModified) // another's token
+		w.postpone("b", token, UntilModified)    // another's name
+		w.postpone("a", token, 0)
+		require.Len(t, w.within(1), 1)
 	})
 }
 
-func TestParkedUntilChanged(t *testing.T) {
+func TestSuspendedUntilModified(t *testing.T) {
 	for field, value := range map[string]func() string{
 		"purpose":        func() string { return "x" },
 		"auto_unlock_at": func() string { return at(0) },
 	} {
-		run(t, func(t *testing.T, ctx context.Context, r *running) {
-			token := r.acquire("a", 0, 0)
-			require.Len(t, r.within(time.Minute), 1)
-			require.NoError(t, r.Postpone(ctx, "a", token, UntilModified))
-			require.Empty(t, r.within(24*time.Hour))
-			s, err := r.Stats(ctx, 1)
-			require.NoError(t, err)
+		inBubble(t, func(t *testing.T, w *world) {
+			w.acquire("a", 0, 0)
+			require.Len(t, w.within(time.Minute), 1)
+			w.postpone("a", w.token("a"), UntilModified)
+			require.Empty(t, w.within(24*time.Hour))
+			s := w.stats()
 			require.Equal(t, 1, s.Backlog)
 			require.Equal(t, 1, s.Locks[lock.Expired])
-			item, found, err := r.Get(ctx, "a")
-			require.NoError(t, err)
-			require.True(t, found)
-			require.Zero(t, item.Due, "never")
-			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{field: value()}), true))
-			require.Len(t, r.within(time.Minute), 1, field)
+			require.Zero(t, w.get("a").Due, "never")
+			w.listing(true)
+			w.clock(time.Hour)
+			w.outage(0)
+			require.Empty(t, w.taken(), "nothing was modified")
+			w.live(w.put("a", map[string]string{field: value()}))
+			require.Len(t, w.within(time.Minute), 1, field)
 		})
 	}
 }
 
-func TestGoneTellsOnceWithTokenAndRevision(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		token := r.acquire("a", 0, 0)
-		require.Len(t, r.within(time.Minute), 1)
-		require.NoError(t, r.Apply(ctx, r.del("a"), true))
+// A holder that renews a suspended lock, and then dies, does not keep it.
+func TestSuspendedLockThatIsRenewedIsDueAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		require.Len(t, w.within(time.Minute), 1)
+		w.postpone("a", w.token("a"), UntilModified)
+		w.renew("a", time.Minute, time.Minute)
+		require.Zero(t, w.stats().Backlog)
+		require.Equal(t, time.Minute+grace, w.due("a"))
+		w.pass(time.Minute + grace)
+		require.Equal(t, []string{"a"}, w.taken())
+	})
+}
+
+func TestGoneReportsOnceWithTokenAndRevision(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		token := w.token("a")
+		require.Len(t, w.within(time.Minute), 1)
+		w.release("a")
 		seen := present().UTC()
-		require.NoError(t, r.Postpone(ctx, "a", token, 0), "too late")
-		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: r.rev, At: seen}}, <-r.Gone())
+		w.postpone("a", token, 0) // too late
+		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: w.rev, At: seen}}, <-w.Gone())
 		select {
-		case again := <-r.Gone():
-			require.Fail(t, "told twice", again)
+		case again := <-w.Gone():
+			require.Fail(t, "reported twice", again)
 		case <-time.After(time.Minute):
 		}
-		s, err := r.Stats(ctx, 0)
-		require.NoError(t, err)
-		require.Zero(t, s.Released)
-		require.Zero(t, s.Backlog)
+		require.Zero(t, w.stats().Released)
+		require.Zero(t, w.stats().Backlog)
 	})
 }
 
 func TestGoneIsKeptWhileNobodyReads(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("a", 0, 0)
-		r.acquire("b", 0, 0)
-		time.Sleep(grace)
-		require.Len(t, r.within(1), 2)
-		require.NoError(t, r.Apply(ctx, append(r.del("a"), r.del("b")...), true))
-		require.NoError(t, r.Apply(ctx, nil, true))
-		require.Len(t, <-r.Gone(), 2)
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		w.acquire("b", 0, 0)
+		w.pass(grace)
+		require.Len(t, w.take(), 2)
+		w.live(append(w.del("a"), w.del("b")...))
+		w.live(nil)
+		require.Len(t, <-w.Gone(), 2)
 	})
 }
 
-func TestCancelledTakeLosesNothing(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("a", 0, 0)
+func TestCanceledTakeLosesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
 		// Its end and the lock's due come at the same instant.
 		for range 50 {
-			got := r.within(grace)
+			got := w.within(grace)
 			for _, l := range got {
 				require.Zero(t, l.Attempts, "a Take that got nothing is no attempt")
 			}
 			if len(got) == 0 {
-				got = r.within(1)
+				got = w.within(1)
 			}
 			require.Len(t, got, 1)
-			require.NoError(t, r.Apply(ctx, r.put("a", map[string]string{"auto_unlock_at": at(0)}), true))
+			w.live(w.put("a", deadline(0)))
 		}
-		require.Len(t, r.within(time.Minute), 1)
-		require.Empty(t, r.within(1))
+		require.Len(t, w.within(time.Minute), 1)
+		require.Empty(t, w.within(1))
 	})
 }
 
-// A taker that left after it had been given a lock puts it back.
-func TestLeavingTakerPutsBack(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		r.acquire("a", -time.Hour, -time.Hour)
-		left := &taker{limit: 1, got: make(chan Batch, 1)}
-		require.NoError(t, r.do(ctx, func(*core) { r.takers = append(r.takers, left) }))
+// A call that was canceled after it had been given a lock puts it back.
+func TestCanceledTakePutsBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", -time.Hour, -time.Hour)
+		given := &taker{limit: 1, got: make(chan []Due, 1)}
+		require.NoError(t, w.do(w.ctx, func(*core) { w.takers = append(w.takers, given) }))
 		synctest.Wait()
-		require.Len(t, left.got, 1)
-		canceled, cancel := context.WithCancel(ctx)
+		require.Len(t, given.got, 1)
+		canceled, cancel := context.WithCancel(w.ctx)
 		cancel()
-		require.ErrorIs(t, r.withdraw(canceled, left), context.Canceled)
-		got := r.within(1)
+		require.ErrorIs(t, w.withdraw(canceled, given), context.Canceled)
+		got := w.within(1)
 		require.Len(t, got, 1)
 		require.Zero(t, got[0].Attempts)
 	})
 }
 
 func TestTakersAreServedInOrder(t *testing.T) {
-	run(t, func(t *testing.T, ctx context.Context, r *running) {
-		first, second := make(chan Batch, 1), make(chan Batch, 1)
-		for _, got := range []chan Batch{first, second} {
+	inBubble(t, func(t *testing.T, w *world) {
+		first, second := make(chan []Due, 1), make(chan []Due, 1)
+		for _, got := range []chan []Due{first, second} {
 			go func() {
-				batch, _ := r.Take(ctx, 1)
-				got <- batch
+				due, _ := w.Take(w.ctx, 1)
+				got <- due
 			}()
 			synctest.Wait()
 		}
-		r.acquire("a", 0, 0)
-		r.acquire("b", 0, time.Second)
-		require.Equal(t, "a", (<-first).Due[0].Name)
-		require.Equal(t, "b", (<-second).Due[0].Name)
+		w.acquire("a", 0, 0)
+		w.acquire("b", 0, time.Second)
+		require.Equal(t, "a", (<-first)[0].Name)
+		require.Equal(t, "b", (<-second)[0].Name)
+	})
+}
+
+func TestTakeRespectsTheLimit(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for _, name := range []string{"a", "b", "c"} {
+			w.acquire(name, 0, -time.Minute)
+		}
+		got, err := w.Take(w.ctx, 2)
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+		require.Len(t, w.taken(), 1)
 	})
 }

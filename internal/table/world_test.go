@@ -1,10 +1,11 @@
 package table
 
 import (
-	"fmt"
-	"maps"
-	"slices"
+	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,172 +19,257 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	grace       = 2 * time.Second
+	tolerance   = 2 * time.Second
 	orphanGrace = time.Minute
 )
 
-// observed keeps what a histogram was told.
-type observed struct{ seconds []float64 }
-
-func (o *observed) Observe(v float64) { o.seconds = append(o.seconds, v) }
-
-// etcd is a model of the keys below the prefix: it makes the events that the
-// real one would, in its order, and lists them.
-type etcd struct {
-	rev   int64
-	locks map[string]map[string]lock.KV
-}
-
-func newEtcd() *etcd { return &etcd{rev: 1, locks: make(map[string]map[string]lock.KV)} }
-
-// put writes fields in one transaction, in key order.
-func (s *etcd) put(name string, fields map[string]string) (events []Event) {
-	s.rev++
-	if s.locks[name] == nil {
-		s.locks[name] = make(map[string]lock.KV)
-	}
-	for _, f := range slices.Sorted(maps.Keys(fields)) {
-		kv := lock.KV{Field: lock.ParseField([]byte(f)), Value: []byte(fields[f]), Create: s.rev, Mod: s.rev}
-		if old, ok := s.locks[name][f]; ok {
-			kv.Create = old.Create
-		}
-		s.locks[name][f] = kv
-		events = append(events, Event{Name: []byte(name), KV: kv})
-	}
-	return events
-}
-
-// del deletes fields, all of the lock's where none is named, as one range
-// delete does.
-func (s *etcd) del(name string, fields ...string) (events []Event) {
-	s.rev++
-	if len(fields) == 0 {
-		fields = slices.Sorted(maps.Keys(s.locks[name]))
-	}
-	for _, f := range fields {
-		if _, ok := s.locks[name][f]; !ok {
-			continue
-		}
-		delete(s.locks[name], f)
-		events = append(events, Event{Name: []byte(name), Deleted: true,
-			KV: lock.KV{Field: lock.ParseField([]byte(f)), Mod: s.rev}})
-	}
-	if len(s.locks[name]) == 0 {
-		delete(s.locks, name)
-	}
-	return events
-}
-
-// collect returns all locks as a listing would.
-func (s *etcd) collect() (locks []lock.Lock) {
-	for name, fields := range s.locks {
-		var b lock.Builder
-		for _, kv := range fields {
-			b.Add(kv)
-		}
-		locks = append(locks, b.Lock(name))
-	}
-	return locks
-}
-
-func (s *etcd) token(name string) int64 { return s.locks[name]["uuid"].Create }
-
-// world is a core beside its etcd.
+// world is a table that runs in a bubble, beside its etcd.
 type world struct {
 	*etcd
-	*core
-	t    require.TestingT
-	hold *observed
-	// shift is by how much our wall clock is off.
-	shift time.Duration
+	*Table
+	t   require.TestingT
+	ctx context.Context
+	// stop ends the table.
+	stop func()
+	// held are the durations that the histogram was told, deleted what Gone was.
+	held    *seconds
+	deleted []Gone
+	// ahead is by how much our wall clock is off.
+	ahead   atomic.Int64
+	outages outages
 }
 
-func newWorld(t require.TestingT) *world {
-	w := &world{etcd: newEtcd(), t: t, hold: &observed{}}
-	w.core = newCore(w.options())
+type seconds []float64
+
+func (s *seconds) Observe(v float64) { *s = append(*s, v) }
+
+// outages are those that a probe would have found.
+type outages struct {
+	mu  sync.Mutex
+	all []outage
+}
+
+type outage struct{ from, to time.Time }
+
+func (o *outages) allowance(known time.Time) (sum time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, one := range o.all {
+		if from := one.from; one.to.After(known) {
+			if known.After(from) {
+				from = known
+			}
+			sum += one.to.Sub(from)
+		}
+	}
+	return sum
+}
+
+// inBubble runs f with a table, and with time that passes only where everybody waits.
+func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, edits...)
+		defer w.stop()
+		f(t, w)
+		w.check()
+		w.stop()
+		_, err := w.Take(t.Context(), 1)
+		require.ErrorIs(t, err, ErrStopped)
+		require.ErrorIs(t, w.Apply(t.Context(), nil), ErrStopped)
+		require.ErrorIs(t, w.List(t.Context(), nil), ErrStopped)
+	})
+}
+
+// newWorld returns a world whose table runs until stop is called.
+func newWorld(t require.TestingT, edits ...func(*Options)) *world {
+	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &seconds{}}
+	o := Options{
+		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
+		Allowance:   w.outages.allowance,
+		OrphanGrace: orphanGrace, HoldDuration: w.held,
+		Now: func() time.Time { return present().Add(time.Duration(w.ahead.Load())) },
+	}
+	for _, edit := range edits {
+		edit(&o)
+	}
+	var err error
+	w.Table, err = New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(w.ctx)
+	ended := make(chan error)
+	go func() { ended <- w.Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
 	return w
 }
 
-func (w *world) options() Options {
-	return Options{
-		DueIn: due, Window: time.Minute, Tolerance: 2 * time.Second,
-		Now: func() time.Time { return present().Add(w.shift) }, OrphanGrace: orphanGrace, HoldDuration: w.hold,
-	}
+// live applies events that were observed live.
+func (w *world) live(events []Event) {
+	require.NoError(w.t, w.Apply(w.ctx, events))
+	w.check()
 }
 
-// due keeps it simple: how an offset counts is not the table's business.
-func due(l *lock.Lock, _ verdict.Observation, now lock.Timestamp) time.Duration {
-	return time.Duration(l.AutoUnlockAt()-now) + grace
+// replay applies events that were not; the locks were last known to be current at
+// known.
+func (w *world) replay(events []Event, known time.Time) {
+	require.NoError(w.t, w.Replay(w.ctx, events, known))
+	w.check()
 }
-
-// fields are those of a lock taken now, by the owner's (true) clock.
-func fields(alert, auto time.Duration) map[string]string {
-	return map[string]string{
-		"uuid": fmt.Sprintf("%08x-0000-4000-8000-000000000000", time.Now().UnixNano()&0xffffffff), "hostname": "h1",
-		"locked_at": at(0), "alert_at": at(alert), "auto_unlock_at": at(auto),
-	}
-}
-
-func at(d time.Duration) string { return lock.TimestampOf(present().Add(d)).String() }
-
-// present is the true time of the tests: a bubble's begins in 2000, when no
-// timestamp of a lock is plausible.
-func present() time.Time { return time.Now().AddDate(26, 0, 0) }
 
 func (w *world) acquire(name string, alert, auto time.Duration) {
-	w.apply(w.put(name, fields(alert, auto)), true)
+	w.live(w.put(name, fields(alert, auto)))
 }
 
 func (w *world) renew(name string, alert, auto time.Duration) {
-	w.apply(w.put(name, map[string]string{"alert_at": at(alert), "auto_unlock_at": at(auto), "alive_at": at(0)}), true)
+	w.live(w.put(name, map[string]string{"alert_at": at(alert), "auto_unlock_at": at(auto), "alive_at": at(0)}))
 }
 
-func (w *world) release(name string) { w.apply(w.del(name), true) }
+func (w *world) release(name string) { w.live(w.del(name)) }
 
 // listing lists what etcd holds now.
-func (w *world) listing(beside bool) {
-	w.begin(w.rev, beside)
-	w.list(w.collect())
-	w.end()
+func (w *world) listing(beside bool) { w.listingSince(beside, time.Time{}) }
+
+func (w *world) listingSince(beside bool, known time.Time) {
+	require.NoError(w.t, w.list(beside, known))
+}
+
+func (w *world) list(beside bool, known time.Time) error {
+	require.NoError(w.t, w.Begin(w.ctx, w.rev, beside, known))
+	err := w.List(w.ctx, w.collect())
+	require.NoError(w.t, w.End(w.ctx))
 	w.check()
+	return err
 }
 
 // pass lets time pass.
 func (w *world) pass(d time.Duration) {
 	time.Sleep(d)
-	w.advance()
 	w.check()
 }
 
-func (w *world) state(name string) lock.State {
-	e := w.core.locks[name]
-	require.NotNil(w.t, e, name)
-	return e.state
+// clock sets our wall clock to be ahead of the true one.
+func (w *world) clock(ahead time.Duration) {
+	w.ahead.Store(int64(ahead))
+	w.live(nil)
+}
+
+// outage is one that ends now, and that the probe noticed.
+func (w *world) outage(d time.Duration) { w.outageFrom(time.Now().Add(-d), d) }
+
+func (w *world) outageFrom(start time.Time, d time.Duration) {
+	w.outages.mu.Lock()
+	w.outages.all = append(w.outages.all, outage{start, start.Add(d)})
+	w.outages.mu.Unlock()
+	require.NoError(w.t, w.Reschedule(w.ctx))
+	w.check()
+}
+
+func (w *world) get(name string) *Item {
+	item, found, err := w.Get(w.ctx, name)
+	require.NoError(w.t, err)
+	require.True(w.t, found, name)
+	return &item
+}
+
+func (w *world) state(name string) lock.State { return w.get(name).State }
+
+// observation is what is known of a lock now.
+func (w *world) observation(name string) verdict.Observation { return w.get(name).Observation }
+
+// due returns how long it is until Take may return a lock.
+func (w *world) due(name string) time.Duration {
+	due := w.get(name).Due
+	require.NotZero(w.t, due, name)
+	return due.Sub(present().Add(time.Duration(w.ahead.Load())))
+}
+
+func (w *world) stats() Stats {
+	s, err := w.Stats(w.ctx, 9)
+	require.NoError(w.t, err)
+	return s
+}
+
+// counted are the counters of Stats.
+type counted struct{ acquired, renewed, released, drift uint64 }
+
+func (w *world) counted() counted {
+	s := w.stats()
+	return counted{s.Acquired, s.Renewed, s.Released, s.Drift}
+}
+
+// names are those of all locks.
+func (w *world) names() (names []string) {
+	items, _, err := w.Page(w.ctx, Query{Limit: 1_000_000})
+	require.NoError(w.t, err)
+	for _, it := range items {
+		names = append(names, it.Name)
+	}
+	return names
+}
+
+// take returns what Take does without waiting.
+func (w *world) take() []Due {
+	ctx, cancel := context.WithCancel(w.ctx)
+	got := make(chan []Due, 1)
+	go func() {
+		due, _ := w.Take(ctx, 10_000)
+		got <- due
+	}()
+	synctest.Wait()
+	cancel()
+	return <-got
 }
 
 func (w *world) taken() (names []string) {
-	for _, l := range w.take(1000).Due {
-		names = append(names, l.Name)
+	for _, d := range w.take() {
+		names = append(names, d.Name)
 	}
 	w.check()
 	return names
 }
 
-// check holds what is always true of a core at rest.
+func (w *world) postpone(name string, token int64, delay time.Duration) {
+	require.NoError(w.t, w.Postpone(w.ctx, name, token, delay))
+	w.check()
+}
+
+// gone returns all that Gone has told so far.
+func (w *world) gone() []Gone {
+	for {
+		synctest.Wait()
+		select {
+		case more := <-w.Table.gone:
+			w.deleted = append(w.deleted, more...)
+		default:
+			return w.deleted
+		}
+	}
+}
+
+// check holds what is always true of a table at rest.
 func (w *world) check() {
+	synctest.Wait()
 	c := w.core
+	now := c.clock.read()
 	var counts [lock.NumStates]int
-	backlog, inPending, inReady, inOverdue := 0, 0, 0, 0
+	backlog, stormWaits, inPending, inReady, inOverdue := 0, 0, 0, 0, 0
 	for name, e := range c.locks {
 		require.Equal(w.t, name, e.Name)
-		require.False(w.t, e.touched, name)
-		require.NotEqual(w.t, none, e.state, name)
+		require.Equal(w.t, e.State(now.wall), e.state, name)
 		require.Positive(w.t, e.Keys, name)
-		require.True(w.t, e.due != unset || !e.Removable(), name)
-		require.Zero(w.t, e.marks&(acquiredSeen|aliveSeen), name)
-		require.True(w.t, e.phase != taken || e.marks&unanswered != 0, name)
+		require.False(w.t, e.has(touched|acquiredSeen|writtenSeen|aliveSeen), name)
+		require.True(w.t, e.phase != taken || e.has(unanswered), name)
+		require.True(w.t, e.has(cameDue) || !e.has(stormDelayed), name)
+		require.True(w.t, e.has(stormDelayed) || !e.has(stormWaiting), name)
 		counts[e.state]++
 		if e.phase != waiting {
 			backlog++
+		}
+		if e.has(stormWaiting) {
+			stormWaits++
 		}
 		switch {
 		case e.phase == ready:
@@ -198,9 +284,12 @@ func (w *world) check() {
 			inOverdue++
 			require.Same(w.t, e, c.overdue.entries[e.overduePos-1], name)
 		}
+		since := e.OverdueSince()
+		require.Equal(w.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
 	}
 	require.Equal(w.t, counts, c.counts)
 	require.Equal(w.t, backlog, c.backlog)
+	require.Equal(w.t, stormWaits, c.storm.waiting)
 	require.Equal(w.t, inPending, c.pending.Len())
 	require.Equal(w.t, inReady, c.ready.Len())
 	require.Equal(w.t, inOverdue, c.overdue.Len())

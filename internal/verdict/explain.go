@@ -7,74 +7,60 @@ import (
 )
 
 // Explanation says in a sentence what becomes of the lock: whether it is removed at
-// all and, where it waits, until when and why.
+// all and, where it waits, until when and why. It does not know of holds. Times of day
+// are UTC.
 func (v Verdict) Explanation() string {
 	switch {
-	case v.Trigger == "" && v.Token == 0:
-		return "is never removed automatically: it has keys that are not leftovers of a lock"
 	case v.Trigger == "":
-		return "is never removed automatically: it has no auto_unlock_at that can be read"
+		return "is never removed automatically: " + v.whyNever()
 	case v.Mode == Off:
-		return "is not removed automatically: its mode is off" + v.policy()
-	}
-	verb := "is removed"
-	if v.Mode == DryRun {
-		verb = "would be removed (its mode is dry-run" + v.policy() + ")"
-	}
-	switch {
+		return "is not removed automatically: " + v.mode()
 	case v.Remaining <= 0 && v.Mode == DryRun:
-		return verb
+		return "would be removed, but " + v.mode()
 	case v.Remaining <= 0:
 		return "is due and is being removed"
-	case v.Trigger == Expiry && v.Now.Before(v.AutoUnlockAt):
-		return fmt.Sprintf("%s at %s unless its holder renews it: %s", verb, v.instant(), v.why())
 	case v.Mode == DryRun:
-		return fmt.Sprintf("%s at %s: %s", verb, v.instant(), v.why())
+		return fmt.Sprintf("would be removed at %s, but %s: %s", v.instant(), v.mode(), v.why())
+	case v.Trigger == Expiry && v.Now.Before(v.AutoUnlockAt):
+		return fmt.Sprintf("is removed at %s unless its holder renews it: %s", v.instant(), v.why())
 	}
 	return fmt.Sprintf("waits until %s: %s", v.instant(), v.why())
 }
 
-func (v Verdict) policy() string {
-	if v.Policy == "" {
-		return ""
+func (v Verdict) whyNever() string {
+	switch {
+	case v.Token == 0:
+		return "it has no uuid, and keys that a lock does not leave behind"
+	case v.AutoUnlockAt.IsZero():
+		return "it has no auto_unlock_at that can be read"
 	}
-	return fmt.Sprintf(" by the policy %q", v.Policy)
+	return "one of its fields cannot be read, or has a lease"
 }
 
-// instant is when this replica acts: the time of day, with the date where that is
-// not today.
-func (v Verdict) instant() string {
-	at := v.Now.Add(v.Remaining)
-	if at.Sub(v.Now) > 12*time.Hour {
-		return at.Format("2006-01-02 15:04:05")
+// mode names the mode and the policy that matched, which may have asked for more than
+// reaper.mode allows.
+func (v Verdict) mode() string {
+	if v.Policy == "" {
+		return fmt.Sprintf("its mode is %s", v.Mode)
 	}
-	return at.Format("15:04:05")
+	return fmt.Sprintf("its mode is %s (policy %q)", v.Mode, v.Policy)
+}
+
+// instant is when this replica acts, rounded up to a second: the time of day, with the
+// date where it is another day's.
+func (v Verdict) instant() string {
+	at := v.Now.Add(v.Remaining).Add(time.Second - 1).Truncate(time.Second)
+	if at.YearDay() != v.Now.YearDay() || at.Year() != v.Now.Year() {
+		return at.Format(time.DateTime)
+	}
+	return at.Format(time.TimeOnly)
 }
 
 // why names the rule that decides, and what is added to it.
 func (v Verdict) why() string {
-	var why []string
-	switch v.Reason {
-	case ByDeadline:
-		why = append(why, fmt.Sprintf("grace %s after auto_unlock_at", v.Grace))
-	case BySlow:
-		why = append(why, fmt.Sprintf("its holder's clock is %s slow", -v.Offset.Round(time.Second/10)))
-	case ByPatience:
-		learned := "no clock of its holder was observed"
-		switch {
-		case v.Late && v.Renewed:
-			learned = "its last renewal was learned late"
-		case v.Late:
-			learned = "it was learned late"
-		}
-		why = append(why, fmt.Sprintf("%s, patience %s", learned, v.Patience()))
-	case ByStep:
-		why = append(why, fmt.Sprintf("our clock was set, patience %s", v.Patience()))
-	case ByOrphan:
-		why = append(why, "leftover fields must stay unmodified for reaper.orphan_grace")
-	}
+	why := []string{v.decides()}
 	if v.Allowance > 0 {
-		why = append(why, fmt.Sprintf("outages of etcd add %s", v.Allowance.Round(time.Second/10)))
+		why = append(why, fmt.Sprintf("outages of etcd add %s", tenths(v.Allowance)))
 	}
 	if v.StormDelay > 0 {
 		why = append(why, fmt.Sprintf("many locks came due at once, which adds %s", v.StormDelay))
@@ -84,3 +70,29 @@ func (v Verdict) why() string {
 	}
 	return strings.Join(why, "; ")
 }
+
+func (v Verdict) decides() string {
+	switch v.Reason {
+	case BySlow:
+		return fmt.Sprintf("its holder's clock is %s slow", tenths(-v.Offset))
+	case ByPatience:
+		return fmt.Sprintf("%s, patience %s", v.notObserved(), tenths(v.Patience()))
+	case ByStep:
+		return fmt.Sprintf("the clock of this replica was set, patience %s", tenths(v.Patience()))
+	case ByOrphan:
+		return "leftover fields must stay unmodified for reaper.orphan_grace"
+	}
+	return fmt.Sprintf("grace %s after auto_unlock_at", v.Grace)
+}
+
+func (v Verdict) notObserved() string {
+	switch {
+	case v.Late && v.Renewed:
+		return "its last renewal was learned late"
+	case v.Late:
+		return "its acquisition was learned late"
+	}
+	return "its holder's clock was never observed"
+}
+
+func tenths(d time.Duration) time.Duration { return d.Round(time.Second / 10) }

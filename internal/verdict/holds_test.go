@@ -16,17 +16,15 @@ import (
 // fixture is a state machine of the holds, with a clock that a test moves.
 type fixture struct {
 	*testing.T
-	holds    *verdict.Holds
-	now      time.Time
-	signals  verdict.Signals
-	pressure verdict.Pressure
+	holds   *verdict.Holds
+	now     time.Time
+	signals verdict.Signals
 }
 
 // newFixture is long after a start, with nothing wrong.
 func newFixture(t *testing.T, edits ...func(*verdict.HoldRules)) *fixture {
 	t.Helper()
-	r := verdict.HoldRules{Settle: settle, Freshness: 10 * time.Second,
-		Storm: verdict.StormRules{MinLocks: 100, Fraction: 0.5, Hold: 2 * time.Minute}}
+	r := verdict.HoldRules{Settle: settle, Freshness: 10 * time.Second}
 	for _, edit := range edits {
 		edit(&r)
 	}
@@ -47,7 +45,7 @@ func (f *fixture) after(d time.Duration, want ...verdict.Hold) {
 // require returns the holds with their reasons.
 func (f *fixture) require(want ...verdict.Hold) map[verdict.Hold]string {
 	f.Helper()
-	found := f.holds.Update(f.now, f.signals, f.pressure)
+	found := f.holds.Update(f.now, f.signals)
 	require.ElementsMatch(f, want, slices.Collect(maps.Keys(found)))
 	for hold, reason := range found {
 		require.Contains(f, verdict.AllHolds(), hold)
@@ -106,6 +104,12 @@ func TestS3_DisconnectedUntilSettledAfterItIsBack(t *testing.T) {
 	}
 }
 
+func TestAnErrorBeforeAGoodProbeIsNoHold(t *testing.T) {
+	f := newFixture(t)
+	f.signals.ProbeErr = errors.New("no quorum")
+	f.after(0)
+}
+
 func TestS3_DisconnectedWhereTheWatchIsSilent(t *testing.T) {
 	f := newFixture(t)
 	f.now = f.signals.LastSign.Add(10 * time.Second)
@@ -147,62 +151,5 @@ func TestS3_AlarmUntilSettledAfterItIsDisarmed(t *testing.T) {
 func TestS3_HoldsAtOnce(t *testing.T) {
 	f := newFixture(t, func(r *verdict.HoldRules) { r.DryRun = true })
 	f.signals.ListedAt, f.signals.Connected, f.signals.Alarms = time.Time{}, false, []string{"NOSPACE"}
-	f.pressure = verdict.Pressure{CameDue: 100, Dated: 100, Backlog: 100}
-	f.after(0, verdict.HoldStarting, verdict.HoldDisconnected, verdict.HoldAlarm, verdict.HoldStorm, verdict.HoldDryRun)
-}
-
-func TestS3_StormBeginsWithSoManyOfAll(t *testing.T) {
-	for name, c := range map[string]struct {
-		pressure verdict.Pressure
-		min      int
-		want     []verdict.Hold
-	}{
-		"all":                {verdict.Pressure{CameDue: 100, Dated: 100, Backlog: 100}, 100, []verdict.Hold{verdict.HoldStorm}},
-		"too few":            {verdict.Pressure{CameDue: 99, Dated: 99, Backlog: 99}, 100, nil},
-		"half":               {verdict.Pressure{CameDue: 100, Dated: 200, Backlog: 100}, 100, nil},
-		"more than half":     {verdict.Pressure{CameDue: 101, Dated: 201, Backlog: 101}, 100, []verdict.Hold{verdict.HoldStorm}},
-		"many, of many more": {verdict.Pressure{CameDue: 10_000, Dated: 100_000, Backlog: 10_000}, 100, nil},
-		"off":                {verdict.Pressure{CameDue: 10_000, Dated: 10_000, Backlog: 10_000}, 0, nil},
-		"one":                {verdict.Pressure{CameDue: 1, Dated: 1, Backlog: 1}, 1, []verdict.Hold{verdict.HoldStorm}},
-		"removed already":    {verdict.Pressure{CameDue: 100}, 100, []verdict.Hold{verdict.HoldStorm}},
-		"backlog of a start": {verdict.Pressure{Dated: 1_000, Backlog: 1_000}, 100, nil},
-		"nothing, off":       {verdict.Pressure{}, 0, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, func(r *verdict.HoldRules) { r.Storm.MinLocks = c.min })
-			f.after(0)
-			f.pressure = c.pressure
-			f.after(time.Second, c.want...)
-		})
-	}
-}
-
-func TestS3_StormEndsAndWaitsForItsBacklog(t *testing.T) {
-	f := newFixture(t)
-	f.pressure = verdict.Pressure{CameDue: 50, Dated: 1_000, Backlog: 7} // which cannot be removed
-	f.after(time.Second)
-	f.pressure = verdict.Pressure{CameDue: 600, Dated: 1_000, Backlog: 607}
-	f.after(0, verdict.HoldStorm)
-	f.pressure.CameDue = 0
-	f.after(2*time.Minute-1, verdict.HoldStorm)
-	f.pressure = verdict.Pressure{CameDue: 1_000, Dated: 1_000, Backlog: 1_007}
-	f.after(1)
-	for f.pressure.Backlog > 8 { // it is removed, and others come due
-		f.pressure.Backlog--
-		f.after(time.Second)
-	}
-	f.pressure = verdict.Pressure{Dated: 1_000, Backlog: 7}
-	f.after(time.Second)
-	f.pressure = verdict.Pressure{CameDue: 600, Dated: 1_000, Backlog: 607}
-	f.after(time.Second, verdict.HoldStorm)
-	f.after(2 * time.Minute)
-}
-
-func TestS3_StormLastsWhateverHappens(t *testing.T) {
-	f := newFixture(t)
-	f.pressure = verdict.Pressure{CameDue: 100, Dated: 100, Backlog: 100}
-	f.after(0, verdict.HoldStorm)
-	f.pressure = verdict.Pressure{}
-	f.after(2*time.Minute-1, verdict.HoldStorm)
-	f.after(1)
+	f.after(0, verdict.HoldStarting, verdict.HoldDisconnected, verdict.HoldAlarm, verdict.HoldDryRun)
 }

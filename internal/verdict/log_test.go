@@ -18,10 +18,10 @@ func TestVerdictsAreLoggedAsTheAPIGivesThem(t *testing.T) {
 	full := verdict.Verdict{
 		Inputs: verdict.Inputs{
 			Now: now, LockedAt: now, AutoUnlockAt: now, AliveAt: now, Renewed: true, OrphanDue: now, Removable: true,
-			Token: 3, Revision: 4, Measured: true, Offset: -5, Age: 6, Earliest: -7, Allowance: 8, Policy: "deploy/**",
-			Mode: verdict.DryRun, Grace: 9, Tolerance: 10, Settle: 11, StandbyDelay: 12, Leader: true,
+			Token: 3, Revision: 4, Measured: true, Offset: -5, Late: true, Age: 6, Stale: 7, NotBefore: 14, StormDelay: 15, Allowance: 8, Policy: "deploy/**",
+			Mode: verdict.DryRun, Grace: 9, Tolerance: 10, StandbyDelay: 12, Leader: true,
 		},
-		Action: verdict.Report, Trigger: verdict.Expiry, Due: now, Remaining: -13,
+		Action: verdict.Report, Trigger: verdict.Expiry, Due: now, Remaining: -13, Reason: verdict.ByPatience,
 	}
 	for _, v := range []verdict.Verdict{full, {}} {
 		want, err := json.Marshal(v)

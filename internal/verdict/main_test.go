@@ -25,7 +25,7 @@ const (
 )
 
 func rules(policies ...verdict.Policy) verdict.Rules {
-	return verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, Settle: settle, StandbyDelay: standby, Policies: policies}
+	return verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby, Policies: policies}
 }
 
 // listed is a lock as a listing shows it, with the deadline past.

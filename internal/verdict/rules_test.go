@@ -1,7 +1,6 @@
 package verdict_test
 
 import (
-	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -14,8 +13,10 @@ import (
 )
 
 func TestS2_ObservationsAge(t *testing.T) {
-	o := verdict.Observation{Measured: true, Offset: time.Second, Age: time.Second, Earliest: time.Second}
-	require.Equal(t, verdict.Observation{Measured: true, Offset: time.Second, Age: 3 * time.Second, Earliest: -time.Second}, o.Later(2*time.Second))
+	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5}
+	require.Equal(t, verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 12, Stale: 13, NotBefore: -6, StormDelay: 5}, o.Later(10))
+	o.NotBefore = 0
+	require.Zero(t, o.Later(10).NotBefore, "no step kept it")
 }
 
 func TestS2_PoliciesFirstMatchWins(t *testing.T) {
@@ -57,21 +58,37 @@ func TestS2_NoPolicyDoesMoreThanTheMode(t *testing.T) {
 	}
 }
 
-// The table's instant and the verdict come of the same formula, policies and all.
+// What the table computes and what the verdict finds come from the same formula, policies
+// and all.
 func TestS2_DueInIsWhatTheVerdictFinds(t *testing.T) {
 	r := rules(verdict.Policy{Match: "a", Mode: verdict.Enforce, Grace: time.Hour})
 	for name, want := range map[string]time.Duration{"a": time.Hour, "b": grace} {
-		l, now := listed(name, lock.FieldUUID, lock.FieldLockedAt), past.Add(time.Minute)
-		o := verdict.Observation{Measured: true, Offset: -time.Minute, Earliest: math.MinInt64}
-		in := r.Inputs(l, o, now)
-		in.Leader = true
-		require.Equal(t, want, verdict.Decide(in).Remaining)
-		require.Equal(t, want, r.DueIn(l, o, lock.TimestampOf(now)))
+		o := verdict.Observation{Measured: true, Offset: -time.Minute}
+		in := r.Inputs(listed(name, lock.FieldUUID, lock.FieldLockedAt), o, past.Add(time.Minute))
+		in.Leader, in.Allowance = true, time.Second
+		require.Equal(t, want+time.Second, verdict.Decide(in).Remaining)
+		require.Equal(t, want+time.Second, in.DueIn())
 	}
 }
 
+// Each input comes from the lock, from what was observed, or from the rules.
+func TestS2_InputsAreWhatIsKnown(t *testing.T) {
+	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5}
+	want := verdict.Inputs{
+		Now: past, LockedAt: past, AutoUnlockAt: past, AliveAt: past, Renewed: true, Removable: true, Token: 7, Revision: 9,
+		Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5,
+		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby,
+	}
+	l := listed("a", lock.FieldUUID, lock.FieldLockedAt)
+	for _, f := range []lock.Field{lock.FieldAliveAt, lock.FieldAutoUnlockAt} {
+		l.Put(lock.KV{Field: f, Value: []byte(lock.TimestampOf(past).String()), Create: 7, Mod: 9})
+	}
+	r := rules(verdict.Policy{Match: "*", Mode: verdict.DryRun, Grace: time.Hour})
+	require.Equal(t, want, r.Inputs(l, o, past.In(time.FixedZone("", 3600))))
+}
+
 func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
-	negative := "verdict: tolerance, settle and standby delay must not be negative"
+	negative := "verdict: tolerance and standby delay must not be negative"
 	for _, c := range []struct {
 		message string
 		edit    func(*verdict.Rules)
@@ -82,7 +99,6 @@ func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
 		{`verdict: unknown mode "dryrun"`, func(r *verdict.Rules) { r.Policies[0].Mode = "dryrun" }},
 		{`verdict: policy matches by the malformed glob "a["`, func(r *verdict.Rules) { r.Policies[0].Match = "a[" }},
 		{negative, func(r *verdict.Rules) { r.Tolerance = -1 }},
-		{negative, func(r *verdict.Rules) { r.Settle = -1 }},
 		{negative, func(r *verdict.Rules) { r.StandbyDelay = -1 }},
 	} {
 		r := rules(verdict.Policy{Match: "*", Mode: verdict.Off, Grace: time.Hour})
@@ -92,14 +108,18 @@ func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
 	r := rules()
 	r.Grace = r.Tolerance
 	require.NoError(t, r.Validate())
+	r.Grace, r.Tolerance, r.StandbyDelay = 0, 0, 0
+	require.NoError(t, r.Validate())
 }
 
 func TestRulesFromConfig(t *testing.T) {
 	c := config.Config{Policies: []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}}
 	c.Reaper = config.Reaper{Mode: "enforce", Grace: grace, ClockTolerance: tolerance, Settle: settle, StandbyDelay: standby, Freshness: time.Minute}
-	c.Reaper.Storm.MinLocks, c.Reaper.Storm.Fraction, c.Reaper.Storm.Hold = 5, 0.5, time.Hour
+	storm := &c.Reaper.Storm
+	storm.MinLocks, storm.Fraction, storm.Window, storm.Delay = 5, 0.5, time.Minute, time.Hour
+	require.Equal(t, verdict.StormRules{MinLocks: 5, Fraction: 0.5, Window: time.Minute, Delay: time.Hour}, verdict.StormFromConfig(c.Reaper))
 	require.Equal(t, rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour}), verdict.RulesFromConfig(c))
-	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute, Storm: verdict.StormRules{MinLocks: 5, Fraction: 0.5, Hold: time.Hour}}
+	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute}
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
 	c.Reaper.Mode, want.DryRun = "dry-run", true
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))

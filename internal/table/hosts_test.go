@@ -1,0 +1,82 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHostClocks(t *testing.T) {
+	h := make(hosts)
+	require.Equal(t, Clocks{}, h.clocks(0, time.Second, 9))
+	for i, off := range []time.Duration{0, 2, -2, 3, -3, 40, -50} {
+		h.measured(fmt.Sprint("h", i), off*time.Second, instant(i))
+	}
+	h.measured("", time.Hour, 0)
+	require.Equal(t, Clocks{Hosts: 7, Skewed: []HostClock{
+		{"h6", -50 * time.Second}, {"h5", 40 * time.Second}, {"h3", 3 * time.Second}, {"h4", -3 * time.Second},
+	}}, h.clocks(10, 2*time.Second, 9), "the worst first, then by name; 2 s are within the tolerance")
+	require.Len(t, h.clocks(10, 2*time.Second, 2).Skewed, 2)
+	require.Empty(t, h.clocks(10, 2*time.Second, 0).Skewed)
+	h.measured("h6", 5*time.Second, 11)
+	require.Equal(t, 2*time.Second, h.clocks(11, time.Minute, 0).Median, "the newest measurement counts")
+	h.shift(-time.Minute)
+	require.Equal(t, -58*time.Second, h.clocks(11, time.Minute, 0).Median)
+}
+
+func TestHostClocksAreForgottenAfterAnHour(t *testing.T) {
+	h := make(hosts)
+	h.measured("old", time.Minute, 0)
+	h.measured("new", time.Second, 1)
+	require.Equal(t, 2, h.clocks(instant(hostMemory), time.Second, 0).Hosts)
+	require.Equal(t, Clocks{Hosts: 1, Median: time.Second}, h.clocks(instant(hostMemory)+1, time.Second, 9))
+	require.Len(t, h, 1)
+}
+
+func TestHostClocksAreBounded(t *testing.T) {
+	h := make(hosts)
+	for i := range maxHosts + 10 {
+		h.measured(fmt.Sprint(i), time.Second, 0)
+	}
+	require.Len(t, h, maxHosts)
+	h.measured("0", time.Minute, 0)
+	require.Equal(t, time.Minute, h["0"].offset, "one that is known is measured again")
+}
+
+func TestStatsHaveTheHostsClocks(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for i, off := range []holder{0, slow, holder(5 * time.Second)} {
+			f := off.acquires(time.Hour)
+			f["hostname"] = fmt.Sprint("h", i)
+			w.live(w.put(fmt.Sprint(i), f))
+		}
+		s, err := w.Stats(w.ctx, 1)
+		require.NoError(t, err)
+		require.Equal(t, Clocks{Hosts: 3, Skewed: []HostClock{{"h1", -90 * time.Second}}}, s.Clocks)
+		w.clock(time.Hour)
+		require.Equal(t, -time.Hour, w.stats().Clocks.Median, "they shift with our wall clock")
+		w.pass(hostMemory + 1)
+		require.Zero(t, w.stats().Clocks.Hosts)
+	})
+}
+
+// History F3: events that waited while this process was stopped show no clock.
+func TestS2_LateKnowledgeShowsNoHostsClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		var waited []Event
+		for i := range 4 {
+			f := fields(time.Minute, time.Minute)
+			f["hostname"] = fmt.Sprint("h", i)
+			waited = append(waited, w.put(fmt.Sprint(i), f)...)
+		}
+		known := time.Now()
+		w.pass(8 * time.Second)
+		w.replay(waited, known)
+		require.Zero(t, w.stats().Clocks)
+		for _, name := range w.names() {
+			require.False(t, w.observation(name).Measured)
+		}
+	})
+}
