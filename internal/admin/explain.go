@@ -29,7 +29,9 @@ func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 
 func sameLock(a, b *api.Lock) bool { return a.Name == b.Name && a.Token == b.Token && a.UUID == b.UUID }
 
-func ofDaemon(d client.Daemon, err error) error { return fmt.Errorf("no explanation: %s %w", d.URL, err) }
+func ofDaemon(d client.Daemon, err error) error {
+	return fmt.Errorf("no explanation: %s %w", d.URL, err)
+}
 
 // Limits of the pages that a listing is explained with. A daemon reads all its locks for
 // each.

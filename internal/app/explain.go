@@ -61,13 +61,16 @@ func (a *App) holding() string {
 	holds := a.reaper.Holding()
 	for _, h := range verdict.AllHolds() {
 		if hold, held := holds[h]; held && h != verdict.HoldDryRun {
-			words = append(words, fmt.Sprintf("removals on hold since %s: %s", instant(now, hold.Since), hold.Reason))
+			words = append(words, fmt.Sprintf("since %s: %s", instant(now, hold.Since), hold.Reason))
 		}
 	}
-	if len(words) == 0 && a.probe.Overdue() {
+	switch {
+	case len(words) > 0:
+		return "removals on hold " + strings.Join(words, ", and ")
+	case a.probe.Overdue():
 		return "no removal while a probe is overdue: " + unanswered(now, a.probe.Status().Good)
 	}
-	return strings.Join(words, "; ")
+	return ""
 }
 
 func unanswered(now, good time.Time) string {

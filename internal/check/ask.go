@@ -13,12 +13,12 @@ func Ask(ctx context.Context, c *client.Client, rules Rules) []Answer {
 	answers := make([]Answer, c.Len())
 	c.Each(ctx, func(ctx context.Context, i int, d client.Daemon) {
 		answers[i] = Answer{URL: d.URL}
-		answers[i].Err = ask(ctx, d, rules, &answers[i])
+		answers[i].Err = query(ctx, d, rules, &answers[i])
 	})
 	return answers
 }
 
-func ask(ctx context.Context, d client.Daemon, rules Rules, a *Answer) (err error) {
+func query(ctx context.Context, d client.Daemon, rules Rules, a *Answer) (err error) {
 	if a.Status, err = d.Status(ctx); err != nil {
 		return err
 	}
