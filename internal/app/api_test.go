@@ -14,6 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // ask gets from the API and decodes the answer.
@@ -51,7 +52,7 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, l.Token, detail.Token)
 	require.Contains(t, detail.Fields, api.Field{Name: "backtrace", Value: "main.go:1"})
 	require.Contains(t, detail.Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	require.Equal(t, "wait", detail.Verdict.Action)
+	require.Equal(t, verdict.Wait, detail.Verdict.Action)
 	require.True(t, detail.Verdict.Measured)
 	require.WithinDuration(t, l.Due, detail.Due, 200*time.Millisecond)
 
@@ -68,7 +69,7 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, "billing/invoices", list.Forced[0].Name)
 	require.Equal(t, "expiry", list.Forced[0].Trigger)
 	require.Contains(t, list.Forced[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
-	require.Equal(t, "remove", list.Forced[0].Verdict.Action)
+	require.Equal(t, verdict.Remove, list.Forced[0].Verdict.Action)
 }
 
 // What the watch has not shown, or never will, is shown as etcd holds it.
@@ -89,10 +90,10 @@ func TestAPIShowsWhatIsNoHealthyLock(t *testing.T) {
 		require.Equal(t, http.StatusOK, d.ask("/api/v1/locks/"+name, &detail))
 		require.Equal(t, want, detail.State, name)
 		if want == "orphaned" {
-			require.Equal(t, "wait", detail.Verdict.Action)
+			require.Equal(t, verdict.Wait, detail.Verdict.Action)
 			require.WithinDuration(t, time.Now().Add(time.Minute), detail.Due, 30*time.Second)
 		} else {
-			require.Equal(t, "leave", detail.Verdict.Action, name)
+			require.Equal(t, verdict.Leave, detail.Verdict.Action, name)
 			require.Zero(t, detail.Due)
 		}
 	}
