@@ -44,10 +44,10 @@ func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last str
 	if err != nil {
 		return nil, "", err
 	}
-	page, now, onHold := make([]api.Lock, len(items)), time.Now(), v.app.holding()
+	page, now, held := make([]api.Lock, len(items)), time.Now(), v.app.holding()
 	for i := range items {
 		page[i] = api.NewLock(&items[i].Lock, now)
-		v.judge(&page[i], dueOf(&items[i], now), onHold)
+		v.judge(&page[i], dueOf(&items[i], now), held)
 		if page[i].State == lock.Held.String() {
 			page[i].Explanation = ""
 		}

@@ -11,14 +11,13 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// judge adds the verdict on a lock to what the API shows of it, and returns it. onHold is
-// what holding returned.
-func (v view) judge(shown *api.Lock, d table.Due, onHold string) verdict.Verdict {
+// judge adds the verdict on a lock to what the API shows of it, and returns it.
+func (v view) judge(shown *api.Lock, d table.Due, h hold) verdict.Verdict {
 	decided := v.app.reaper.Verdict(d)
 	if decided.Action != verdict.Leave {
 		shown.Due = decided.Due.UTC()
 	}
-	shown.Explanation = explain(decided, onHold)
+	shown.Explanation = h.explain(decided)
 	return decided
 }
 
@@ -32,58 +31,66 @@ func dueOf(it *table.Item, now time.Time) table.Due {
 	return d
 }
 
-// lingering is how long a lock may be due before its explanation says that removing it
-// takes too long.
-const lingering = 10 * time.Second
-
-// explain returns the verdict in words, with the reasons why nothing is removed now.
-func explain(v verdict.Verdict, onHold string) string {
-	words := v.Explanation()
-	switch {
-	case v.Action == verdict.Leave:
-		return words
-	case onHold != "" && v.Action == verdict.Remove:
-		return "is due; " + onHold
-	case onHold != "":
-		return words + "; " + onHold
-	case v.Action == verdict.Remove && v.Remaining < -lingering:
-		return fmt.Sprintf("is due since %s and not removed yet: others are removed first, or its removal fails "+
-			"(see the log and unlocker_forced_unlock_failures_total)", instant(v.Now, v.Now.Add(v.Remaining)))
-	}
-	return words
+// hold is why no lock is removed now. It is the same for all locks of an answer.
+type hold struct {
+	// words are empty if nothing prevents a removal.
+	words string
+	// outage reports whether an outage is in progress, which moves every due on.
+	outage bool
 }
 
-// holding returns in words why no lock is removed now, "" if nothing prevents it. The
-// verdicts themselves say that the mode is dry-run.
-func (a *App) holding() string {
-	now := time.Now()
+// holding returns the holds in force but dry_run, which the verdicts themselves name.
+func (a *App) holding() hold {
+	now, probed, overdue := time.Now(), a.probe.Status(), a.probe.Overdue()
+	h := hold{outage: overdue || len(probed.Alarms) > 0}
 	var words []string
 	holds := a.reaper.Holding()
-	for _, h := range verdict.AllHolds() {
-		if hold, held := holds[h]; held && h != verdict.HoldDryRun {
-			words = append(words, fmt.Sprintf("since %s: %s", instant(now, hold.Since), hold.Reason))
+	for _, name := range verdict.AllHolds() {
+		if s, held := holds[name]; held && name != verdict.HoldDryRun {
+			words = append(words, fmt.Sprintf("since %s: %s", instant(now, s.Since), s.Reason))
 		}
 	}
 	switch {
 	case len(words) > 0:
-		return "removals on hold " + strings.Join(words, ", and ")
-	case a.probe.Overdue():
-		return "no removal while a probe is overdue: " + unanswered(now, a.probe.Status().Good)
+		h.words = "removals on hold " + strings.Join(words, ", and ")
+	case overdue && probed.Good.IsZero():
+		h.words = "no removal before etcd has answered a probe"
+	case overdue:
+		h.words = "no removal while a probe is overdue: etcd answered none that began after " + instant(now, probed.Good)
 	}
-	return ""
+	return h
 }
 
-func unanswered(now, good time.Time) string {
-	if good.IsZero() {
-		return "etcd has answered none yet"
+// lingering is how long a lock may be due before its explanation says that removing it
+// takes too long.
+const lingering = 10 * time.Second
+
+// explain returns the verdict in words, with what prevents a removal.
+func (h hold) explain(v verdict.Verdict) string {
+	words := v.Explanation()
+	switch {
+	case v.Action == verdict.Leave:
+		return words
+	case v.Action == verdict.Remove && h.words != "":
+		return "is due; " + h.words
+	case v.Action == verdict.Remove && v.Remaining < -lingering:
+		return fmt.Sprintf("is due since %s and not removed yet: others are removed first, or its removal fails "+
+			"(see the log and unlocker_forced_unlock_failures_total)", instant(v.Now, v.Now.Add(v.Remaining)))
 	}
-	return "etcd answered none that began after " + instant(now, good)
+	if h.words != "" {
+		words += "; " + h.words
+	}
+	if h.outage && v.Allowance > 0 {
+		words += "; it waits longer while that lasts"
+	}
+	return words
 }
 
-// instant formats the time of day in UTC, with the date unless it is close to now.
+// instant formats the time of day in UTC, with the date where it is another day's.
 func instant(now, at time.Time) string {
-	if now.Sub(at).Abs() > 12*time.Hour {
-		return at.UTC().Format("2006-01-02 15:04:05")
+	now, at = now.UTC(), at.UTC()
+	if at.YearDay() != now.YearDay() || at.Year() != now.Year() {
+		return at.Format(time.DateTime)
 	}
-	return at.UTC().Format("15:04:05")
+	return at.Format(time.TimeOnly)
 }
