@@ -37,10 +37,11 @@ func TestS8_EveryLockIsExplained(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	past, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
-	e.Put(e.Lock("found", past, past)...)
+	locked := etcdtest.Stamp(past.Add(-2 * time.Minute))
+	e.Put(e.Lock("found", past, past, "locked_at", locked)...)
 	e.Put(e.Lock("off/expired", past, past)...)
 	e.Put(clientv3.OpPut(prefix+"off/orphan/alert_at", etcdtest.Stamp(past)))
-	e.Put(e.Lock("dry/expired", past, past)...)
+	e.Put(e.Lock("dry/expired", past, past, "locked_at", locked)...)
 	e.Put(e.Lock("held", later, later)...)
 	e.Put(e.Lock("overdue", past, later)...)
 	e.Put(clientv3.OpPut(prefix+"undated/uuid", "u"))
@@ -55,14 +56,14 @@ func TestS8_EveryLockIsExplained(t *testing.T) {
 	})
 	d.awaitReaping()
 	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "orphan")
-	waits := `waits until ` + clock + `: .* learned late, patience 5m0s`
+	waits := `waits until ` + clock + `: .* learned late, patience 2m0s`
 	locks := d.page()
 	require.Len(t, locks, 9)
 	for name, want := range map[string]string{
 		"found":       waits,
 		"off/expired": `is not removed automatically: .*mode is off.*`,
 		"off/orphan":  `is not removed automatically: .*mode is off.*`,
-		"dry/expired": `would be removed .*dry-run.* learned late, patience 5m0s`,
+		"dry/expired": `would be removed .*dry-run.* learned late, patience 2m0s`,
 		"held":        ``,
 		"overdue":     `is removed at .*` + clock + ` unless its holder renews it: .*`,
 		"undated":     `is never removed automatically: .*`,
