@@ -19,9 +19,9 @@ func outlook(l *lock.Lock, d Detail) []string {
 	case lock.Orphaned:
 		return []string{"There is no uuid: nobody holds it. Its fields are leftovers, such as a renewal after an unlock writes."}
 	case lock.Overdue:
-		return []string{"It is held past its alert_at."}
+		return []string{"By the clock of this host it is past its alert_at."}
 	case lock.Expired:
-		return []string{"Its holder did not renew it before its auto_unlock_at."}
+		return []string{"By the clock of this host it is past its auto_unlock_at."}
 	}
 	return nil
 }

@@ -79,8 +79,8 @@ func TestOutlook(t *testing.T) {
 	require.NoError(t, err)
 	for name, want := range map[string]string{
 		"x":            "",
-		"overdue":      `It is held past its alert_at\.`,
-		"expired":      `Its holder did not renew it before its auto_unlock_at\.`,
+		"overdue":      `By the clock of this host it is past its alert_at\.`,
+		"expired":      `By the clock of this host it is past its auto_unlock_at\.`,
 		"undated":      `There is no auto_unlock_at\. It is never removed automatically\.`,
 		"left":         `There is no auto_unlock_at\. It is never removed automatically\.`,
 		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically\.`,
