@@ -78,8 +78,8 @@ func (w *world) verdictOn(n *lifetime) string {
 			for _, a := range d.log.announce {
 				if a.name == n.name && a.verdict.Token == n.token {
 					v := a.verdict
-					words = fmt.Sprintf("daemon-%d: measured %v, renewed %v, offset %s, outage allowance %s, earliest due %s, last write seen %s ago (true: %s)",
-						i, v.Measured, v.Renewed, v.Offset, v.Allowance, v.Earliest, v.Age, v.Now.Sub(n.written))
+					words = fmt.Sprintf("daemon-%d: measured %v, late %v, renewed %v, offset %s, allowance %s, storm delay %s, reason %s, last write seen %s ago (true: %s)",
+						i, v.Measured, v.Late, v.Renewed, v.Offset, v.Allowance, v.StormDelay, v.Reason, v.Age, v.Now.Sub(n.written))
 				}
 			}
 		}

@@ -122,12 +122,12 @@ func (r *report) ready(d *daemon) {
 	defer r.mu.Unlock()
 	r.say("demo", plain, "etcd and unlocker are up. In another terminal, same directory:")
 	r.print(`
-    go run ./cmd/unlocker list --etcd-endpoints %s
+    go run ./cmd/unlocker list --etcd-endpoints %s -o wide --url http://%s
     curl -s http://%s/metrics | grep ^unlocker_
     curl -s http://%s/api/v1/locks
     tail -f %s
 
-`, d.cluster.Addr(0), d.app.OpsAddr(), d.app.WebAddr(), d.log.Name())
+`, d.cluster.Addr(0), d.app.WebAddr(), d.app.OpsAddr(), d.app.WebAddr(), d.log.Name())
 }
 
 // finish prints the result of the story, and what to try while everything still runs.

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/check"
+	"github.com/etcd-unlocker/unlocker/internal/client"
 )
 
 // checkFlags are the flags of check.
 type checkFlags struct {
-	check.Options
+	client.Options
 	check.Rules
 	timeout, forced, hold uint
 	verbose               int
@@ -70,23 +71,18 @@ func (f *checkFlags) add(cmd *cobra.Command) {
 	flags.UintVar(&f.hold, "hold-minutes", 5, "WARNING if removals have been on hold for more than `MINUTES`; 0 ignores holds")
 	flags.UintVarP(&f.timeout, "timeout", "t", 10, "time limit for the whole check, in `SECONDS`")
 	flags.CountVarP(&f.verbose, "verbose", "v", "also print the locks concerned with their holders, and the daemons with their holds")
-	flags.StringVar(&f.CAFile, "ca-file", "", "PEM `FILE` with the trusted certificate authorities; default: those of the system")
-	flags.StringVar(&f.CertFile, "cert-file", "", "PEM `FILE` with the client certificate; requires --key-file")
-	flags.StringVar(&f.KeyFile, "key-file", "", "PEM `FILE` with the key of the client certificate; requires --cert-file")
-	flags.StringVar(&f.ServerName, "server-name", "", "`NAME` expected in the server certificate; default: the host of the URL")
-	flags.StringVar(&f.Username, "username", "", "`USER` for basic auth; requires --password-file")
-	flags.StringVar(&f.PasswordFile, "password-file", "", "`FILE` that contains the password and nothing else")
+	addClientFlags(flags, &f.Options)
 }
 
 func (f *checkFlags) result(cmd *cobra.Command, args []string) check.Result {
 	if err := f.settle(cmd, args); err != nil {
 		return check.Misused(fmt.Errorf("%w; see unlocker check --help", err))
 	}
-	client, err := check.New(f.Options)
+	daemons, err := client.New(f.Options)
 	if err != nil {
 		return check.Misused(err)
 	}
-	answers := client.Ask(cmd.Context(), f.Rules)
+	answers := check.Ask(cmd.Context(), daemons, f.Rules)
 	if cmd.Context().Err() != nil {
 		return check.Misused(errors.New("interrupted"))
 	}

@@ -17,7 +17,7 @@ import (
 
 func newList() *cobra.Command {
 	var filter admin.Filter
-	format := output.Table
+	format, daemon := output.Table, &explainer{}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the locks",
@@ -28,15 +28,25 @@ HELD is the time since locked_at. ALERT and UNLOCK are the times until or since
 alert_at and auto_unlock_at. The holder's clock set them, and they are compared with
 the clock of this host.
 
+With --url, -o wide, json and yaml have the explanation of a daemon for all locks but
+the held ones: whether a lock is removed, what it waits for, and until when (UTC).
+
 A name that is not safe to print on a terminal is quoted and escaped. show and
 unlock accept names in this form.`,
 		Example: `  unlocker list --state overdue,expired
   unlocker list --match 'billing/**' -o wide
+  unlocker list --state expired -o wide --url http://127.0.0.1:9481
   unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := filter.Validate(); err != nil {
 				return usageError{err}
+			}
+			if daemon.url != "" && (format == output.Table || format == output.Name) {
+				return usageError{errors.New("--url requires -o wide, json or yaml")}
+			}
+			if err := daemon.prepare(); err != nil {
+				return err
 			}
 			return withAdmin(cmd, func(a *admin.Admin) error {
 				l, err := a.List(cmd.Context(), filter)
@@ -44,7 +54,8 @@ unlock accept names in this form.`,
 					return err
 				}
 				remark(cmd, l)
-				return output.List(cmd.OutOrStdout(), format, l.At, l.Locks())
+				unexplained := daemon.ask(cmd.Context(), l.Explain)
+				return errors.Join(output.List(cmd.OutOrStdout(), format, l.At, l.Locks(), l.Explained()), unexplained)
 			})
 		},
 	}
@@ -54,6 +65,7 @@ unlock accept names in this form.`,
 	flags.StringVar(&filter.Hostname, "hostname", "", "list only locks held on this host")
 	flags.StringVar(&filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
 	flags.IntVar(&filter.Limit, "limit", 0, "list at most this many locks, the first by name; 0 lists all")
+	daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: list the daemon's explanations")
 	addAdminFlags(cmd, &format)
 	complete(cmd, "state", api.States())
 	return cmd

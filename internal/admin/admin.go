@@ -14,13 +14,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Admin lists, shows and removes locks. It may be used concurrently.
 type Admin struct {
 	config config.Config
-	rules  verdict.Rules
 	client *etcd.Client
 	layout lock.Layout
 	store  lockstore.Store
@@ -39,7 +37,7 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 		return nil, err
 	}
 	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	return &Admin{config: c, rules: verdict.RulesFromConfig(c), client: client, layout: layout, store: store, now: time.Now}, nil
+	return &Admin{config: c, client: client, layout: layout, store: store, now: time.Now}, nil
 }
 
 // Close closes the connection. The Admin must not be used afterwards.

@@ -61,6 +61,8 @@ type Listing struct {
 	Total, Matched int
 
 	locks []lock.Lock
+	// explained are the locks as a daemon showed them, by name; nil if none was asked.
+	explained map[string]api.Lock
 }
 
 // Locks returns the sequence of the locks, which can be read several times. It converts
@@ -68,7 +70,7 @@ type Listing struct {
 func (l *Listing) Locks() iter.Seq[api.Lock] {
 	return func(yield func(api.Lock) bool) {
 		for i := range l.locks {
-			if !yield(api.NewLock(&l.locks[i], l.At)) {
+			if !yield(l.explain(api.NewLock(&l.locks[i], l.At))) {
 				return
 			}
 		}

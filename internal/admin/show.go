@@ -15,13 +15,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
-// Detail is one lock with all its fields and an explanation.
+// Detail is one lock with all its fields.
 type Detail struct {
 	api.LockDetail
 	// At is the time at which the state is evaluated.
 	At time.Time
-	// Outlook are sentences about what is wrong with the lock and what happens next.
+	// Outlook are sentences about the state of the lock and what is wrong with it.
 	Outlook []string
+	// ExplainedBy is the URL of the daemon that gave the explanation.
+	ExplainedBy string
 	// Leftovers are the names of fields that an earlier holder left and that are ignored.
 	Leftovers []string
 }
@@ -54,7 +56,7 @@ func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) 
 	if e.Token != 0 {
 		d.Leftovers, err = a.leftovers(ctx, e)
 	}
-	d.Outlook = a.outlook(&e.Lock, d)
+	d.Outlook = outlook(&e.Lock, d)
 	return d, err
 }
 

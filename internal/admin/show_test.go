@@ -12,7 +12,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 func (w *world) show(name string) admin.Detail {
@@ -60,77 +59,37 @@ func TestShowOfManyFields(t *testing.T) {
 	require.Equal(t, 301, len(d.Fields)+d.MoreFields)
 }
 
-// What comes next, by state, mode and time.
+// What follows from the lock alone.
 func TestOutlook(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *config.Config) {
-		c.Reaper.Grace = 3 * time.Second
-		c.Policies = []config.Policy{
-			{Match: "dry/**", Mode: "dry-run", Grace: time.Minute},
-			{Match: "off/*", Mode: "off", Grace: time.Minute},
-			{Match: "slow/**", Mode: "enforce", Grace: time.Hour},
-		}
-	})
-	for _, name := range []string{"x", "dry/a/b", "off/x", "slow/x"} {
-		w.take(name, time.Hour, 2*time.Hour)
-	}
+	w := newWorld(t)
+	w.take("x", time.Hour, 2*time.Hour)
 	w.take("overdue", -time.Minute, time.Hour)
-	w.take("slow/expired", -time.Hour, -time.Minute)
 	w.take("expired", -time.Hour, -time.Minute)
-	w.take("forgotten", -3*time.Hour, -2*time.Hour)
-	w.take("dry/expired", -3*time.Hour, -2*time.Hour)
 	w.Set("undated", "uuid", "u")
 	w.Set("milliseconds", "uuid", "u", "auto_unlock_at", strconv.FormatInt(time.Now().UnixMilli(), 10), "locked_at", "0")
 	w.Set("uuid", "uuid", strings.Repeat("u", 300))
 	w.Set("stray", "x", "y")
 	w.Set("orphan", "alert_at", "1")
-	w.Set("off/orphan", "alert_at", "1")
 	w.Set("left", "locked_at", "nonsense", "auto_unlock_at", "nonsense")
 	w.Set("left", "uuid", "u")
 	lease, err := w.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)
 	_, err = w.Client.Put(t.Context(), "/mutexes/leased/uuid", "u", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	const removes = `Unless its holder renews it, the daemon removes it at \S+ \S+ UTC \(in \S+\), a grace of %s after auto_unlock_at\.`
 	for name, want := range map[string]string{
-		"x":            fmt.Sprintf(removes, "3s"),
-		"slow/x":       fmt.Sprintf(removes, "1h0m0s"),
-		"slow/expired": "Its holder did not renew it before its auto_unlock_at. " + fmt.Sprintf(removes, "1h0m0s"),
-		"overdue":      "It is held past its alert_at. " + fmt.Sprintf(removes, "3s"),
-		"dry/a/b":      `The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
-		"dry/expired":  `Its holder did not renew it before its auto_unlock_at. The daemon does not remove it: policies\[0\].mode \(dry/\*\*\) is dry-run\. It reports when it would\.`,
-		"off/x":        `The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
-		"expired":      `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(\S+ ago\)\. The daemon still waits during a hold, .*`,
-		"forgotten":    `Its holder did not renew it before its auto_unlock_at. It has been due for removal since .* UTC \(1h59m ago\) but still exists: no daemon is running, .*`,
-		"undated":      `There is no auto_unlock_at. It is never removed automatically.`,
-		"left":         `There is no auto_unlock_at. It is never removed automatically.`,
-		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically.`,
-		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically.`,
-		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically.`,
-		"leased":       `A key has a lease: .* It is never removed automatically.`,
-		"orphan":       `There is no uuid: nobody holds it. Its fields are leftovers, .* The daemon removes them once they have not been modified for 1m0s\.`,
-		"off/orphan":   `There is no uuid: nobody holds it. .* The daemon does not remove it: policies\[1\].mode \(off/\*\) is off\.`,
+		"x":            "",
+		"overdue":      `By the clock of this host it is past its alert_at\.`,
+		"expired":      `By the clock of this host it is past its auto_unlock_at\.`,
+		"undated":      `There is no auto_unlock_at\. It is never removed automatically\.`,
+		"left":         `There is no auto_unlock_at\. It is never removed automatically\.`,
+		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically\.`,
+		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically\.`,
+		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically\.`,
+		"leased":       `A key has a lease: .* It is never removed automatically\.`,
+		"orphan":       `There is no uuid: nobody holds it. Its fields are leftovers, such as .* writes\.`,
 	} {
 		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)
-	}
-}
-
-// As in the reaper, no policy exceeds the mode, and only the first that matches applies.
-func TestOutlookWithAMode(t *testing.T) {
-	t.Parallel()
-	for mode, want := range map[string]string{
-		"dry-run": "reaper.mode is dry-run",
-		"off":     "reaper.mode is off",
-		"enforce": "the daemon removes it at",
-	} {
-		w := newWorld(t, func(c *config.Config) {
-			c.Reaper.Mode = mode
-			c.Policies = []config.Policy{{Match: "x", Mode: "enforce", Grace: time.Second}, {Match: "**", Mode: "off"}}
-		})
-		w.take("x", time.Hour, time.Hour)
-		require.Contains(t, w.show("x").Outlook[0], want, mode)
-		w.take("y", time.Hour, time.Hour)
-		require.Contains(t, w.show("y").Outlook[0], " is off", mode)
 	}
 }
 

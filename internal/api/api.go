@@ -25,6 +25,11 @@ type Lock struct {
 	// as far as it knows now. It is left out for a lock that is never removed
 	// automatically, and by commands that ask no daemon.
 	Due time.Time `json:"due,omitzero"`
+	// Explanation says in words what becomes of the lock, the lock being the subject:
+	// "waits until 10:23:26: its last renewal was learned late, patience 1m0s". The times
+	// in it are UTC. It is left out for a held lock in a page, and by commands that ask no
+	// daemon.
+	Explanation string `json:"explanation,omitempty"`
 	// Token is the fencing token: the create_revision of the uuid key, 0 if there is no
 	// such key. Revision is the newest mod_revision of the lock's keys.
 	Token    int64 `json:"token"`

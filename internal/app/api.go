@@ -44,10 +44,13 @@ func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last str
 	if err != nil {
 		return nil, "", err
 	}
-	page, now := make([]api.Lock, len(items)), time.Now()
+	page, now, held := make([]api.Lock, len(items)), time.Now(), v.app.holding()
 	for i := range items {
 		page[i] = api.NewLock(&items[i].Lock, now)
-		page[i].Due = items[i].Due.UTC()
+		v.judge(&page[i], dueOf(&items[i], now), held)
+		if page[i].State == lock.Held.String() {
+			page[i].Explanation = ""
+		}
 	}
 	if more {
 		last = items[len(items)-1].Name
@@ -70,16 +73,14 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 		return api.LockDetail{}, err
 	}
 	now := time.Now()
-	due := table.Due{Lock: entry.Lock, At: now}
-	if seen && item.Token == entry.Token {
-		due.Observation, due.OrphanDue = item.Observation, item.Due
+	if !seen || item.Token != entry.Token { // what the table will hold once it sees it
+		item = table.Item{Due: now.Add(v.app.config.Reaper.OrphanGrace)}
 	}
-	decided := v.app.reaper.Verdict(due)
+	item.Lock = entry.Lock
 	shown, more := entry.Shown()
-	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more, Verdict: &decided}
-	if decided.Trigger != "" {
-		detail.Due = decided.Due.UTC()
-	}
+	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more}
+	decided := v.judge(&detail.Lock, dueOf(&item, now), v.app.holding())
+	detail.Verdict = &decided
 	return detail, nil
 }
 

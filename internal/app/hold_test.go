@@ -1,11 +1,13 @@
 package app_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -100,7 +102,12 @@ func TestS3_AlarmHolds(t *testing.T) {
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "alarm")
 	require.EqualValues(t, 1, d.metric("unlocker_etcd_alarm", "alarm", "NOSPACE"))
 	awaitTime(t, due.Add(c.Grace+time.Second))
-	require.EqualValues(t, n, d.metric("unlocker_reaper_backlog"))
+	require.EqualValues(t, n, d.metric("unlocker_locks", "state", "expired"))
+	require.Zero(t, d.metric("unlocker_reaper_backlog"), "while the outage lasts none is due")
+	var page api.LockPage
+	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?limit=1", &page))
+	require.Regexp(t, `^waits until `+clock+`: .*; outages of etcd add .*; removals on hold since `+clock+
+		`: etcd raised the alarm NOSPACE; it waits longer while that lasts$`, page.Locks[0].Explanation)
 	require.Len(t, e.Keys(""), n*fieldsOfALock)
 	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 

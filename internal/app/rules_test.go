@@ -1,11 +1,13 @@
 package app_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -55,22 +57,31 @@ func TestRateLimit(t *testing.T) {
 	require.Greater(t, time.Since(due), newConfig(nil).Reaper.Grace+(n-1)*time.Second/rate-early)
 }
 
-// If many locks come due at once, their holders are probably alive.
+// If many locks come due at once, each further one is delayed.
 func TestS3_Storm(t *testing.T) {
 	t.Parallel()
-	const n, hold = 10, 2 * time.Second
+	const n, delay = 10, 3 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
-		c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Hold = n, hold, hold
+		c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Delay = n, time.Minute, delay
 	})
 	d.awaitReaping()
 	deadline := time.Now().Add(2 * time.Second)
-	putLocks(e, n, deadline)
-	gone := watchGone(t, e, "many/00000")
-	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "storm")
-	require.Len(t, e.Keys(""), n*fieldsOfALock)
-	require.GreaterOrEqual(t, gone().Sub(deadline), newConfig(nil).Reaper.Grace+hold-early)
+	putLocks(e, 2*n, deadline)
+	d.awaitMetric(n, "unlocker_reaper_storm_delayed")
+	awaitKeys(t, e, n*fieldsOfALock, "")
+	require.Zero(t, d.metric("unlocker_reaper_hold"))
+	require.Zero(t, d.metric("unlocker_reaper_backlog"), "they are not due")
+	var page api.LockPage
+	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?state=expired", &page))
+	require.Len(t, page.Locks, n)
+	gone := watchGone(t, e, page.Locks[0].Name)
+	for _, l := range page.Locks {
+		require.Regexp(t, `^waits until `+clock+`: grace 1s after auto_unlock_at; many locks came due at once, which adds 3s$`, l.Explanation)
+		require.False(t, l.Due.Before(deadline.Add(newConfig(nil).Reaper.Grace+delay-early)), l.Due)
+	}
+	require.GreaterOrEqual(t, gone().Sub(deadline), newConfig(nil).Reaper.Grace+delay-early)
 	awaitKeys(t, e, 0, "")
-	d.awaitMetric(0, "unlocker_reaper_hold")
-	d.awaitMetric(n, "unlocker_forced_unlocks_total")
+	d.awaitMetric(0, "unlocker_reaper_storm_delayed")
+	d.awaitMetric(2*n, "unlocker_forced_unlocks_total")
 }

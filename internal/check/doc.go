@@ -1,6 +1,6 @@
-// Package check queries daemons about themselves and their locks, and turns the answers
-// into the result of a Nagios plugin: one of four states, a line of text with performance
-// data, and more lines on request.
+// Package check queries daemons about themselves and their locks, through package client,
+// and turns the answers into the result of a Nagios plugin: one of four states, a line of
+// text with performance data, and more lines on request.
 //
 // It guarantees:
 //
@@ -9,11 +9,9 @@
 //     reach etcd never makes a result OK.
 //   - The answers of a daemon count together or not at all: if one of several requests
 //     fails, its other answers are not used.
-//   - Ask returns within the timeout, whatever a daemon does, and reads a bounded amount.
 //   - The output is printable text of at most 8,000 bytes. No name of a lock or host can
 //     end the line, begin the performance data, or reach a shell.
 //
 // It does not guarantee that forced unlocks are complete: a daemon reports those that it
-// did itself since its start, within its retention. It writes nothing: all requests are
-// GET.
+// did itself since its start, within its retention.
 package check

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/client"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
@@ -125,8 +126,8 @@ func (j *judgement) unseen(answers []Answer) {
 	state := Critical
 	var why []string
 	for _, a := range answers {
-		var refused refusal
-		if errors.As(a.Err, &refused) && refused.code == http.StatusBadRequest {
+		var refused client.Refusal
+		if errors.As(a.Err, &refused) && refused.Code == http.StatusBadRequest {
 			state = Unknown
 		}
 		why = append(why, clean(a.URL, maxName)+" "+a.blind())

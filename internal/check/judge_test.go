@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/client"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -68,6 +69,7 @@ func late(state, name string, since time.Duration) func(*Answer) {
 			AutoUnlockAt: ago(since - time.Hour), Due: ago(since - time.Hour - 2*time.Second)}
 		if state == expired {
 			l.AutoUnlockAt, l.Due = ago(since/2), ago(since/2-2*time.Second)
+			l.Explanation = "is due; removals on hold since 11:59:00: because of alarm"
 		}
 		a.Locks = append(a.Locks, l)
 	}
@@ -235,7 +237,7 @@ func TestJudgeOneLock(t *testing.T) {
 			text: "no daemon reports on the locks: http://a:9481 cannot reach etcd (etcdserver: no leader)", data: "forced=0;0;;0"},
 		"not ready": {answers: []Answer{answer(only(nil), unready)}, state: Critical,
 			text: "no daemon reports on the locks: http://a:9481 has not listed the locks yet", data: "forced=0;0;;0"},
-		"no name for a lock": {answers: []Answer{{URL: "http://a:9481", Err: refusal{400, "an empty segment"}}}, state: Unknown,
+		"no name for a lock": {answers: []Answer{{URL: "http://a:9481", Err: client.Refusal{Code: 400, Words: "an empty segment"}}}, state: Unknown,
 			text: "no daemon reports on the locks: http://a:9481 answers 400 Bad Request: an empty segment"},
 	} {
 		t.Run(name, func(t *testing.T) {

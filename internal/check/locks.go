@@ -108,7 +108,10 @@ func describe(l api.Lock, now time.Time) string {
 	if !l.LockedAt.IsZero() {
 		words[1] += " since " + l.LockedAt.UTC().Format(time.RFC3339)
 	}
-	if !l.Due.IsZero() {
+	switch {
+	case l.Explanation != "":
+		words = append(words, clean(l.Explanation, maxExplanation))
+	case !l.Due.IsZero(): // an older daemon
 		words = append(words, "due for removal at "+l.Due.UTC().Format(time.RFC3339))
 	}
 	return clean(l.Name, maxName) + ": " + strings.Join(words, "; ")

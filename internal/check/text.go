@@ -16,10 +16,11 @@ const unsafe = "|`~$&'\"<>\\"
 // Limits in bytes. The first line stays below 1 KiB, which is all that NRPE 2 forwards;
 // Nagios reads 8 KiB.
 const (
-	maxName   = 100
-	maxReason = 200
-	maxText   = 480
-	maxOutput = 8000
+	maxName        = 100
+	maxReason      = 200
+	maxExplanation = 400
+	maxText        = 480
+	maxOutput      = 8000
 )
 
 // clean makes untrusted text safe for the output of a plugin, and bounds it.

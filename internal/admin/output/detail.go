@@ -82,9 +82,8 @@ func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
 	}
 	p.line("Name:", terminal.Truncate(terminal.Quote(d.Name), bounds.columns))
 	p.line("State:", d.State)
-	for _, part := range wrap(terminal.Text(strings.Join(d.Outlook, " ")), textColumns) {
-		p.line("", part)
-	}
+	p.text("", strings.Join(d.Outlook, " "))
+	p.text("Removal:", removal(d))
 	p.known("UUID:", "uuid", optional(d.UUID))
 	p.known("Hostname:", "hostname", optional(d.Hostname))
 	p.known("Owner:", "owner", optional(d.Owner))
@@ -121,6 +120,28 @@ func (p *description) take(name string) api.Field {
 
 func (p *description) line(title, shown string) {
 	fmt.Fprintf(p.w, "%-*s%s\n", titleColumns, title, shown)
+}
+
+// text prints sentences, if there are any.
+func (p *description) text(title, sentences string) {
+	if sentences == "" {
+		return
+	}
+	for _, part := range wrap(terminal.Text(sentences), textColumns) {
+		p.line(title, part)
+		title = ""
+	}
+}
+
+// removal returns what is known of when the lock is removed.
+func removal(d admin.Detail) string {
+	switch {
+	case d.Explanation == "" && (d.State == "undated" || d.State == "malformed"):
+		return "" // the outlook says it
+	case d.Explanation == "":
+		return "Only a daemon knows whether and when it removes the lock. To ask one: unlocker show --url http://HOST:9481 NAME"
+	}
+	return fmt.Sprintf("The lock %s. (By the daemon at %s; times are UTC.)", d.Explanation, d.ExplainedBy)
 }
 
 // known prints what was read of a field, if it could be read.

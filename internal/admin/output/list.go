@@ -14,9 +14,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// List prints locks with their times relative to now. It reads the sequence once, or
-// twice for a table, and keeps one lock at a time in memory.
-func List(w io.Writer, f Format, now time.Time, locks iter.Seq[api.Lock]) error {
+// List prints locks with their times relative to now, and in a wide table with their
+// explanations if explained is set. It reads the sequence once, or twice for a table, and
+// keeps one lock at a time in memory.
+func List(w io.Writer, f Format, now time.Time, locks iter.Seq[api.Lock], explained bool) error {
 	b := bufio.NewWriterSize(w, 64<<10)
 	var err error
 	switch f {
@@ -27,7 +28,7 @@ func List(w io.Writer, f Format, now time.Time, locks iter.Seq[api.Lock]) error 
 			fmt.Fprintln(b, terminal.Quote(l.Name))
 		}
 	default:
-		printTable(b, tableColumns(f, now), locks)
+		printTable(b, tableColumns(f, now, explained), locks)
 	}
 	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
@@ -40,7 +41,7 @@ type column struct {
 	cell        func(l *api.Lock) string
 }
 
-func tableColumns(f Format, now time.Time) []column {
+func tableColumns(f Format, now time.Time, explained bool) []column {
 	const unlimited = 1 << 10 // the cells are short
 	columns := []column{
 		{"NAME", 60, 120, func(l *api.Lock) string { return terminal.Quote(l.Name) }},
@@ -58,6 +59,9 @@ func tableColumns(f Format, now time.Time) []column {
 		column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }},
 		column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }},
 		column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }})
+	if explained {
+		columns = append(columns, column{"EXPLANATION", unlimited, unlimited, func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }})
+	}
 	for i := range columns {
 		columns[i].limit = columns[i].wide
 	}

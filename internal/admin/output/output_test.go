@@ -61,8 +61,29 @@ func requireHarmless(t require.TestingT, got string) {
 
 func list(t require.TestingT, f output.Format, all []api.Lock) string {
 	var b bytes.Buffer
-	require.NoError(t, output.List(&b, f, now, slices.Values(all)))
+	require.NoError(t, output.List(&b, f, now, slices.Values(all), false))
 	return b.String()
+}
+
+// As the daemon at a URL explained them.
+func TestExplanations(t *testing.T) {
+	all := locks()
+	all[1].Explanation = "is removed at 12:07:52 unless its holder renews it: grace 2s after auto_unlock_at"
+	all[2].Explanation = "is due; removals on hold since 11:59:03: the probe fails: \x1b[2J"
+	for _, f := range []output.Format{output.Wide, output.JSON, output.YAML} {
+		var b bytes.Buffer
+		require.NoError(t, output.List(&b, f, now, slices.Values(all), true))
+		requireHarmless(t, b.String())
+		golden(t, "explained."+string(f), b.String())
+	}
+	require.NotContains(t, list(t, output.Wide, locks()), "EXPLANATION", "no daemon was asked")
+
+	d := detail()
+	d.Explanation, d.ExplainedBy = all[1].Explanation+"; \x1b[2J", "http://127.0.0.1:9481"
+	for _, f := range []output.Format{output.Table, output.JSON} {
+		requireHarmless(t, show(t, f, d))
+		golden(t, "show-explained."+string(f), show(t, f, d))
+	}
 }
 
 func TestList(t *testing.T) {
@@ -208,7 +229,8 @@ func TestNothingRawGetsOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		valid := func(what string) string { return strings.ToValidUTF8(hostile.Draw(t, what), "\uFFFD") }
 		d := admin.Detail{At: now, Outlook: []string{valid("outlook")}}
-		d.Lock = api.Lock{Name: valid("name"), State: "held", UUID: valid("uuid"), Hostname: valid("hostname"), Owner: valid("owner"), Token: 1}
+		d.Lock = api.Lock{Name: valid("name"), State: "held", UUID: valid("uuid"), Hostname: valid("hostname"), Owner: valid("owner"), Token: 1,
+			Explanation: valid("explanation")}
 		d.Fields = []api.Field{{Name: "backtrace", Value: valid("backtrace")}, {Name: valid("field"), Value: valid("value")}}
 		for _, f := range output.Formats() {
 			requireHarmless(t, show(t, output.Format(f), d))
@@ -235,7 +257,7 @@ func (broken) Write([]byte) (int, error) { return 0, errors.New("broken") }
 func TestFailedWritesAreReported(t *testing.T) {
 	for _, f := range output.Formats() {
 		f := output.Format(f)
-		require.ErrorContains(t, output.List(broken{}, f, now, slices.Values(locks())), "broken")
+		require.ErrorContains(t, output.List(broken{}, f, now, slices.Values(locks()), false), "broken")
 		require.ErrorContains(t, output.Lock(broken{}, f, detail()), "broken")
 		require.ErrorContains(t, output.Removed(broken{}, f, api.Forced{}), "broken")
 	}

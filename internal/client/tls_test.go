@@ -1,4 +1,4 @@
-package check
+package client
 
 import (
 	"crypto/tls"
@@ -19,7 +19,7 @@ import (
 // less, the client's, too.
 func TestTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		write(w, http.StatusOK, answer().Status)
+		write(w, http.StatusOK, status())
 	}))
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes are to fail
@@ -38,10 +38,8 @@ func TestTLS(t *testing.T) {
 		"no client certificate": {Options{CAFile: ca}, "certificate required"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.options.URLs, c.options.Timeout = []string{server.URL}, enough
-			client, err := New(c.options)
-			require.NoError(t, err)
-			if err := client.Ask(t.Context(), Rules{})[0].Err; c.names != "" {
+			c.options.URLs = []string{server.URL}
+			if err := ask(t, c.options); c.names != "" {
 				require.ErrorContains(t, err, c.names)
 			} else {
 				require.NoError(t, err)
@@ -49,7 +47,7 @@ func TestTLS(t *testing.T) {
 		})
 	}
 	plain := "http://" + server.Listener.Addr().String()
-	require.EqualError(t, ask(t, Rules{}, enough, plain)[0].Err, "answers 400 Bad Request")
+	require.EqualError(t, ask(t, Options{URLs: []string{plain}}), "answers 400 Bad Request")
 }
 
 // files writes the certificate of httptest, and its key, as PEM.

@@ -1,4 +1,4 @@
-package check
+package client
 
 import (
 	"fmt"
@@ -27,28 +27,23 @@ func TestBasicAuth(t *testing.T) {
 			write(w, http.StatusUnauthorized, api.Error{})
 			return
 		}
-		write(w, http.StatusOK, answer().Status)
+		write(w, http.StatusOK, status())
 	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte(" hush\n\r\n"), 0o600))
-	o := Options{URLs: []string{server.URL}, Timeout: enough, Username: "icinga", PasswordFile: file}
-	c, err := New(o)
-	require.NoError(t, err)
-	require.NoError(t, c.Ask(t.Context(), Rules{})[0].Err)
-
+	o := Options{URLs: []string{server.URL}, Username: "icinga", PasswordFile: file}
+	require.NoError(t, ask(t, o))
 	o.Username = "nagios"
-	c, err = New(o)
-	require.NoError(t, err)
-	require.EqualError(t, c.Ask(t.Context(), Rules{})[0].Err, "answers 401 Unauthorized")
+	require.EqualError(t, ask(t, o), "answers 401 Unauthorized")
 }
 
 func TestPathPrefix(t *testing.T) {
-	f := newFake(t, answer())
+	f := newFake(t, "")
 	server := httptest.NewServer(http.StripPrefix("/sub/unlocker", f.Config.Handler))
 	defer server.Close()
-	require.NoError(t, ask(t, Rules{}, enough, server.URL+"/sub/unlocker/")[0].Err)
-	require.ErrorContains(t, ask(t, Rules{}, enough, server.URL)[0].Err, "404")
+	require.NoError(t, ask(t, Options{URLs: []string{server.URL + "/sub/unlocker/"}}))
+	require.ErrorContains(t, ask(t, Options{URLs: []string{server.URL}}), "404")
 }
 
 func TestWrongOptions(t *testing.T) {

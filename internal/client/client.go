@@ -1,4 +1,4 @@
-package check
+package client
 
 import (
 	"bytes"
@@ -13,8 +13,6 @@ import (
 	"time"
 
 	promconfig "github.com/prometheus/common/config"
-
-	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // Options configure a Client.
@@ -22,7 +20,7 @@ type Options struct {
 	// URLs are the web listeners of the replicas of one deployment, each with its path
 	// prefix, if any.
 	URLs []string
-	// Timeout bounds the whole check.
+	// Timeout bounds each call of Each.
 	Timeout time.Duration
 	// CAFile has the trusted authorities; if empty, those of the system are trusted.
 	// CertFile and KeyFile must be given together. ServerName is the name expected in the
@@ -32,8 +30,7 @@ type Options struct {
 	Username, PasswordFile string
 }
 
-// Client queries daemons. It follows no redirects and ignores proxy settings, so that
-// only the daemon itself can answer.
+// Client queries daemons. It may be used concurrently.
 type Client struct {
 	bases              []string
 	timeout            time.Duration
@@ -108,112 +105,18 @@ func readPassword(path string) (string, error) {
 	return string(b), nil
 }
 
-// Ask queries all daemons concurrently for what the rules need. It returns one Answer for
-// each URL, with an error if the daemon did not answer within the timeout or before ctx
-// was done.
-func (c *Client) Ask(ctx context.Context, rules Rules) []Answer {
+// Len returns the number of daemons.
+func (c *Client) Len() int { return len(c.bases) }
+
+// Each calls f for each daemon concurrently, with its place among the URLs, and returns
+// when all calls have. Their context ends with ctx, or after the timeout.
+func (c *Client) Each(ctx context.Context, f func(ctx context.Context, i int, d Daemon)) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	defer c.http.CloseIdleConnections()
-	answers := make([]Answer, len(c.bases))
 	var asking sync.WaitGroup
 	for i, base := range c.bases {
-		asking.Go(func() {
-			answers[i] = Answer{URL: base}
-			answers[i].Err = c.ask(ctx, rules, &answers[i])
-		})
+		asking.Go(func() { f(ctx, i, Daemon{URL: base, client: c}) })
 	}
 	asking.Wait()
-	return answers
-}
-
-func (c *Client) ask(ctx context.Context, rules Rules, a *Answer) error {
-	if err := c.get(ctx, a.URL, "status", &a.Status); err != nil {
-		return err
-	}
-	if err := plausible(a.Status); err != nil {
-		return err
-	}
-	if err := c.fetch(ctx, rules.Lock, a); err != nil {
-		return err
-	}
-	if rules.Forced == 0 {
-		return nil
-	}
-	var list api.ForcedList
-	if err := c.get(ctx, a.URL, "forced-unlocks?limit=500", &list); err != nil {
-		return err
-	}
-	a.Forced = list.Forced
-	return nil
-}
-
-// fetch queries the one lock to check, or the locks to name in the output.
-func (c *Client) fetch(ctx context.Context, name string, a *Answer) error {
-	switch {
-	case name == "":
-		return c.locks(ctx, a)
-	case a.blind() == "": // the daemon reads the lock from etcd
-		return c.lock(ctx, name, a)
-	}
-	return nil
-}
-
-// maxCount exceeds the number of locks that fit into etcd.
-const maxCount = 1 << 40
-
-// plausible refuses JSON that is not the status of a daemon. Absent counts would read as
-// no locks.
-func plausible(s api.Status) error {
-	for _, state := range api.States() {
-		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
-			return fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
-		}
-	}
-	if s.Now.IsZero() {
-		return errors.New("is not an unlocker daemon: its status has no time")
-	}
-	return nil
-}
-
-// locks queries the locks to name in the output, if there are any.
-func (c *Client) locks(ctx context.Context, a *Answer) error {
-	for _, pair := range [][2]string{{overdue, expired}, {undated, malformed}} {
-		if a.Status.Locks[pair[0]]+a.Status.Locks[pair[1]] == 0 {
-			continue
-		}
-		var page api.LockPage
-		if err := c.get(ctx, a.URL, "locks?limit=200&state="+pair[0]+","+pair[1], &page); err != nil {
-			return err
-		}
-		a.Locks = append(a.Locks, page.Locks...)
-	}
-	return nil
-}
-
-// lock queries one lock. The daemon has answered with its status before, so a 404 with an
-// error of the API means that the lock does not exist.
-func (c *Client) lock(ctx context.Context, name string, a *Answer) error {
-	var detail api.LockDetail
-	err := c.get(ctx, a.URL, "locks/"+segment(name), &detail)
-	var refused refusal
-	if errors.As(err, &refused) && refused.code == http.StatusNotFound && refused.words != "" {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if detail.State == "" {
-		return errors.New("is not an unlocker daemon: a lock has no state")
-	}
-	a.Lock = &detail.Lock
-	return nil
-}
-
-// segment encodes a name as one segment of a path, in which "." and ".." must be escaped.
-func segment(name string) string {
-	if name == "." || name == ".." {
-		return strings.ReplaceAll(name, ".", "%2E")
-	}
-	return url.PathEscape(name)
 }

@@ -1,4 +1,4 @@
-package check
+package client
 
 import (
 	"context"
@@ -19,17 +19,17 @@ const (
 	maxError = 4 << 10
 )
 
-// refusal is an answer with a status other than 200. words is the error of the API, if
-// the answer has one.
-type refusal struct {
-	code  int
-	words string
+// Refusal is the error of an answer with a status other than 200.
+type Refusal struct {
+	Code int
+	// Words are the error of the API, if the answer has one.
+	Words string
 }
 
-func (r refusal) Error() string {
-	text := fmt.Sprintf("answers %d %s", r.code, http.StatusText(r.code))
-	if r.words != "" {
-		text += ": " + r.words
+func (r Refusal) Error() string {
+	text := fmt.Sprintf("answers %d %s", r.Code, http.StatusText(r.Code))
+	if r.Words != "" {
+		text += ": " + r.Words
 	}
 	return text
 }
@@ -42,11 +42,11 @@ const (
 )
 
 // get requests one resource and decodes the answer.
-func (c *Client) get(ctx context.Context, base, what string, into any) (err error) {
+func (d Daemon) get(ctx context.Context, what string, into any) (err error) {
 	for range 1 + busyRetries {
-		err = c.try(ctx, base, what, into)
-		var refused refusal
-		if !errors.As(err, &refused) || refused.code != http.StatusServiceUnavailable {
+		err = d.client.try(ctx, d.URL+"/api/v1/"+what, into)
+		var refused Refusal
+		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable {
 			return err
 		}
 		select {
@@ -58,13 +58,13 @@ func (c *Client) get(ctx context.Context, base, what string, into any) (err erro
 	return err
 }
 
-func (c *Client) try(ctx context.Context, base, what string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/v1/"+what, nil)
+func (c *Client) try(ctx context.Context, resource string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, resource, nil)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "unlocker-check")
+	req.Header.Set("User-Agent", "unlocker")
 	if c.username != "" {
 		req.SetBasicAuth(c.username, c.password)
 	}
@@ -77,7 +77,7 @@ func (c *Client) try(ctx context.Context, base, what string, into any) error {
 		var body api.Error
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // a part of it may be enough
 		_ = json.Unmarshal(text, &body)                            // it may be the page of a proxy
-		return refusal{resp.StatusCode, body.Error}
+		return Refusal{resp.StatusCode, body.Error}
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// serve runs the daemon and returns the URL of its API.
+func (e etcd) serve() string {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(e.t.Context())
+	log, written := io.Pipe()
+	done := make(chan int, 1)
+	root := newRoot()
+	root.SetErr(written)
+	go func() {
+		code := run(ctx, root, []string{"serve", "--etcd-endpoints", e.Endpoints()[0], "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0"})
+		_ = written.Close()
+		done <- code
+	}()
+	addresses := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			var line struct{ Msg, Web string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == message.Started {
+				addresses <- line.Web
+			}
+		}
+	}()
+	e.t.Cleanup(func() {
+		cancel()
+		require.Equal(e.t, exitOK, <-done)
+	})
+	return "http://" + <-addresses
+}
+
+// awaitListed waits until a daemon has listed the locks.
+func (e etcd) awaitListed(url string) {
+	e.t.Helper()
+	require.Eventually(e.t, func() bool {
+		code, _, _ := callIn(e.t.Context(), nil, "check", "--url", url)
+		return code != 2
+	}, 30*time.Second, 50*time.Millisecond)
+}
+
+// What a daemon knows, and etcd does not.
+func TestExplanationsOfADaemon(t *testing.T) {
+	e := newEtcd(t)
+	e.take("expired", -time.Minute, -30*time.Second)
+	e.take("held", time.Hour, time.Hour)
+	e.Set("undated", "uuid", "u")
+	url := e.serve()
+	e.awaitListed(url)
+	const waits = `waits until \d\d:\d\d:\d\d: it was learned late, patience \S+; removals on hold since \d\d:\d\d:\d\d: settling after the first listing, and since .*`
+
+	code, stdout, stderr := e.call(nil, "show", "expired", "--url", url, "-o", "json")
+	require.Equal(t, exitOK, code, stderr)
+	var d api.LockDetail
+	require.NoError(t, json.Unmarshal([]byte(stdout), &d))
+	require.Regexp(t, "^"+waits+"$", d.Explanation)
+	require.NotNil(t, d.Verdict)
+	require.False(t, d.Due.IsZero())
+	code, stdout, stderr = e.call(nil, "show", "held", "--url", url)
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `\nRemoval: +The lock is removed at \S+ unless its holder renews it: `, stdout)
+
+	code, stdout, stderr = e.call(nil, "list", "-o", "wide", "--url", url)
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^NAME .* EXPLANATION\nexpired .*   `+waits+`\nheld .*   -\nundated .*   is never removed automatically: it has no auto_unlock_at that can be read\n$`, stdout)
+	_, stdout, _ = callIn(t.Context(), nil, "check", "-v", "--url", url)
+	require.Regexp(t, `\nexpired: expired, .*; `+waits+`\n`, stdout)
+}
+
+// show has what etcd holds, whatever the daemon does.
+func TestNoExplanation(t *testing.T) {
+	e := newEtcd(t)
+	e.take("a", -time.Minute, -30*time.Second)
+	code, stdout, stderr := e.call(nil, "show", "a")
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `\nRemoval: +Only a daemon knows whether and when it removes the lock\. To ask one:\n +unlocker show --url http://HOST:9481 NAME\nUUID: +u-a\n`, stdout)
+	_, stdout, _ = e.call(nil, "list", "-o", "wide")
+	require.NotContains(t, stdout, "EXPLANATION")
+
+	const nowhere = "http://127.0.0.1:1"
+	for _, args := range [][]string{{"show", "a"}, {"list", "-o=wide"}, {"list", "-o=json"}} {
+		code, plain, _ := e.call(nil, args...)
+		require.Equal(t, exitOK, code)
+		code, stdout, stderr := e.call(nil, append(args, "--url", nowhere)...)
+		require.Equal(t, exitFailure, code)
+		require.Regexp(t, "^unlocker: no explanation: http://127.0.0.1:1 does not answer: dial tcp .* connection refused\n$", stderr)
+		require.Len(t, stdout, len(plain), "but for the times the same")
+	}
+}

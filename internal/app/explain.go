@@ -1,0 +1,96 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// judge adds the verdict on a lock to what the API shows of it, and returns it.
+func (v view) judge(shown *api.Lock, d table.Due, h hold) verdict.Verdict {
+	decided := v.app.reaper.Verdict(d)
+	if decided.Action != verdict.Leave {
+		shown.Due = decided.Due.UTC()
+	}
+	shown.Explanation = h.explain(decided)
+	return decided
+}
+
+// dueOf returns what the verdict on a lock in the table depends on. An orphan without a
+// due was due, and postponed until it is modified.
+func dueOf(it *table.Item, now time.Time) table.Due {
+	d := table.Due{Lock: it.Lock, Observation: it.Observation, At: now}
+	if it.Token == 0 {
+		d.OrphanDue = cmp.Or(it.Due, now)
+	}
+	return d
+}
+
+// hold is why no lock is removed now. It is the same for all locks of an answer.
+type hold struct {
+	// words are empty if nothing prevents a removal.
+	words string
+	// outage reports whether an outage is in progress, which moves every due on.
+	outage bool
+}
+
+// holding returns the holds in force but dry_run, which the verdicts themselves name.
+func (a *App) holding() hold {
+	now, probed, overdue := time.Now(), a.probe.Status(), a.probe.Overdue()
+	h := hold{outage: overdue || len(probed.Alarms) > 0}
+	var words []string
+	holds := a.reaper.Holding()
+	for _, name := range verdict.AllHolds() {
+		if s, held := holds[name]; held && name != verdict.HoldDryRun {
+			words = append(words, fmt.Sprintf("since %s: %s", instant(now, s.Since), s.Reason))
+		}
+	}
+	switch {
+	case len(words) > 0:
+		h.words = "removals on hold " + strings.Join(words, ", and ")
+	case overdue && probed.Good.IsZero():
+		h.words = "no removal before etcd has answered a probe"
+	case overdue:
+		h.words = "no removal while a probe is overdue: etcd answered none that began after " + instant(now, probed.Good)
+	}
+	return h
+}
+
+// lingering is how long a lock may be due before its explanation says that removing it
+// takes too long.
+const lingering = 10 * time.Second
+
+// explain returns the verdict in words, with what prevents a removal.
+func (h hold) explain(v verdict.Verdict) string {
+	words := v.Explanation()
+	switch {
+	case v.Action == verdict.Leave:
+		return words
+	case v.Action == verdict.Remove && h.words != "":
+		return "is due; " + h.words
+	case v.Action == verdict.Remove && v.Remaining < -lingering:
+		return fmt.Sprintf("is due since %s and not removed yet: others are removed first, or its removal fails "+
+			"(see the log and unlocker_forced_unlock_failures_total)", instant(v.Now, v.Now.Add(v.Remaining)))
+	}
+	if h.words != "" {
+		words += "; " + h.words
+	}
+	if h.outage && v.Allowance > 0 {
+		words += "; it waits longer while that lasts"
+	}
+	return words
+}
+
+// instant formats the time of day in UTC, with the date where it is another day's.
+func instant(now, at time.Time) string {
+	now, at = now.UTC(), at.UTC()
+	if at.YearDay() != now.YearDay() || at.Year() != now.Year() {
+		return at.Format(time.DateTime)
+	}
+	return at.Format(time.TimeOnly)
+}

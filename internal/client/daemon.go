@@ -1,0 +1,89 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// Daemon is one daemon, as Each passes it on.
+type Daemon struct {
+	// URL is that of its web listener, without a slash at the end.
+	URL    string
+	client *Client
+}
+
+// Status returns the status of the daemon.
+func (d Daemon) Status(ctx context.Context) (s api.Status, err error) {
+	if err := d.get(ctx, "status", &s); err != nil {
+		return s, err
+	}
+	return s, plausible(s)
+}
+
+// maxCount exceeds the number of locks that fit into etcd.
+const maxCount = 1 << 40
+
+// plausible refuses JSON that is not the status of a daemon. Absent counts would read as
+// no locks.
+func plausible(s api.Status) error {
+	for _, state := range api.States() {
+		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
+			return fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
+		}
+	}
+	if s.Now.IsZero() {
+		return errors.New("is not an unlocker daemon: its status has no time")
+	}
+	return nil
+}
+
+// Locks returns up to limit locks in any of the states, those with names after the given
+// one, "" being before all.
+func (d Daemon) Locks(ctx context.Context, states []string, limit int, after string) (page api.LockPage, err error) {
+	what := "locks?limit=" + strconv.Itoa(limit) + "&state=" + strings.Join(states, ",")
+	if after != "" {
+		what += "&after=" + url.QueryEscape(after)
+	}
+	return page, d.get(ctx, what, &page)
+}
+
+// Lock returns one lock, nil if there is no such lock. A daemon reads it from etcd, which
+// takes long while it cannot reach etcd.
+func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) {
+	var detail api.LockDetail
+	err := d.get(ctx, "locks/"+segment(name), &detail)
+	var refused Refusal
+	// Without an error of the API, another program has answered.
+	if errors.As(err, &refused) && refused.Code == http.StatusNotFound && refused.Words != "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if detail.State == "" {
+		return nil, errors.New("is not an unlocker daemon: a lock has no state")
+	}
+	return &detail, nil
+}
+
+// Forced returns up to limit of the forced unlocks of this daemon, the newest first.
+func (d Daemon) Forced(ctx context.Context, limit int) ([]api.Forced, error) {
+	var list api.ForcedList
+	err := d.get(ctx, "forced-unlocks?limit="+strconv.Itoa(limit), &list)
+	return list.Forced, err
+}
+
+// segment encodes a name as one segment of a path, in which "." and ".." must be escaped.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
