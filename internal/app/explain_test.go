@@ -22,7 +22,7 @@ const clock = `\d\d:\d\d:\d\d`
 func (d *daemon) page() map[string]api.Lock {
 	d.t.Helper()
 	var page api.LockPage
-	require.Equal(d.t, http.StatusOK, d.ask("/api/v1/locks?limit=1000", &page))
+	require.Equal(d.t, http.StatusOK, d.getAPI("/api/v1/locks?limit=1000", &page))
 	locks := make(map[string]api.Lock)
 	for _, l := range page.Locks {
 		locks[l.Name] = l
@@ -72,7 +72,7 @@ func TestS8_EveryLockIsExplained(t *testing.T) {
 	} {
 		l, detail := locks[name], api.LockDetail{}
 		require.Regexp(t, "^"+want+"$", l.Explanation, name)
-		require.Equal(t, http.StatusOK, d.ask("/api/v1/locks/"+name, &detail))
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/"+name, &detail))
 		require.NotEmpty(t, detail.Explanation)
 		require.Regexp(t, want, detail.Explanation, name)
 		require.Equal(t, detail.Verdict.Action == "leave", detail.Due.IsZero(), name)

@@ -105,7 +105,7 @@ func TestS3_AlarmHolds(t *testing.T) {
 	require.EqualValues(t, n, d.metric("unlocker_locks", "state", "expired"))
 	require.Zero(t, d.metric("unlocker_reaper_backlog"), "while the outage lasts none is due")
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?limit=1", &page))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?limit=1", &page))
 	require.Regexp(t, `^waits until `+clock+`: .*; outages of etcd add .*; removals on hold since `+clock+
 		`: etcd raised the alarm NOSPACE; it waits longer while that lasts$`, page.Locks[0].Explanation)
 	require.Len(t, e.Keys(""), n*fieldsOfALock)

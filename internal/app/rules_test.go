@@ -73,7 +73,7 @@ func TestS3_Storm(t *testing.T) {
 	require.Zero(t, d.metric("unlocker_reaper_hold"))
 	require.Zero(t, d.metric("unlocker_reaper_backlog"), "they are not due")
 	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.ask("/api/v1/locks?state=expired", &page))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?state=expired", &page))
 	require.Len(t, page.Locks, n)
 	gone := watchGone(t, e, page.Locks[0].Name)
 	for _, l := range page.Locks {

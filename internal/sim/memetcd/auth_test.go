@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -17,7 +18,7 @@ func asUser(cfg *clientv3.Config) { cfg.Username, cfg.Password = "user", passwor
 
 // TestAuth compares what a user sees whose role covers "a/", and whose token ends.
 func TestAuth(t *testing.T) {
-	etcd := localetcd.ForTest(t, localetcd.Options{})
+	etcd := etcdtest.Start(t, localetcd.Options{}).Cluster
 	root := enableAuth(t, etcd)
 	cli, err := etcd.Client(asUser)
 	require.NoError(t, err)

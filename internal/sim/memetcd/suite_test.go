@@ -18,13 +18,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // TestSuite runs every script against a real etcd and against this one, beginning at
 // the same revision, and compares all that the client saw.
 func TestSuite(t *testing.T) {
-	etcd := localetcd.ForTest(t, localetcd.Options{})
+	etcd := etcdtest.Start(t, localetcd.Options{}).Cluster
 	for _, s := range scripts() {
 		t.Run(s.name, func(t *testing.T) {
 			truth := newRun(t, connectReal(t, etcd))
