@@ -45,7 +45,7 @@ func bubbled(t *testing.T, ended func(context.Context), test func(p *Probe, etcd
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()
-		time.Sleep(1500 * time.Millisecond)
+		pass(1500 * time.Millisecond)
 		test(p, etcd)
 		cancel()
 		require.NoError(t, <-done)
@@ -65,17 +65,17 @@ func TestS3_AnOutageInProgressKeepsLocksFromComingDue(t *testing.T) {
 				known, good := time.Now(), p.Status().Good
 				require.Zero(t, p.Allowance(known))
 				fault(etcd).Store(true)
-				time.Sleep(5 * second)
+				pass(5 * second)
 				require.True(t, p.Overdue())
 				for range 100 {
 					now := time.Now()
 					require.Equal(t, now.Sub(known)+unfinished, p.Allowance(known), "from when it was known")
 					require.Equal(t, now.Sub(good)+unfinished, p.Allowance(good.Add(-second)), "from the last good probe on")
 					require.Equal(t, unfinished, p.Allowance(now))
-					time.Sleep(7 * second)
+					pass(7 * second)
 				}
 				fault(etcd).Store(false)
-				time.Sleep(10 * second)
+				pass(10 * second)
 				ended := p.outages.end()
 				require.Less(t, time.Since(ended), 10*second+1)
 				require.Equal(t, ended.Sub(known), p.Allowance(known), "exact")
@@ -94,10 +94,10 @@ func TestS3_AnOutageInProgressDoesNotCountTwice(t *testing.T) {
 		p := &Probe{Options: Options{Patience: 2 * second}}
 		began := time.Now()
 		p.begin(began)
-		time.Sleep(10 * second)
+		pass(10 * second)
 		require.True(t, p.ended(began.Add(4*second), time.Now(), nil, nil), "slow")
 		require.Equal(t, 10*second+unfinished, p.Allowance(began), "the next is overdue, but no time has passed")
-		time.Sleep(3 * second)
+		pass(3 * second)
 		require.Equal(t, 13*second+unfinished, p.Allowance(began))
 		require.Equal(t, 3*second+unfinished, p.Allowance(began.Add(10*second)))
 		require.Equal(t, 2*second+unfinished, p.Allowance(began.Add(11*second)))
@@ -117,9 +117,9 @@ func TestNoOutageWithinThePatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Probe{Options: Options{Patience: 2 * second}}
 		p.begin(time.Now())
-		time.Sleep(2 * second)
+		pass(2 * second)
 		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "as long as the patience")
-		time.Sleep(1)
+		pass(1)
 		require.NotZero(t, p.Allowance(time.Now()))
 		require.False(t, p.ended(time.Now(), time.Now(), nil, errors.New("refused")))
 		require.False(t, p.ended(time.Now(), time.Now(), []string{"NOSPACE"}, nil))
@@ -133,19 +133,19 @@ func TestNoOutageWithinThePatience(t *testing.T) {
 func TestS3_EndedIsCalledWhenAnOutageEnds(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32
-	bubbled(t, func(context.Context) { calls.Add(1) }, func(p *Probe, etcd *fake) {
-		time.Sleep(10 * second)
+	bubbled(t, func(context.Context) { calls.Add(1) }, func(_ *Probe, etcd *fake) {
+		pass(10 * second)
 		require.Zero(t, calls.Load())
 		etcd.down.Store(true)
-		time.Sleep(20 * second)
+		pass(20 * second)
 		require.Zero(t, calls.Load(), "not over")
 		etcd.down.Store(false)
-		time.Sleep(10 * second)
+		pass(10 * second)
 		require.EqualValues(t, 1, calls.Load())
 		etcd.nospace.Store(true)
-		time.Sleep(second)
+		pass(second)
 		etcd.nospace.Store(false)
-		time.Sleep(10 * second)
+		pass(10 * second)
 		require.EqualValues(t, 2, calls.Load())
 	})
 }
@@ -157,27 +157,27 @@ func TestS3_EndedDelaysNoProbe(t *testing.T) {
 	var calls atomic.Int32
 	ended := func(context.Context) {
 		calls.Add(1)
-		time.Sleep(30 * second)
+		pass(30 * second)
 	}
 	bubbled(t, ended, func(p *Probe, etcd *fake) {
 		etcd.down.Store(true)
-		time.Sleep(20 * second)
+		pass(20 * second)
 		etcd.down.Store(false)
-		time.Sleep(10 * second)
+		pass(10 * second)
 		require.EqualValues(t, 1, calls.Load())
 		asked := etcd.asked.Load()
-		time.Sleep(10 * second)
+		pass(10 * second)
 		require.InDelta(t, 10, etcd.asked.Load()-asked, 1)
 		require.False(t, p.Overdue())
 		require.Len(t, p.outages, 1)
 		for range 2 { // two end while Ended is at work: one call follows
 			etcd.nospace.Store(true)
-			time.Sleep(1500 * time.Millisecond)
+			pass(1500 * time.Millisecond)
 			etcd.nospace.Store(false)
-			time.Sleep(1500 * time.Millisecond)
+			pass(1500 * time.Millisecond)
 		}
 		require.Len(t, p.outages, 3)
-		time.Sleep(5 * time.Minute)
+		pass(5 * time.Minute)
 		require.EqualValues(t, 2, calls.Load())
 	})
 }
@@ -187,8 +187,11 @@ func TestRunEndsWhileEndedWaits(t *testing.T) {
 	t.Parallel()
 	bubbled(t, func(ctx context.Context) { <-ctx.Done() }, func(_ *Probe, etcd *fake) {
 		etcd.nospace.Store(true)
-		time.Sleep(2 * second)
+		pass(2 * second)
 		etcd.nospace.Store(false)
-		time.Sleep(2 * second)
+		pass(2 * second)
 	})
 }
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }

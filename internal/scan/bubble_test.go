@@ -37,7 +37,7 @@ const seconds = time.Second
 func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(25 * 365 * 24 * time.Hour) // stamps of the year 2000 are implausible
+		pass(25 * 365 * 24 * time.Hour) // stamps of the year 2000 are implausible
 		w := &bubbled{cluster: memetcd.New(memetcd.Options{})}
 		t.Cleanup(func() { require.NoError(t, w.cluster.Close()) })
 		direct, err := w.cluster.Connect()
@@ -48,7 +48,7 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 		tab, err := table.New(table.Options{
 			Rules: verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
 			Allowance: func(time.Time) time.Duration {
-				time.Sleep(time.Duration(w.block.Swap(0)))
+				pass(time.Duration(w.block.Swap(0)))
 				return 0
 			},
 			OrphanGrace: time.Minute, HoldDuration: ignored{},
@@ -59,7 +59,7 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 		w.world = &world{t, etcdtest.On(t, direct.Client), s}
 		background(t, w.Run)
 		w.connected()
-		time.Sleep(seconds)
+		pass(seconds)
 		test(w)
 	})
 }
@@ -99,3 +99,6 @@ func (w *bubbled) live(name string, want bool) {
 		require.Equal(w.t, o.Age, o.Stale, name)
 	}
 }
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }

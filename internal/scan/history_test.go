@@ -226,7 +226,7 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 			bubble(t, func(w *bubbled) {
 				w.acquire(all...)
 				backup := w.cluster.Snapshot()
-				time.Sleep(20 * seconds)
+				pass(20 * seconds)
 				for _, name := range all {
 					w.etcd.Renew(name, time.Now(), time.Now().Add(time.Minute))
 					w.live(name, true)
@@ -238,14 +238,14 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 				for i := range c.writes {
 					w.etcd.Set("other", "x", fmt.Sprint(i))
 				}
-				time.Sleep(c.down)
+				pass(c.down)
 				w.link.Set(memetcd.Faults{})
 				if c.writes > 0 {
 					w.regressed(append([]string{"other"}, all...)...)
 				} else {
 					w.regressed(all...)
 				}
-				time.Sleep(seconds)
+				pass(seconds)
 				w.acquire("new")
 				w.live("new", true)
 			})
@@ -311,7 +311,7 @@ func TestS3_WritesBelowTheRevisionOfAProgressNoticeAreListed(t *testing.T) {
 			_, err := w.etcd.Client.Put(w.ctx(), "/elsewhere", "x")
 			require.NoError(t, err)
 		}
-		time.Sleep(2 * seconds)
+		pass(2 * seconds)
 		require.Equal(t, w.cluster.Revision(), w.Status().Revision)
 		w.link.Set(memetcd.Faults{Refuse: true})
 		w.cluster.Restore(backup, memetcd.Restored{})
@@ -321,7 +321,7 @@ func TestS3_WritesBelowTheRevisionOfAProgressNoticeAreListed(t *testing.T) {
 			require.NoError(t, err)
 		}
 		w.link.Set(memetcd.Faults{})
-		time.Sleep(2 * seconds)
+		pass(2 * seconds)
 		require.Zero(t, w.Status().Restarts[ReasonRegressed])
 		require.Contains(t, w.known(), "hidden")
 		w.live("hidden", false)

@@ -29,9 +29,9 @@ func TestS2_WhatWaitedForTheStreamIsLate(t *testing.T) {
 				for _, lock := range []string{"a", "b", "c", "d"} {
 					w.acquire(lock)
 				}
-				time.Sleep(c.lasts)
+				pass(c.lasts)
 				w.link.Set(memetcd.Faults{})
-				time.Sleep(seconds)
+				pass(seconds)
 				for _, lock := range []string{"a", "b", "c", "d"} {
 					if c.live {
 						require.False(t, w.observed(lock).Late)
@@ -64,10 +64,10 @@ func TestS2_WhatWaitedForTheProcessIsLate(t *testing.T) {
 				w.block.Store(int64(c.stops))
 				w.acquire("stops")
 				for i := range 4 {
-					time.Sleep(c.stops / 5)
+					pass(c.stops / 5)
 					w.acquire(fmt.Sprint(i))
 				}
-				time.Sleep(c.stops/5 + seconds)
+				pass(c.stops/5 + seconds)
 				w.live("stops", true)
 				for i := range 4 {
 					require.Equal(t, !c.live, w.observed(fmt.Sprint(i)).Late, i)
@@ -87,9 +87,9 @@ func TestS2_WhatWaitedForAnotherStreamIsLate(t *testing.T) {
 		w.live("before", true)
 		w.link.Set(memetcd.Faults{Refuse: true})
 		w.acquire("meanwhile")
-		time.Sleep(tolerance / 4)
+		pass(tolerance / 4)
 		w.link.Set(memetcd.Faults{})
-		time.Sleep(seconds)
+		pass(seconds)
 		w.live("meanwhile", false)
 		w.acquire("after")
 		w.live("after", true)
@@ -107,7 +107,7 @@ func TestS2_AnIdleWatchStaysLive(t *testing.T) {
 		checks := w.checks.Load()
 		for i := range 40 {
 			name := fmt.Sprint(i)
-			time.Sleep(time.Minute + time.Duration(i)*tolerance/13)
+			pass(time.Minute + time.Duration(i)*tolerance/13)
 			w.acquire(name)
 			w.live(name, true)
 		}
@@ -120,10 +120,10 @@ func TestS2_AnIdleWatchStaysLive(t *testing.T) {
 func TestS2_NothingIsLiveBeforeTheFirstCheck(t *testing.T) {
 	bubble(t, func(w *bubbled) {
 		w.link.Set(memetcd.Unreachable())
-		time.Sleep(30 * seconds) // another session
+		pass(30 * seconds) // another session
 		w.link.Set(memetcd.Faults{})
 		w.acquire("a") // in flight while the locks are listed
-		time.Sleep(15 * seconds)
+		pass(15 * seconds)
 		w.live("a", false)
 		w.acquire("b")
 		w.live("b", true)
@@ -138,9 +138,9 @@ func TestS3_LateKnowledgeCountsFromTheLastSignOfLifeBefore(t *testing.T) {
 			before = time.Now()
 			w.link.Set(faults)
 			w.acquire("a")
-			time.Sleep(lasts)
+			pass(lasts)
 			w.link.Set(memetcd.Faults{})
-			time.Sleep(15 * seconds)
+			pass(15 * seconds)
 			w.live("a", false)
 			at = time.Now().Add(-w.observed("a").Stale)
 		})
@@ -167,10 +167,10 @@ func TestS3_LateKnowledgeIsNoSignOfLife(t *testing.T) {
 	bubble(t, func(w *bubbled) {
 		before := time.Now()
 		w.link.Set(memetcd.Unreachable())
-		time.Sleep(8 * seconds)
+		pass(8 * seconds)
 		w.slow.Store(int64(timeout / 2)) // the check that makes the watch live again
 		w.link.Set(memetcd.Faults{})
-		time.Sleep(timeout / 4)
+		pass(timeout / 4)
 		w.acquire("a")
 		w.live("a", false)
 		require.WithinRange(t, time.Now().Add(-w.observed("a").Stale), before.Add(-2*seconds), before)
@@ -182,10 +182,10 @@ func TestTheTableMayBlockWhileTheWatchIsChecked(t *testing.T) {
 		for range 20 {
 			w.link.Break()
 			w.acquire("a")
-			time.Sleep(tolerance / 20)
+			pass(tolerance / 20)
 		}
 		synctest.Wait()
-		time.Sleep(seconds)
+		pass(seconds)
 		w.inLine()
 		w.acquire("b")
 		w.live("b", true)
