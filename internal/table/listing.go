@@ -99,13 +99,12 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 
 // isOlder reports whether a listing shows a lock older than it is known, which only
 // another history can do: one whose uuid was created earlier, or whose newest key is
-// older although none was deleted, or although it has another deadline.
+// older although none was deleted.
 func isOlder(known *entry, listed *lock.Lock) bool {
 	if listed.Token == 0 || listed.Token != known.Token {
 		return listed.Token != 0 && listed.Token < known.Token
 	}
-	otherDeadline := listed.AutoUnlockAt() != 0 && listed.AutoUnlockAt() != known.AutoUnlockAt()
-	return listed.Revision < known.Revision && (otherDeadline || listed.Keys >= known.Keys && !known.has(deletedLast))
+	return listed.Revision < known.Revision && listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
 // same reports whether a listing shows the lock as it is known. The listing's
