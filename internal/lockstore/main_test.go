@@ -98,8 +98,10 @@ type spy struct {
 	etcdserverpb.KVClient
 	before     func()
 	beforeRead func(n int)
-	sent       []*etcdserverpb.TxnRequest
-	reads      int
+	// afterRead may fail a transaction that reads.
+	afterRead func(*etcdserverpb.TxnRequest, *etcdserverpb.TxnResponse) error
+	sent      []*etcdserverpb.TxnRequest
+	reads     int
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
@@ -110,7 +112,11 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 	} else if s.reads++; s.beforeRead != nil {
 		s.beforeRead(s.reads)
 	}
-	return s.KVClient.Txn(ctx, r, opts...)
+	resp, err := s.KVClient.Txn(ctx, r, opts...)
+	if err == nil && s.afterRead != nil && r.Success[0].GetRequestRange() != nil {
+		err = s.afterRead(r, resp)
+	}
+	return resp, err
 }
 
 func (h *harness) commit(ops ...clientv3.Op) (revision int64) {
@@ -193,6 +199,12 @@ func (h *harness) read(names ...string) []Record {
 	}
 	records, err := h.Read(h.ctx, locks)
 	require.NoError(h.t, err)
+	for i := range records {
+		if records[i].Unread() {
+			records[i], err = h.ReadLarge(h.ctx, locks[i])
+			require.NoError(h.t, err)
+		}
+	}
 	return records
 }
 

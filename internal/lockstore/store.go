@@ -33,8 +33,9 @@ func (st Store) explain(err error) error {
 	return st.Explain(err)
 }
 
-// Read reads locks whole, in one transaction where they are small. Of the locks
-// given only the name and what is known of their size count.
+// Read reads locks whole, in one transaction. Those that take more than that are Unread:
+// their size must delay no other. Of the locks given only the name and what is known of
+// their size count.
 func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	records := make([]Record, len(locks))
 	var small []int
@@ -53,20 +54,16 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := make(map[int]bool, len(small))
 	for n, i := range small {
-		records[i], whole[i] = st.fromRange(locks[i].Name, answers[n])
-	}
-	for i := range locks {
-		if whole[i] {
-			continue
-		}
-		if records[i], err = st.readLarge(ctx, &locks[i]); err != nil {
-			return nil, err
+		if !answers[n].More { // it holds no more keys than were asked for
+			records[i] = st.fromRange(locks[i].Name, answers[n])
 		}
 	}
 	return records, nil
 }
+
+// Unread reports whether Read left the lock to ReadLarge.
+func (r *Record) Unread() bool { return r.Name == "" }
 
 // Large reports whether a lock takes several requests to read: it has big values, or
 // many keys.
@@ -106,12 +103,8 @@ func (st Store) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.Ra
 	return answers, nil
 }
 
-// fromRange makes a record of a lock's range. It is whole unless the range
-// holds more keys than were asked for.
-func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec Record, whole bool) {
-	if resp.More {
-		return Record{}, false
-	}
+// fromRange makes a record of a lock's range.
+func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec Record) {
 	s := newSurveyor(st.Layout, name)
 	for _, kv := range resp.Kvs {
 		if s.add(kv) {
@@ -119,17 +112,17 @@ func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec Re
 		}
 	}
 	rec.Lock, rec.spans = s.finish()
-	return rec, true
+	return rec
 }
 
 func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 	return field{name: string(kv.Key[len(st.Layout.Prefix())+len(name)+1:]), value: kv.Value}
 }
 
-// readLarge reads a lock that has big values, many keys, or many names nested in
+// ReadLarge reads a lock whole that has big values, many keys, or many names nested in
 // it: its known fields one by one and then, at the same revision, which keys it
-// has.
-func (st Store) readLarge(ctx context.Context, l *lock.Lock) (Record, error) {
+// has. It takes up to some thousand requests.
+func (st Store) ReadLarge(ctx context.Context, l lock.Lock) (Record, error) {
 	var keys []string
 	var spans []span
 	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {

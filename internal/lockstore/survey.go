@@ -89,14 +89,14 @@ func (s *surveyor) finish() (lock.Lock, []span) {
 // small because they have values: etcd 3.7 answers keys-only ranges from its index,
 // which does not know leases.
 const (
-	surveyPage  = 64
-	surveyPages = 1_000
+	surveyPages = 4_000
 	// optionalPages is for a lock that can be deleted without a survey.
-	optionalPages = 3
-	// Pages grow from firstPage, and shrink so that none has many more bytes than
-	// pageBytes.
-	firstPage = 4
-	pageBytes = 1 << 20
+	optionalPages = 8
+	// Pages grow from firstPage to surveyPage, and shrink so that none but the first one
+	// of big values has many more bytes than pageBytes.
+	firstPage  = 4
+	surveyPage = 16
+	pageBytes  = 1 << 20
 )
 
 // nextPage returns how many keys the page after one of the given size has.
@@ -127,13 +127,17 @@ func (rec *Record) keep(f field) {
 func (st Store) survey(ctx context.Context, rec Record, revision int64, pages int) (Record, error) {
 	s := newSurveyor(st.Layout, rec.Name)
 	from, end := st.Layout.Range(rec.Name)
-	page := int64(firstPage)
+	page, largest := int64(firstPage), int64(surveyPage)
 	for ; ; pages-- {
 		if pages == 0 || len(s.owned) > maxSpans {
 			return rec, nil
 		}
 		answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
 			clientv3.WithLimit(page), clientv3.WithRev(revision))})
+		if err != nil && page > 1 && ctx.Err() == nil {
+			page, largest = 1, 1 // the values may be too big to come together in time
+			continue
+		}
 		if err != nil {
 			return Record{}, err
 		}
@@ -148,7 +152,7 @@ func (st Store) survey(ctx context.Context, rec Record, revision int64, pages in
 			break
 		}
 		_, from = s.group(string(kvs[len(kvs)-1].Key))
-		page = nextPage(page, size)
+		page = min(nextPage(page, size), largest)
 	}
 	all, spans := s.finish()
 	rec.spans = spans

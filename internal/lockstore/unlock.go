@@ -18,12 +18,23 @@ func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 	if err := lock.ValidateName(name); err != nil {
 		return Record{}, err
 	}
-	records, err := st.Read(ctx, []lock.Lock{{Name: name, Keys: smallLock - 1}})
+	rec, err := st.readOne(ctx, lock.Lock{Name: name, Keys: smallLock - 1})
 	switch {
 	case err != nil:
 		return Record{}, fmt.Errorf("read lock %q: %w", lock.Clip([]byte(name), MaxName), err)
-	case records[0].Keys == 0:
+	case rec.Keys == 0:
 		return Record{}, ErrNoLock
+	}
+	return rec, nil
+}
+
+func (st Store) readOne(ctx context.Context, l lock.Lock) (Record, error) {
+	records, err := st.Read(ctx, []lock.Lock{l})
+	if err != nil {
+		return Record{}, err
+	}
+	if records[0].Unread() {
+		return st.ReadLarge(ctx, l)
 	}
 	return records[0], nil
 }

@@ -1,6 +1,9 @@
 package probe
 
-import "time"
+import (
+	"sort"
+	"time"
+)
 
 // outages are times in which etcd could not take a renewal, in their order.
 type outages []outage
@@ -43,10 +46,7 @@ func (o outages) since(seen time.Time) time.Duration {
 	if n == 0 || !o[n-1].end.After(seen) {
 		return 0
 	}
-	first := 0
-	for first < n && !o[first].end.After(seen) {
-		first++
-	}
+	first := sort.Search(n, func(i int) bool { return o[i].end.After(seen) })
 	all := o[n-1].before + o[n-1].length
 	return min(o[first].length, o[first].end.Sub(seen)) + all - o[first].before - o[first].length
 }

@@ -21,8 +21,9 @@ type Options struct {
 	// Patience is how long holders do without etcd before that counts as an
 	// outage: the shortest grace of any lock.
 	Patience time.Duration
-	// Ended is called by Run when an outage has ended, and with it what Allowance
-	// returns has become final; nil for nobody.
+	// Ended is called after an outage has ended, and with it what Allowance returns has
+	// become final; nil for nobody. It may take its time: probes go on meanwhile, and
+	// Run waits for it when it ends. Outages that end meanwhile have one call more.
 	Ended func(ctx context.Context)
 }
 
@@ -36,6 +37,9 @@ type Probe struct {
 	// probe.
 	since   time.Time
 	outages outages
+
+	// over has an element where an outage has ended and Ended was not called yet.
+	over chan struct{}
 }
 
 // Status is what the newest probes showed.
@@ -55,11 +59,14 @@ func New(o Options) (*Probe, error) {
 	if o.Etcd == nil || o.Interval <= 0 || o.Timeout <= 0 || o.Patience <= 0 {
 		return nil, errors.New("probe: Etcd, Interval, Timeout and Patience are required")
 	}
-	return &Probe{Options: o}, nil
+	return &Probe{Options: o, over: make(chan struct{}, 1)}, nil
 }
 
 // Run probes until ctx is done, and returns nil then.
 func (p *Probe) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { p.notify(ctx) })
 	tick := time.NewTicker(p.Interval)
 	defer tick.Stop()
 	for {
@@ -72,14 +79,32 @@ func (p *Probe) Run(ctx context.Context) error {
 	}
 }
 
+// notify calls Ended beside the probes, which would be late where it takes long, and so
+// find another outage.
+func (p *Probe) notify(ctx context.Context) {
+	for {
+		select {
+		case <-p.over:
+			if p.Ended != nil {
+				p.Ended(ctx)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (p *Probe) once(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, p.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	start := time.Now()
 	p.begin(start)
-	resp, err := p.Etcd.AlarmList(asking)
-	if p.ended(start, time.Now(), alarms(resp), err) && p.Ended != nil {
-		p.Ended(ctx)
+	resp, err := p.Etcd.AlarmList(ctx)
+	if p.ended(start, time.Now(), alarms(resp), err) {
+		select {
+		case p.over <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -150,8 +175,9 @@ func (p *Probe) Overdue() bool {
 	return p.status.Good.IsZero() || time.Since(p.status.Good) > p.Patience
 }
 
-// unfinished is how long an outage in progress is assumed to last yet. That matters to
-// nobody: no lock is removed during an outage, and all is computed again when it ends.
+// unfinished is how long an outage in progress is assumed to last yet, so that what it
+// delays is not computed again and again. No lock is removed during an outage, and all is
+// computed again when it ends.
 const unfinished = time.Minute
 
 // Allowance returns for how long outages kept a holder from renewing a lock that was

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // spy counts the reaper's transactions, and runs hooks before them.
@@ -28,6 +27,10 @@ type spy struct {
 	// before runs before each transaction that deletes, beforeRead before each that reads.
 	before     func(ctx context.Context)
 	beforeRead func()
+	// read, if set, runs before each transaction that reads, and may fail it; answer runs
+	// after it.
+	read   func(ctx context.Context, r *etcdserverpb.TxnRequest) error
+	answer func(ctx context.Context, r *etcdserverpb.TxnResponse) error
 	// timeout bounds transactions that delete; 0 is for as long as all requests.
 	timeout     time.Duration
 	reads, sent atomic.Int32
@@ -38,7 +41,16 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 		if s.reads.Add(1); s.beforeRead != nil {
 			s.beforeRead()
 		}
-		return s.KVClient.Txn(ctx, r, opts...)
+		if s.read != nil {
+			if err := s.read(ctx, r); err != nil {
+				return nil, err
+			}
+		}
+		resp, err := s.KVClient.Txn(ctx, r, opts...)
+		if err == nil && s.answer != nil {
+			err = s.answer(ctx, resp)
+		}
+		return resp, err
 	}
 	if s.sent.Add(1); s.before != nil {
 		s.before(ctx)
@@ -59,8 +71,11 @@ type memory struct {
 func (m *memory) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	m.revision++
-	return m.txn(r), ctx.Err()
+	return m.txn(r), nil
 }
 
 func (m *memory) Range(_ context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
@@ -110,10 +125,9 @@ type source struct {
 	// takers counts the workers that wait for locks, and not at the gate.
 	takers atomic.Int32
 
-	mu       sync.Mutex
-	back     []postponement
-	took     map[string]table.Due
-	pressure verdict.Pressure
+	mu   sync.Mutex
+	back []postponement
+	took map[string]table.Due
 	// again has it give locks again after the delay with which they were put back.
 	again bool
 }
@@ -128,7 +142,7 @@ func newSource() *source {
 	return &source{due: make(chan []table.Due, 1_000), gone: make(chan []table.Gone), took: make(map[string]table.Due)}
 }
 
-func (s *source) Take(ctx context.Context, _ int) (table.Batch, error) {
+func (s *source) Take(ctx context.Context, _ int) ([]table.Due, error) {
 	s.takers.Add(1)
 	defer s.takers.Add(-1)
 	select {
@@ -138,20 +152,10 @@ func (s *source) Take(ctx context.Context, _ int) (table.Batch, error) {
 		for _, d := range due {
 			s.took[d.Name] = d
 		}
-		return table.Batch{Due: due, Pressure: s.pressure}, nil
+		return due, nil
 	case <-ctx.Done():
-		return table.Batch{}, ctx.Err()
+		return nil, ctx.Err()
 	}
-}
-
-// Pressure is none before locks are taken: only what comes with them counts then.
-func (s *source) Pressure(context.Context) (p verdict.Pressure, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.took) > 0 {
-		p = s.pressure
-	}
-	return p, nil
 }
 
 func (s *source) Postpone(_ context.Context, name string, token int64, delay time.Duration) error {

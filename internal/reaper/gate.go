@@ -16,9 +16,9 @@ type gate struct {
 	signals func() verdict.Signals
 	logger  *slog.Logger
 
-	mu       sync.Mutex
-	machine  *verdict.Holds
-	active   map[verdict.Hold]HoldStatus
+	mu      sync.Mutex
+	machine *verdict.Holds
+	active  map[verdict.Hold]HoldStatus
 }
 
 // HoldStatus is a hold in force.

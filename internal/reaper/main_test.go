@@ -118,9 +118,8 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	o := reaper.Options{
 		Store:  lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy, client), Layout: layout, RequestTimeout: soon},
 		Source: h.source,
-		Rules: verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, Settle: 15 * time.Second,
-			StandbyDelay: 5 * time.Second},
-		Holds: verdict.HoldRules{Settle: time.Minute, Freshness: time.Minute}, Signals: well,
+		Rules:  verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, StandbyDelay: 5 * time.Second},
+		Holds:  verdict.HoldRules{Settle: time.Minute, Freshness: time.Minute}, Signals: well,
 		Leader: func() bool { return true }, Allowance: func(time.Time) time.Duration { return 0 },
 		BatchSize: 16, Concurrency: 1, Retention: time.Hour, Delay: h.delay, Logger: h.log.logger(),
 	}
@@ -283,7 +282,7 @@ func (h *harness) due(name string) table.Due {
 			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Earliest: -ages}, At: time.Now(), OrphanDue: past}
+	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now(), OrphanDue: past}
 }
 
 func (h *harness) dues(names ...string) (due []table.Due) {
@@ -300,7 +299,7 @@ func (h *harness) dated(name string, deadline time.Time) table.Due {
 	h.t.Helper()
 	h.set(name, "uuid", "u", "auto_unlock_at", stamp(deadline))
 	d := h.due(name)
-	d.Observation = verdict.Observation{Measured: true, Earliest: -ages}
+	d.Observation = verdict.Observation{Measured: true}
 	return d
 }
 

@@ -41,7 +41,11 @@ func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 		msg = message.Ambiguous
 	}
 	w.outcome(slog.LevelWarn, a, msg, slog.String("reason", string(reason)), slog.Any("error", err))
-	w.postpone(a.due, 0)
+	delay := time.Duration(0) // the worker waits
+	if a.alone {
+		delay = backoff(a.due.Attempts + 1)
+	}
+	w.postpone(a.due, delay)
 }
 
 // refused is for a failure whose cause is the lock itself. It is tried again, as
@@ -74,9 +78,13 @@ func (w *worker) unlogged(a *attempt, err error) {
 // announce logs a verdict with the whole record that it was made on. It returns the
 // error of the log, which slog.Logger does not.
 func (w *worker) announce(msg string, a *attempt) error {
+	log := w.Logger.Handler()
+	if !log.Enabled(w.requests, slog.LevelInfo) {
+		return nil // by configuration, which allows that where nothing is removed
+	}
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, msg, 0)
 	r.AddAttrs(slog.String("lock", a.record.LoggedName()), slog.Any("verdict", a.verdict), slog.Any("record", a.record))
-	return w.Logger.Handler().Handle(w.requests, r)
+	return log.Handle(w.requests, r)
 }
 
 func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {

@@ -29,11 +29,11 @@ func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	var locks *table.Table
 	var scanner *scan.Scanner
 	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
-		o.Store.Layout, o.Holds.Settle, o.Rules.Settle = layout, 0, time.Second
-		locks, err = table.New(table.Options{DueIn: o.Rules.DueIn, Lead: reaper.Lead, Window: time.Minute, Tolerance: grace,
+		o.Store.Layout, o.Holds.Settle = layout, 0
+		locks, err = table.New(table.Options{Rules: o.Rules, Allowance: o.Allowance, Lead: reaper.Lead,
 			OrphanGrace: time.Second, HoldDuration: &delays{}})
 		require.NoError(t, err)
-		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second,
+		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second, Tolerance: grace,
 			RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		o.Source = locks
@@ -153,8 +153,8 @@ func TestEtcdDownWhileLocksAreDue(t *testing.T) {
 	})
 	h.acquire(time.Now().Add(-time.Second), names("lock/%04d", n)...)
 	h.await(func() bool {
-		p, err := locks.Pressure(h.ctx)
-		return err == nil && p.Backlog == n
+		s, err := locks.Stats(h.ctx, 0)
+		return err == nil && s.Backlog == n
 	})
 	require.Len(t, h.keys(), 4*n)
 	cluster.Kill(0)

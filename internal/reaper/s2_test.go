@@ -46,18 +46,18 @@ func TestS2_TimeWithTheWorkerCounts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var asked time.Time
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Rules.Settle = time.Minute
 			o.Allowance = func(seen time.Time) time.Duration { asked = seen; return 0 }
 		})
 		h.expired("a")
 		d := h.due("a")
-		d.Observation = verdict.Observation{Age: 10 * time.Second, Earliest: time.Second}
+		d.Observation = verdict.Observation{Age: 10 * time.Second, Stale: 15 * time.Second, NotBefore: time.Minute}
 		<-time.After(20 * time.Second)
 		v := h.Verdict(d)
-		require.Equal(t, d.At.Add(-10*time.Second), asked, "the last write")
+		require.Equal(t, d.At.Add(-15*time.Second), asked, "when its state was last known to be current")
 		require.Equal(t, 30*time.Second, v.Age)
-		require.Equal(t, -19*time.Second, v.Earliest)
-		require.Equal(t, 32*time.Second, v.Remaining)
+		require.Equal(t, 35*time.Second, v.Stale)
+		require.Equal(t, 40*time.Second, v.NotBefore)
+		require.Equal(t, 40*time.Second, v.Remaining)
 		require.Equal(t, verdict.Wait, v.Action)
 	})
 }

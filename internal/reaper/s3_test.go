@@ -76,19 +76,17 @@ func TestS3_EachTransactionLooksAgain(t *testing.T) {
 			leader.Store(true)
 			allowance.Store(0)
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
-				o.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = 64, flagged(&overdue), leader.Load, ages
+				o.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = unfit, flagged(&overdue), leader.Load, ages
 				o.Allowance = func(time.Time) time.Duration { return time.Duration(allowance.Load()) }
 			})
-			all := names("n%03d", 20)
+			all := names("n%03d", unfit)
 			h.expired(all...)
-			h.set("n003", "note", "so that all gaps are surveyed")
-			h.crowd("n003/x%03d/uuid", 115)
 			h.before = func(context.Context) { happens() }
 			h.remove(all...)
 			require.EqualValues(t, 1, h.sent.Load())
-			require.Equal(t, 10, h.removed())
-			require.Len(t, h.log.with(t, message.Withdrawn, ""), 10)
-			require.Len(t, h.source.postponed(), 10)
+			require.Equal(t, unfit/2, h.removed())
+			require.Len(t, h.log.with(t, message.Withdrawn, ""), unfit/2)
+			require.Len(t, h.source.postponed(), unfit/2)
 		})
 	}
 }
@@ -200,15 +198,23 @@ func TestS3_AHoldIsLoggedOnceWhenItBeginsAndOnceWhenItEnds(t *testing.T) {
 	})
 }
 
-// The pressure that comes with locks closes the gate before any of them is read; they
-// are put back, and removed when the storm is over.
+// A hold that begins while a worker waits for locks closes the gate before any of them is
+// read; they are put back, and removed when it is over.
 func TestS3_WorkersPutBackWhatTheyHoldAndRemoveItLater(t *testing.T) {
-	const storm = time.Minute
+	const alarmed = time.Minute
 	bubble(t, func(t *testing.T) {
+		var alarm atomic.Bool
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Holds.Storm = verdict.StormRules{MinLocks: 3, Fraction: 0.5, Hold: storm}
+			o.Holds.Settle = time.Second
+			o.Signals = func() verdict.Signals {
+				s := well()
+				if alarm.Load() {
+					s.Alarms = []string{"NOSPACE"}
+				}
+				return s
+			}
 		})
-		h.source.again, h.source.pressure = true, verdict.Pressure{CameDue: 3, Dated: 4, Backlog: 3}
+		h.source.again = true
 		h.expired("a", "b", "c")
 		var firstRead time.Time
 		h.beforeRead = func() {
@@ -216,11 +222,17 @@ func TestS3_WorkersPutBackWhatTheyHoldAndRemoveItLater(t *testing.T) {
 				firstRead = time.Now()
 			}
 		}
+		h.start()
+		h.await(func() bool { return h.source.takers.Load() == 1 })
 		start := time.Now()
+		alarm.Store(true)
 		h.give(h.dues("a", "b", "c")...)
-		<-time.After(storm + time.Second)
+		<-time.After(alarmed)
+		require.Len(t, h.source.postponed(), 3)
+		alarm.Store(false)
+		<-time.After(2 * time.Second)
 		require.Equal(t, 3, h.removed())
-		require.GreaterOrEqual(t, firstRead.Sub(start), storm, "read before the gate was open")
+		require.GreaterOrEqual(t, firstRead.Sub(start), alarmed+time.Second-updateInterval, "read before the gate was open")
 		require.Len(t, h.log.with(t, message.HoldBegins, ""), 1)
 		require.Len(t, h.log.with(t, message.HoldEnds, ""), 1)
 		require.Len(t, h.source.postponed(), 3)

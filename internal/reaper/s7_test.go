@@ -217,8 +217,11 @@ func TestS7_AReadThatFailsIsNotAmbiguous(t *testing.T) {
 	proxy.Blackhole()
 	h.remove("a", "b")
 	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnreadable: 2}, h.failures())
-	require.Len(t, h.log.with(t, message.CannotRead, ""), 1)
+	require.Len(t, h.log.with(t, message.CannotRead, ""), 2, "each alone")
 	require.Len(t, h.source.postponed(), 2)
+	for _, p := range h.source.postponed() {
+		require.GreaterOrEqual(t, p.delay, 50*time.Millisecond)
+	}
 	require.Zero(t, h.sent.Load())
 }
 

@@ -38,6 +38,8 @@ type attempt struct {
 	verdict verdict.Verdict
 	result  lockstore.Result
 	goneAt  time.Time
+	// alone: no worker waits before the next try.
+	alone bool
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -61,7 +63,7 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 		if err != nil {
 			return err
 		}
-		batch, err := w.read(w.divert(ctx, w.keepDue(due, w.gate.open())))
+		batch, err := w.read(ctx, w.divert(ctx, w.keepDue(due, w.gate.open())))
 		select {
 		case next <- batch:
 		case <-ctx.Done():
@@ -105,29 +107,37 @@ func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
 // largeRetry is when a large lock is looked at again where too many others are.
 const largeRetry = time.Second
 
-// divert takes the large locks out, each of which is handled on its own: the time that
-// it takes to read one must not delay any other.
+// divert takes out the locks that are known to be large.
 func (w *worker) divert(ctx context.Context, due []table.Due) []table.Due {
 	return slices.DeleteFunc(due, func(d table.Due) bool {
-		if !lockstore.Large(&d.Lock) {
-			return false
+		large := lockstore.Large(&d.Lock)
+		if large {
+			w.goAlone(ctx, d)
 		}
-		if !w.large.TryGo(func() error { w.handleLarge(ctx, d); return nil }) {
-			w.postpone(d, largeRetry)
-		}
-		return true
+		return large
 	})
 }
 
-func (w *worker) handleLarge(ctx context.Context, d table.Due) {
-	batch, err := w.read([]table.Due{d})
-	if err == nil {
-		_ = w.handle(ctx, batch) // what failed was put back
+// goAlone handles a large lock on its own: the time that it takes to read it must not
+// delay any other.
+func (w *worker) goAlone(ctx context.Context, d table.Due) {
+	started := w.large.TryGo(func() error {
+		record, err := w.Store.ReadLarge(w.requests, d.Lock)
+		if err != nil {
+			_, _ = w.unreadable(ctx, []table.Due{d}, err)
+			return nil
+		}
+		_ = w.handle(ctx, []*attempt{{due: d, record: record, alone: true}}) // what failed was put back
+		return nil
+	})
+	if !started {
+		w.postpone(d, largeRetry)
 	}
 }
 
-// read reads locks whole. The error is one of etcd, not of a single lock.
-func (w *worker) read(due []table.Due) ([]*attempt, error) {
+// read reads locks whole, and diverts those that turn out to be large. The error is one
+// of etcd, not of a single lock.
+func (w *worker) read(ctx context.Context, due []table.Due) ([]*attempt, error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
@@ -137,22 +147,26 @@ func (w *worker) read(due []table.Due) ([]*attempt, error) {
 	}
 	records, err := w.Store.Read(w.requests, locks)
 	if err != nil {
-		return w.unreadable(due, err)
+		return w.unreadable(ctx, due, err)
 	}
-	batch := make([]*attempt, len(due))
+	batch := make([]*attempt, 0, len(due))
 	for i := range due {
-		batch[i] = &attempt{due: due[i], record: records[i]}
+		if records[i].Unread() {
+			w.goAlone(ctx, due[i])
+			continue
+		}
+		batch = append(batch, &attempt{due: due[i], record: records[i]})
 	}
 	return batch, nil
 }
 
 // unreadable is for locks that could not be read together: they are halved until the
 // culprit stands alone. While the gate is closed the error is one of etcd.
-func (w *worker) unreadable(due []table.Due, err error) ([]*attempt, error) {
+func (w *worker) unreadable(ctx context.Context, due []table.Due, err error) ([]*attempt, error) {
 	open := w.gate.open()
 	if half := len(due) / 2; half > 0 && open {
-		first, err1 := w.read(due[:half])
-		second, err2 := w.read(due[half:])
+		first, err1 := w.read(ctx, due[:half])
+		second, err2 := w.read(ctx, due[half:])
 		return append(first, second...), errors.Join(err1, err2)
 	}
 	reason := lockstore.Classify(err)

@@ -35,10 +35,10 @@ func BenchmarkList1M(b *testing.B) {
 		s := newScanner(b, c, func(o *Options) { o.RequestTimeout = time.Minute })
 		before := liveHeap()
 		start := time.Now()
-		rev, err := s.head(b.Context())
+		head, err := s.checkHistory(b.Context())
 		require.NoError(b, err)
-		require.NoError(b, s.Table.Begin(b.Context(), rev, false))
-		require.NoError(b, s.list(b.Context(), rev, false))
+		require.NoError(b, s.Table.Begin(b.Context(), head.Revision, false, time.Time{}))
+		require.NoError(b, s.list(b.Context(), head.Revision, false))
 		own += time.Since(start)
 		bytes += liveHeap() - before
 		stats, err := s.Table.Stats(b.Context(), 0)

@@ -73,8 +73,9 @@ func TestCompactedWhileDisconnected(t *testing.T) {
 func TestWatchFromACompactedRevision(t *testing.T) {
 	t.Parallel()
 	w := idle(t)
-	rev, err := w.head(w.ctx())
+	head, err := w.checkHistory(w.ctx())
 	require.NoError(t, err)
+	rev := head.Revision
 	w.acquire("a", "b")
 	_, err = w.etcd.Client.Compact(w.ctx(), rev+2)
 	require.NoError(t, err)
@@ -115,11 +116,11 @@ func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
 	p := cluster.Proxy(0)
 	w := &world{t: t, etcd: cluster}
 	w.Scanner = newScanner(t, client(t, p.Addr()))
-	rev, err := w.head(w.ctx())
+	head, err := w.checkHistory(w.ctx())
 	require.NoError(t, err)
 	p.HoldReplies()
 	began := time.Now()
-	require.ErrorIs(t, w.watch(w.ctx(), rev), errStalled)
+	require.ErrorIs(t, w.watch(w.ctx(), head.Revision), errStalled)
 	require.Less(t, time.Since(began), 10*freshness)
 	require.NoError(t, p.Heal())
 }

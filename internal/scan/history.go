@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -17,6 +18,9 @@ type history struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	seen mark
+	// doubts are the marks after which another history may have begun, as the watch
+	// was down or stood still, and which have not been checked since.
+	doubts []mark
 }
 
 // mark is a point of a history.
@@ -35,21 +39,47 @@ type write struct {
 	sum      uint64 // of the value
 }
 
-func (h *history) mark() mark {
+// cluster returns the id of the cluster that was seen; 0 for none.
+func (h *history) cluster() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.seen
+	return h.seen.cluster
+}
+
+// doubt is called before anything is taken from an etcd that may show another history.
+// What was seen until then stays to be checked until a check succeeds: what is seen
+// from now on says nothing about it.
+func (h *history) doubt() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.doubts); n == 0 || h.doubts[n-1] != h.seen {
+		h.doubts = append(h.doubts, h.seen)
+	}
+}
+
+func (h *history) doubted() []mark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.doubts)
+}
+
+// checked is called where etcd has shown the first n doubts.
+func (h *history) checked(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.doubts = slices.Delete(h.doubts, 0, n)
 }
 
 // forget is for another history.
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seen = mark{}
+	h.seen, h.doubts = mark{}, nil
 }
 
-// saw records a revision, and the newest write to the prefix up to it, nil for none.
-func (h *history) saw(cluster uint64, revision int64, kv *mvccpb.KeyValue, deleted bool) mark {
+// saw records a revision, and the newest write to the prefix up to it, nil for none. It
+// returns the newest revision seen.
+func (h *history) saw(cluster uint64, revision int64, kv *mvccpb.KeyValue, deleted bool) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if cluster != 0 {
@@ -59,35 +89,49 @@ func (h *history) saw(cluster uint64, revision int64, kv *mvccpb.KeyValue, delet
 	if kv != nil && kv.ModRevision >= h.seen.write.revision {
 		h.seen.write = write{key: string(kv.Key), revision: kv.ModRevision, deleted: deleted, sum: h.sum(kv.Value)}
 	}
-	return h.seen
+	return h.seen.revision
 }
 
 func (h *history) sum(value []byte) uint64 { return maphash.Bytes(h.seed, value) }
 
 // checkHistory reads the current revision and checks that etcd still shows the history
-// of a mark: the same cluster, no older revision, and the write that was seen at its
-// revision. Where that revision is compacted only a listing can tell.
-func (s *Scanner) checkHistory(ctx context.Context, seen mark) (*etcdserverpb.ResponseHeader, error) {
+// of all doubts. Only the goroutine beside the watch calls it, and Run while no watch is
+// up.
+func (s *Scanner) checkHistory(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
+	doubts := s.history.doubted()
 	h, err := header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
 	if err != nil {
 		return nil, err
 	}
+	for _, seen := range doubts {
+		if err := s.checkMark(ctx, h, seen); err != nil {
+			return nil, err
+		}
+	}
+	s.history.checked(len(doubts))
+	return h, nil
+}
+
+// checkMark checks that etcd shows the history of a mark: the same cluster, no older
+// revision, and the write that was seen at its revision. Where that revision is
+// compacted only a listing can tell.
+func (s *Scanner) checkMark(ctx context.Context, h *etcdserverpb.ResponseHeader, seen mark) error {
 	if seen.cluster != 0 && h.ClusterId != seen.cluster || h.Revision < seen.revision {
-		return nil, errRegressed
+		return errRegressed
 	}
 	if seen.write.revision == 0 {
-		return h, nil
+		return nil
 	}
 	same, err := s.isThere(ctx, seen.write)
 	switch {
 	case err != nil && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
-		return h, nil
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	case !same:
-		return nil, errRegressed
+		return errRegressed
 	}
-	return h, nil
+	return nil
 }
 
 // isThere reports whether etcd shows a write at its revision.

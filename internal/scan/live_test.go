@@ -25,34 +25,60 @@ func taking(rev int64, host string) clientv3.WatchResponse {
 	return r
 }
 
-// Events that waited for the watch say nothing about their owners' clocks.
-func TestEventsAreLiveAfterTheFirstProgressNotice(t *testing.T) {
+// Events are late knowledge up to the revision that was read after the watch moved
+// again, and only an answer to the newest standstill makes them live.
+func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStandstill(t *testing.T) {
 	t.Parallel()
 	s := newScanner(t, client(t, "127.0.0.1:1"))
 	w := &watching{Scanner: s}
-	responses := make(chan clientv3.WatchResponse, 5)
-	responses <- clientv3.WatchResponse{Created: true, Header: &etcdserverpb.ResponseHeader{Revision: 9}}
-	responses <- taking(1, "replayed")
-	responses <- taking(2, "replayed too")
-	responses <- clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: 2}}
-	responses <- taking(3, "live")
-	close(responses)
-	require.ErrorIs(t, w.follow(t.Context(), responses, func() {}), errEnded)
-	stats, err := s.Table.Stats(t.Context(), 9)
-	require.NoError(t, err)
-	require.EqualValues(t, 3, stats.Acquired)
-	require.Equal(t, 1, stats.Clocks.Hosts)
-	require.InDelta(t, 0, stats.Clocks.Median.Seconds(), 1)
+	w.current.stall()
+	show := func(responses ...clientv3.WatchResponse) {
+		t.Helper()
+		all := make(chan clientv3.WatchResponse, len(responses))
+		for _, r := range responses {
+			all <- r
+		}
+		close(all)
+		w.last = time.Now() // nothing stood still, but for what the test says
+		require.ErrorIs(t, w.follow(t.Context(), all, func() {}), errEnded)
+	}
+	require.Zero(t, w.streams.Load())
+	progress := func(rev int64) clientv3.WatchResponse {
+		return clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: rev}}
+	}
+	show(taking(1, "a"), progress(1), taking(2, "b"), progress(2), taking(3, "c"))
+	require.Zero(t, w.lastCurrent)
+	w.current.stall()
+	w.current.resume(1, 0)
+	show(progress(3), taking(4, "d"))
+	require.Zero(t, w.lastCurrent, "that answers an earlier standstill")
+	w.current.resume(2, 6)
+	show(taking(5, "e"))
+	require.Zero(t, w.lastCurrent, "the watch has not come as far as the revision read")
+	both := taking(6, "f")
+	both.Events = append(both.Events, taking(7, "g").Events...)
+	show(both, taking(8, "h"))
+	require.Equal(t, w.last, w.lastCurrent)
+	for name, late := range map[string]bool{"a": true, "b": true, "c": true, "d": true, "e": true, "f": true, "g": false, "h": false} {
+		it, found, err := s.Table.Get(t.Context(), name)
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, late, it.Observation.Late, name)
+		require.Equal(t, !late, it.Observation.Measured, name)
+	}
 }
 
 func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
 	t.Parallel()
 	w := start(t, single(t), nil)
-	w.connected() // which a progress notice has shown, as nothing was written
-	w.acquire("a")
-	w.inLine()
+	w.connected()
+	w.eventually(func() bool {
+		w.acquire("a")
+		w.inLine()
+		w.release("a")
+		return w.stats().Clocks.Hosts == 1
+	}, "measured, once a revision was read after the watch began")
 	clocks := w.stats().Clocks
-	require.Equal(t, 1, clocks.Hosts)
 	require.InDelta(t, 0, clocks.Median.Seconds(), 1)
 }
 

@@ -7,10 +7,11 @@ import (
 )
 
 // maintain runs beside the watch. Whenever that has moved again after it stood still, it
-// checks that etcd still shows the same history. Once in an interval, and after each of
-// these checks, it lists all locks: some versions of etcd lost events around compactions
-// (etcd#17529, #18089, #19179), and a watch that resumed on a restored etcd may have
-// missed writes. Differences are corrected and counted as drift. A failure ends the watch.
+// checks that etcd still shows the same history. Once in an interval, and where the
+// client library has opened another stream, it lists all locks: some versions of etcd
+// lost events around compactions (etcd#17529, #18089, #19179), and a watch that resumed on
+// a restored etcd may have missed writes. Differences are corrected and counted as drift.
+// A failure ends the watch.
 func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
 	var tick <-chan time.Time
 	if w.Resync > 0 {
@@ -18,17 +19,17 @@ func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	for first := true; ; {
+	for listed := int64(1); ; { // the streams that were opened before the last listing
 		var err error
 		select {
 		case <-tick:
 			err = w.resync(ctx)
-		case seen := <-w.resumed:
-			err = w.resume(ctx, seen)
-			if err == nil && !first && w.Resync > 0 {
+		case <-w.resumed:
+			err = w.resume(ctx)
+			if opened := w.streams.Load(); err == nil && opened > listed {
+				listed = opened
 				err = w.resync(ctx)
 			}
-			first = false
 		case <-ctx.Done():
 			return
 		}
@@ -41,9 +42,9 @@ func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
 
 // resume checks what etcd shows after the watch stood still. Everything that waited had
 // been written before the current revision was read: later events are observed live.
-func (w *watching) resume(ctx context.Context, seen mark) error {
+func (w *watching) resume(ctx context.Context) error {
 	_, stalls := w.current.get()
-	h, err := w.checkHistory(ctx, seen)
+	h, err := w.checkHistory(ctx)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,8 @@ func (w *watching) resume(ctx context.Context, seen mark) error {
 }
 
 func (w *watching) resync(ctx context.Context) error {
-	now, err := w.checkHistory(ctx, w.history.mark())
+	w.history.doubt()
+	now, err := w.checkHistory(ctx)
 	if err != nil {
 		return err
 	}

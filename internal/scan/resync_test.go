@@ -27,7 +27,7 @@ func TestResyncRepairsDriftAndCountsIt(t *testing.T) {
 	require.NoError(t, w.Table.Apply(w.ctx(), []table.Event{
 		{Name: []byte("a"), Deleted: true, KV: lock.KV{Field: lock.FieldHostname, Mod: forged}},
 		{Name: []byte("ghost"), KV: lock.KV{Field: lock.FieldUUID, Value: []byte("x"), Create: forged, Mod: forged}},
-	}, false))
+	}))
 	w.eventually(func() bool { return w.stats().Drift == 2 }, "drift found")
 	w.inLine()
 	require.EqualValues(t, 2, w.stats().Drift)

@@ -122,7 +122,8 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 // session lists once and watches until that fails. It was healthy where the
 // watch lived longer than the freshness.
 func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
-	head, err := s.checkHistory(ctx, s.history.mark())
+	s.history.doubt()
+	head, err := s.checkHistory(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -176,15 +177,19 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 		s.history.saw(0, 0, l.newest, false)
 		return err
 	})
+	var refused error
 	g.Go(func() error {
 		for batch := range batches {
-			if err := s.Table.List(ctx, batch); err != nil {
-				return err
+			if refused = s.Table.List(ctx, batch); refused != nil {
+				return refused
 			}
 		}
 		return nil
 	})
 	err = g.Wait()
+	if errors.Is(refused, table.ErrOlder) {
+		err = refused // whatever failed first: the table will not say so again
+	}
 	return locks, keys, err
 }
 

@@ -30,7 +30,7 @@ type watching struct {
 	streams atomic.Int64
 	current currency
 	// resumed asks for a check of what etcd shows after the watch stood still.
-	resumed chan mark
+	resumed chan struct{}
 
 	// last is when the last response arrived, opened how many streams there were
 	// then; only follow uses them.
@@ -78,7 +78,7 @@ func (c *currency) get() (liveAfter int64, stalls int) {
 // ahead of the store gets no progress notice, and would look dead. The table drops
 // the events of rev itself, which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
-	w := &watching{Scanner: s, resumed: make(chan mark, 1)}
+	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
 	w.watcher = s.newWatcher(func() { w.streams.Add(1) })
 	w.seen.Store(rev)
 	w.current.stall()
@@ -129,10 +129,11 @@ func (w *watching) arrived(now time.Time) {
 		return
 	}
 	w.last, w.opened = now, opened
+	w.history.doubt()
 	w.current.stall()
 	select {
-	case w.resumed <- w.history.mark():
-	default: // the older mark is checked, which is the safer one
+	case w.resumed <- struct{}{}:
+	default: // a check that has not begun yet
 	}
 }
 
@@ -171,7 +172,7 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 	case r.Err() != nil:
 		return r.Err()
 	}
-	if cluster := w.history.mark().cluster; cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
+	if cluster := w.history.cluster(); cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
 		return errRegressed
 	}
 	return nil
@@ -192,7 +193,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	if seen > w.seen.Load() {
 		w.seen.Store(seen)
 	}
-	w.status.progressed(w.history.saw(0, seen, newest, deleted).revision)
+	w.status.progressed(w.history.saw(0, seen, newest, deleted))
 }
 
 // events turns etcd's events into the table's.

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	freshness = time.Second
+	tolerance = 2 * time.Second
 	timeout   = 2 * time.Second
 )
 
@@ -48,9 +49,8 @@ type world struct {
 func newTable(t testing.TB) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
-		DueIn: func(l *lock.Lock, _ verdict.Observation, now lock.Timestamp) time.Duration {
-			return time.Duration(l.AutoUnlockAt() - now)
-		},
+		Rules:       verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
+		Allowance:   func(time.Time) time.Duration { return 0 },
 		OrphanGrace: time.Minute, HoldDuration: ignored{},
 	})
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func client(t testing.TB, addr string, edits ...func(*clientv3.Config)) *clientv
 func newScanner(t testing.TB, c *clientv3.Client, edits ...func(*Options)) *Scanner {
 	t.Helper()
 	o := Options{
-		Client: c, Layout: layout, Table: newTable(t), Freshness: freshness,
+		Client: c, Layout: layout, Table: newTable(t), Freshness: freshness, Tolerance: tolerance,
 		RequestTimeout: timeout, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, edit := range edits {
