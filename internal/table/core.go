@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -292,7 +293,7 @@ func (c *core) now() reading {
 // clock, before being the clocks without it.
 func (c *core) keepAfterStep(e *entry, before reading) {
 	if e.Token != 0 && e.Removable() {
-		e.notBefore = max(0, before.mono+instant(c.inputs(e, before).AfterStep()))
+		e.notBefore = cmp.Or(before.mono+instant(c.inputs(e, before).AfterStep()), -1) // 0 is none
 	}
 }
 

@@ -30,8 +30,7 @@ func (v Verdict) LogValue() slog.Value {
 	attrs = given(attrs, "trigger", string(v.Trigger))
 	attrs = given(attrs, "due", v.Due)
 	attrs = given(attrs, "remaining", v.Remaining)
-	attrs = given(attrs, "reason", string(v.Reason))
-	return slog.GroupValue(append(attrs, slog.String("explanation", v.Explanation()))...)
+	return slog.GroupValue(given(attrs, "reason", string(v.Reason))...)
 }
 
 // given appends an attribute unless its value is zero.
