@@ -67,7 +67,7 @@ func TestStatusTellsWhenListedAndOfWhichHistory(t *testing.T) {
 	require.Equal(t, first, s.Listed, "a resync is not the first")
 	require.EqualValues(t, 7, s.Revision)
 	require.Zero(t, s.History)
-	s.forgot()
+	s.historyChanged()
 	require.Zero(t, s.Listed)
 	require.Equal(t, 1, s.History)
 	s.listed(1)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// resync lists beside the watch once in an interval: some versions of etcd lost
-// events around compactions (etcd#17529, #18089, #19179). Differences are corrected
-// and counted as drift. A listing that fails ends the watch.
+// resync lists all locks at an interval while the watch continues, since some versions of etcd
+// lost events around compactions (etcd#17529, #18089, #19179). Differences are corrected and
+// counted as drift. If a listing fails, the watch is ended.
 func (w *watching) resync(ctx context.Context, fail context.CancelCauseFunc) {
 	tick := time.NewTicker(w.Resync)
 	defer tick.Stop()
@@ -40,9 +40,9 @@ func (w *watching) resyncOnce(ctx context.Context) error {
 	return w.list(ctx, rev, true)
 }
 
-// begin begins a listing at exactly the revision up to which the table has the
-// events: with an older one, late events would look like drift; with a newer one, a
-// lock removed meanwhile would appear again.
+// begin begins a listing at exactly the revision up to which the table has all events. At an
+// older one, newer events would look like drift. At a newer one, a lock that was removed in the
+// meantime would appear again.
 func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	w.applying.Lock()
 	defer w.applying.Unlock()
@@ -50,8 +50,8 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	return rev, w.Table.Begin(ctx, rev, true)
 }
 
-// await waits until the watch has reached a revision. Where it never does, the
-// freshness ends ctx.
+// await waits until the watch has reached a revision. If it never does, ctx ends after the
+// freshness.
 func (w *watching) await(ctx context.Context, rev int64) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()

@@ -16,23 +16,23 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// Options are what a Scanner needs.
+// Options are the options of New.
 type Options struct {
 	Client *clientv3.Client
 	Layout lock.Layout
 	Table  *table.Table
-	// NewWatcher returns a watcher for one watch; nil means clientv3.NewWatcher. A
-	// watch needs a watcher of its own: a new watch on an old stream fails once the
-	// stream's token has expired (etcd#12385).
+	// NewWatcher returns a watcher for one watch; nil means clientv3.NewWatcher. Every watch
+	// needs its own watcher: a new watch on an old stream fails once the token of the stream
+	// has expired (etcd#12385).
 	NewWatcher func() clientv3.Watcher
-	// Freshness is how long a watch may show neither an event nor a progress
-	// notice.
+	// Freshness is the maximum time in which a watch may show neither an event nor a
+	// progress notice.
 	Freshness time.Duration
-	// Resync is the time between full listings beside the watch; 0 for none.
+	// Resync is the time between full listings during a watch; 0 means none.
 	Resync time.Duration
-	// RequestTimeout bounds each request, and each part of a listing.
+	// RequestTimeout limits each request, and the wait for each part of a listing.
 	RequestTimeout time.Duration
-	// Explain adds to an error of etcd which permission is missing.
+	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
 	Logger  *slog.Logger
 }
@@ -41,13 +41,13 @@ type Options struct {
 type Scanner struct {
 	Options
 	status view
-	// revision is the newest one seen, cluster the id of its cluster; both are owned
-	// by Run.
+	// revision is the newest revision seen, cluster the id of its cluster. Only Run uses
+	// them.
 	revision int64
 	cluster  uint64
 }
 
-// New returns a Scanner that does nothing until Run.
+// New returns a Scanner that does nothing until Run is called.
 func New(o Options) (*Scanner, error) {
 	switch {
 	case o.Client == nil, o.Table == nil, o.Logger == nil, o.Explain == nil, o.Layout.Prefix() == "":
@@ -61,15 +61,15 @@ func New(o Options) (*Scanner, error) {
 	return &Scanner{Options: o, status: newView()}, nil
 }
 
-// Backoff between sessions: from minBackoff, doubled up to maxBackoff, each
-// with jitter; back to minBackoff after a session that was healthy.
+// The backoff between sessions begins at minBackoff and doubles up to maxBackoff, with jitter.
+// After a healthy session it begins again.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
 
-// Run lists and watches until ctx is done. It returns nil then; no failure of
-// etcd ends it, only that of the table.
+// Run lists and watches until ctx is done, and then returns nil. No failure of etcd ends it. It
+// returns an error only if the table has stopped.
 func (s *Scanner) Run(ctx context.Context) error {
 	backoff := minBackoff
 	for {
@@ -97,24 +97,23 @@ func (s *Scanner) Run(ctx context.Context) error {
 	}
 }
 
-// recover handles each class of failure in its own way and returns how long to
-// wait before the next session.
+// recover logs and counts a failure, and returns how long to wait before the next session.
 func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Duration) (time.Duration, error) {
 	reason, failure := classify(failure), s.Explain(failure)
-	again := s.status.failed(reason, failure)
+	warn := s.status.failed(reason, failure)
 	level := slog.LevelDebug
-	if again {
+	if warn {
 		level = slog.LevelWarn
 	}
 	s.Logger.Log(ctx, level, message.WatchFailed, "reason", string(reason), "error", failure)
 	switch reason {
 	case ReasonCompacted:
-		return 0, nil // nothing is wrong with etcd: relist at once
+		return 0, nil // etcd is healthy: relist at once
 	case ReasonRegressed:
-		// What is known belongs to another history and must not be compared with
-		// this one.
+		// The known locks belong to another history, and must not be compared with this
+		// one.
 		s.revision, s.cluster = 0, 0
-		s.status.forgot()
+		s.status.historyChanged()
 		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
 			return 0, err
 		}
@@ -122,8 +121,8 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	return backoff/2 + rand.N(backoff), nil
 }
 
-// session lists once and watches until that fails. It was healthy where the
-// watch lived longer than the freshness.
+// session lists once and watches until the watch fails. It is healthy if the watch lasted
+// longer than the freshness.
 func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	rev, err := s.head(ctx)
 	if err != nil {
@@ -140,8 +139,8 @@ func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	return time.Since(start) > s.Freshness, err
 }
 
-// head returns the current revision and checks that it belongs to the history
-// that is known.
+// head returns the current revision. It returns errRegressed if that belongs to another history
+// than the known locks.
 func (s *Scanner) head(ctx context.Context) (int64, error) {
 	h, err := s.header(ctx)
 	if err != nil {
@@ -158,9 +157,8 @@ func (s *Scanner) header(ctx context.Context) (*etcdserverpb.ResponseHeader, err
 	return header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
 }
 
-// list fills the table, where the listing was begun, with what etcd held at
-// revision rev.
-func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
+// list does the listing at revision rev that was begun in the table.
+func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 	start := time.Now()
 	locks, keys, err := s.fill(ctx, rev)
 	if err != nil {
@@ -170,14 +168,14 @@ func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 		return err
 	}
 	s.status.listed(rev)
-	s.Logger.LogAttrs(ctx, listLevel(beside), message.Listed,
+	s.Logger.LogAttrs(ctx, listLevel(resync), message.Listed,
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
-		slog.Duration("took", time.Since(start)), slog.Bool("resync", beside))
+		slog.Duration("took", time.Since(start)), slog.Bool("resync", resync))
 	return nil
 }
 
-// fill gives the table all locks of revision rev. It reads the next part while the
-// table takes the last one.
+// fill adds all locks at revision rev to the table. It reads the next part of the listing while
+// the table applies the last one.
 func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	batches := make(chan []lock.Lock, 2)
@@ -207,9 +205,9 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 	return locks, keys, err
 }
 
-// listLevel keeps resyncs out of the log.
-func listLevel(beside bool) slog.Level {
-	if beside {
+// listLevel returns a level at which resyncs are not logged by default.
+func listLevel(resync bool) slog.Level {
+	if resync {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

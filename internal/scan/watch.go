@@ -14,46 +14,46 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// watching is one watch, with the goroutines beside it.
+// watching is one watch and its goroutines.
 type watching struct {
 	*Scanner
 	watcher clientv3.Watcher
-	// applying is held while events are applied and seen follows.
+	// applying is held while events are applied and seen is updated.
 	applying sync.Mutex
 	// seen is the revision up to which the table has every event.
 	seen atomic.Int64
-	// live is set once a progress notice has shown that the watch has caught up, so
-	// that events arrive when they happen.
+	// live is set once a progress notice has shown that the watch has caught up. Later events
+	// arrive when they happen.
 	live atomic.Bool
 }
 
-// watch watches the prefix from revision rev, which the table has, until that
-// fails. It starts at rev and not after it: on an idle cluster a watch that starts
-// ahead of the store gets no progress notice, and would look dead. The table drops
-// the events of rev itself, which the listing contained.
+// watch watches the prefix from revision rev, that of the listing, until the watch fails. It
+// starts at rev rather than rev + 1: on an idle cluster a watch that starts after the current
+// revision gets no progress notice, and would look dead. The table drops the events at rev,
+// which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	w := &watching{Scanner: s, watcher: s.NewWatcher()}
 	w.seen.Store(rev)
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	// It also bounds the call of Watch, which waits for the server to answer.
+	// The timer also limits the call of Watch, which waits for the server.
 	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
-	var beside sync.WaitGroup
+	var joined sync.WaitGroup
 	defer func() {
 		silence.Stop()
 		cancel(nil)
 		_ = w.watcher.Close()
-		beside.Wait()
+		joined.Wait()
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
-	beside.Go(func() { w.askProgress(ctx) })
+	joined.Go(func() { w.requestProgress(ctx) })
 	if s.Resync > 0 {
-		beside.Go(func() { w.resync(ctx, cancel) })
+		joined.Go(func() { w.resync(ctx, cancel) })
 	}
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 
-// follow applies events to the table until the watch fails or ctx is done, and
-// calls alive at each event or progress notice.
+// follow applies events to the table until the watch fails or ctx is done. It calls alive after
+// each response.
 func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, alive func()) error {
 	var batch []table.Event
 	for {
@@ -85,7 +85,7 @@ func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.W
 	return nil
 }
 
-// check returns why the watch cannot go on after a response.
+// check returns an error if the watch cannot continue after a response.
 func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool) error {
 	switch {
 	case ctx.Err() != nil:
@@ -100,8 +100,8 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 	return nil
 }
 
-// progressed records how far the watch has come. The header of a response with
-// events may be far ahead of them; that of a progress notice is not.
+// progressed records the revision that the watch has reached. The revision in the header of a
+// response with events may be far ahead of them; that of a progress notice is not.
 func (w *watching) progressed(r *clientv3.WatchResponse) {
 	seen := r.Header.GetRevision()
 	if n := len(r.Events); n > 0 {
@@ -119,7 +119,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	w.status.progressed(w.revision)
 }
 
-// events turns etcd's events into the table's.
+// events converts events of etcd to events of the table.
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
 	for _, ev := range from {
 		name, field, valid := w.Layout.Split(ev.Kv.Key)
@@ -132,14 +132,14 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 	return into
 }
 
-// catchUpInterval is how often progress is asked for until the first notice, which
-// shows that the watch has caught up.
+// catchUpInterval is the interval of progress requests until the first notice, which shows that
+// the watch has caught up.
 const catchUpInterval = 100 * time.Millisecond
 
-// askProgress asks for progress notices, several within the freshness. It runs
-// beside follow because the call blocks while the stream reconnects.
-// The context must be the watch's own: etcd's client keys its streams by it.
-func (w *watching) askProgress(ctx context.Context) {
+// requestProgress requests progress notices, several within the freshness. It has its own
+// goroutine because the call blocks while the stream reconnects. ctx must be the context of the
+// watch, by which clientv3 finds the stream.
+func (w *watching) requestProgress(ctx context.Context) {
 	for {
 		if w.watcher.RequestProgress(ctx) != nil && ctx.Err() != nil {
 			return

@@ -7,7 +7,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// core is the table without its goroutine: no locking, no waiting.
+// core is the table without its goroutine. It does not lock or block.
 type core struct {
 	options Options
 	clock   clock
@@ -24,7 +24,7 @@ type core struct {
 	totals  totals
 
 	listing listing
-	// current is when an event was last observed live.
+	// current is when a live event was last observed.
 	current instant
 	cameDue window
 	hosts   hosts
@@ -56,7 +56,7 @@ type touched struct {
 	was basis
 }
 
-// basis is what the instant at which a lock is due rests on.
+// basis is what the due of a lock depends on.
 type basis struct {
 	token    int64
 	deadline lock.Timestamp
@@ -70,8 +70,7 @@ func (c *core) add(name string) *entry {
 	return e
 }
 
-// forgetDue is for a new deadline, to which the old one's instant and attempts do
-// not apply.
+// forgetDue is called for a new deadline, to which the due of the old one does not apply.
 func (c *core) forgetDue(e *entry) {
 	e.due = unset
 	e.marks &^= late | counted
@@ -80,8 +79,7 @@ func (c *core) forgetDue(e *entry) {
 	}
 }
 
-// released counts the end of a lock, at revision rev, or 0 where only a listing
-// showed it.
+// released counts the end of a lock, at revision rev, or 0 if only a listing showed it.
 func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
@@ -133,7 +131,7 @@ func (c *core) reschedule(now reading, listed bool) {
 			}
 		}
 		if e.phase == suspended {
-			c.setPhase(e, waiting) // the deadline, and what is known of it, may still stand
+			c.setPhase(e, waiting) // the lock was modified, even if its deadline was not
 		}
 		c.schedule(e, now)
 	}
@@ -141,8 +139,7 @@ func (c *core) reschedule(now reading, listed bool) {
 	c.touched = c.touched[:0]
 }
 
-// drop forgets a lock without keys, deleted at revision rev, or 0 where that is
-// not known.
+// drop removes a lock without keys, deleted at revision rev, or 0 if that is not known.
 func (c *core) drop(e *entry, rev int64, now reading) {
 	if e.marks&unanswered != 0 {
 		c.reportGone(e, rev, now)
@@ -164,7 +161,7 @@ func (c *core) schedule(e *entry, now reading) {
 		c.overdue.remove(e)
 	}
 	if !e.Removable() {
-		// Once its fields are corrected it is due as before: e.due stays.
+		// e.due is kept, and applies again once the fields of the lock are corrected.
 		c.setPhase(e, waiting)
 		c.pend(e, c.nextWake(e, never, now))
 		return
@@ -195,8 +192,8 @@ func (c *core) dueAt(e *entry, now reading) instant {
 	return now.mono + instant(c.options.OrphanGrace)
 }
 
-// nextWake returns the next instant at which something about the lock changes
-// by itself, due being one.
+// nextWake returns the next instant at which the state of the lock changes, or due if that
+// is earlier.
 func (c *core) nextWake(e *entry, due instant, now reading) instant {
 	wake := due
 	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
@@ -207,8 +204,8 @@ func (c *core) nextWake(e *entry, due instant, now reading) instant {
 	return wake
 }
 
-// wait puts e into the pending index until its next transition or, where it is
-// due, into the ready index for the next call of Take.
+// wait puts e into the pending index until its next transition or, if it is due, into the
+// ready index for the next call of Take.
 func (c *core) wait(e *entry, now reading) {
 	if e.due > now.mono {
 		if e.phase != suspended {
@@ -233,7 +230,7 @@ func (c *core) pend(e *entry, wake instant) {
 	}
 }
 
-// setPhase removes e from the index of its old phase and maintains the backlog.
+// setPhase removes e from the index of its old phase, and updates the backlog.
 func (c *core) setPhase(e *entry, p phase) {
 	if (e.phase == ready) != (p == ready) {
 		if e.phase == ready {
@@ -253,7 +250,7 @@ func inBacklog(p phase) int {
 	return 1
 }
 
-// none is the state of an entry that is not counted yet, or no longer.
+// none is the state of an entry that is not counted.
 const none = lock.NumStates
 
 func (c *core) setState(e *entry, s lock.State) {
@@ -266,8 +263,8 @@ func (c *core) setState(e *entry, s lock.State) {
 	e.state = s
 }
 
-// now reads the clocks. Where the wall clock stepped it computes the due of every
-// lock again: of the old and the new instant the later one applies.
+// now reads the clocks. If the wall clock stepped, it computes the due of every lock again.
+// Of the old and the new instant, the later one applies.
 func (c *core) now() reading {
 	now := c.clock.read()
 	if step, stepped := c.clock.stepped(now); stepped {
@@ -279,7 +276,7 @@ func (c *core) now() reading {
 	return now
 }
 
-// advance schedules every lock whose transition has come.
+// advance schedules every lock that has reached its next transition.
 func (c *core) advance() {
 	now := c.now()
 	for e := c.pending.top(); e != nil && e.wake <= now.mono; e = c.pending.top() {
@@ -287,7 +284,7 @@ func (c *core) advance() {
 	}
 }
 
-// sleep returns how long it is until the next transition.
+// sleep returns the time until the next transition.
 func (c *core) sleep() time.Duration {
 	e := c.pending.top()
 	if e == nil {

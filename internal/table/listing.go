@@ -2,20 +2,20 @@ package table
 
 import "github.com/etcd-unlocker/unlocker/internal/lock"
 
-// listing is the state of the newest listing, finished or under way.
+// listing is the state of the newest listing, finished or in progress.
 type listing struct {
-	// revision is the one at which the keys are listed.
+	// revision is the revision at which the keys are listed.
 	revision int64
-	// known is the revision of the last listing that no watch ran beside: events
-	// up to it are dropped.
+	// known is the revision of the last listing without a watch. Events up to it are
+	// dropped.
 	known int64
-	// beside is set where a watch runs during the listing, so that a difference
-	// is drift.
-	beside bool
-	// first: nothing was known before, so that nothing is new.
+	// resync is set if a watch continues during the listing, so that differences count as
+	// drift.
+	resync bool
+	// first is set until the first listing has ended: its locks do not count as acquired.
 	first bool
-	// deleted has the locks that were deleted while the listing was in progress;
-	// nil where none is.
+	// deleted are the locks that were deleted while the listing is in progress; nil if no
+	// listing is.
 	deleted map[string]struct{}
 }
 
@@ -25,18 +25,18 @@ func (l *listing) noteDeleted(name string) {
 	}
 }
 
-// begin starts a listing of all keys at a revision. Where beside is set, the
-// table must have every event up to that revision and none after it: a lock that
-// was deleted after it, but before begin, would appear again.
-func (c *core) begin(revision int64, beside bool) {
-	if c.listing.deleted != nil { // the last one did not finish
+// begin starts a listing of all keys at a revision. With resync, the table must have every
+// event up to that revision and none after it: a lock that was deleted after it, but before
+// begin, would appear again.
+func (c *core) begin(revision int64, resync bool) {
+	if c.listing.deleted != nil { // the last listing did not finish
 		for _, e := range c.locks {
 			e.listed = false
 		}
 	}
 	l := &c.listing
-	l.revision, l.beside, l.deleted = revision, beside, make(map[string]struct{})
-	if !beside {
+	l.revision, l.resync, l.deleted = revision, resync, make(map[string]struct{})
+	if !resync {
 		l.known = revision
 	}
 }
@@ -73,16 +73,16 @@ func (c *core) listOne(l *lock.Lock, now reading) {
 	e.Lock = *l
 	e.seen = now.mono
 	if e.marks&measured != 0 {
-		// It was written some time after the watch was last current, perhaps before
-		// an outage that is over, which must count for it. Patience, which begins
-		// now, is for holders whose clocks were never observed.
+		// The lock was written at an unknown time after the last live event, perhaps
+		// before an outage, whose allowance must apply to it. Patience, which would begin
+		// now, is only for holders whose clocks were never observed.
 		e.seen = c.current
 	}
 }
 
-// same reports whether a listing shows the lock as it is known. The listing's
-// revision of a lock may be lower: a listing does not show when keys were deleted.
-// It may be equal although an earlier event was lost.
+// same reports whether a listing agrees with the known lock. Revisions are not sufficient:
+// that of the listing may be lower, as a listing does not show deletions, and it may be equal
+// although an earlier event was lost.
 func same(known, listed *lock.Lock) bool {
 	return known.Token == listed.Token && known.UUID() == listed.UUID() && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
@@ -91,9 +91,9 @@ func same(known, listed *lock.Lock) bool {
 		known.Removable() == listed.Removable()
 }
 
-// countUnseen counts what must have happened while no watch was up.
+// countUnseen counts the changes of which the watch showed no events.
 func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
-	if c.listing.beside {
+	if c.listing.resync {
 		c.totals.drift++
 	}
 	switch {
@@ -101,15 +101,14 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	case e.Token != 0:
 		c.released(e, 0, now)
 	case e.marks&unanswered != 0:
-		c.reportGone(e, 0, now) // an orphan, where a lock is now
+		c.reportGone(e, 0, now) // an orphan, which is a lock now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
 		c.totals.acquired++
 	}
 }
 
-// end finishes a listing: locks that it did not contain were deleted, unless they
-// are newer.
+// end finishes a listing, and drops the locks that it did not contain, unless they are newer.
 func (c *core) end() {
 	now := c.now()
 	for _, e := range c.locks {
@@ -118,7 +117,7 @@ func (c *core) end() {
 		if listed || e.Revision > c.listing.revision {
 			continue
 		}
-		if c.listing.beside {
+		if c.listing.resync {
 			c.totals.drift++
 		}
 		if e.Token != 0 {
@@ -130,8 +129,7 @@ func (c *core) end() {
 	c.listing.first = false
 }
 
-// forget drops all locks, as after a restore: what is known belongs to another
-// history.
+// forget drops all locks, for example after a restore of etcd: they belong to another history.
 func (c *core) forget() {
 	now := c.now()
 	for _, e := range c.locks {

@@ -7,11 +7,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// observed records what the arrival of a lock's events shows, after they were
-// applied: when the lock was last written, and how far its holder's clock is off.
-// A stamp in whole seconds is the low end of a second, which makes the holder's
-// clock look slower than it is: that only delays. The arrival of events that were
-// not live says nothing about a clock.
+// observed is called after events of a lock were applied. It records when the lock was last
+// written and, if the events were live, the offset of the holder's clock: its timestamp minus
+// the time of the arrival. A timestamp in whole seconds makes the clock look slower than it
+// is, which only delays a removal.
 func (c *core) observed(e *entry, live bool, now reading) {
 	marks := e.marks
 	e.marks &^= acquiredSeen | aliveSeen
@@ -42,7 +41,7 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 	return o
 }
 
-// window counts events within a sliding time, to a 64th of it.
+// window counts events in a sliding window, with a resolution of 1/64 of its width.
 type window struct {
 	width instant
 	slots [64]struct {

@@ -9,23 +9,23 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Options are what a table needs to know.
+// Options are the options of New.
 type Options struct {
-	// DueIn returns how long it is until a lock with a deadline is due, now being
-	// our wall clock; negative where it is already. It is called for each change
-	// of a lock and must not block.
+	// DueIn returns the time until a lock with a deadline is due, negative if it is due
+	// already. now is the daemon's wall clock. It is called for each change of a lock, and
+	// must not block.
 	DueIn func(l *lock.Lock, o verdict.Observation, now lock.Timestamp) time.Duration
-	// Lead is how long before it is due Take returns a lock.
+	// Lead is how long before due Take returns a lock.
 	Lead time.Duration
 	// Window is the time over which Pressure counts the locks that came due.
 	Window time.Duration
-	// Tolerance is how far a host's clock may be off before Stats names it.
+	// Tolerance is the maximum offset of a host's clock that Stats does not report.
 	Tolerance time.Duration
 	// OrphanGrace is how long an orphan must stay unmodified before it is due.
 	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
-	// HoldDuration observes, in seconds, how long released locks were held.
+	// HoldDuration observes how long released locks were held, in seconds.
 	HoldDuration interface{ Observe(float64) }
 }
 
@@ -36,7 +36,7 @@ type Table struct {
 	ops     chan op
 	gone    chan []Gone
 	stopped chan struct{}
-	// takers wait for locks that are due, in the order of their calls.
+	// takers are the blocked calls of Take, in their order.
 	takers []*taker
 }
 
@@ -69,7 +69,7 @@ func New(o Options) (*Table, error) {
 	}, nil
 }
 
-// stepCheck is how often the clocks are compared where nothing else happens.
+// stepCheck is the maximum time between comparisons of the clocks.
 const stepCheck = time.Second
 
 // Run owns the table until ctx is done.
@@ -86,7 +86,7 @@ func (t *Table) Run(ctx context.Context) error {
 		case o := <-t.ops:
 			o.do(t.core)
 			close(o.done)
-		case t.goneTo() <- t.core.gone:
+		case t.goneIfAny() <- t.core.gone:
 			t.core.gone = nil
 		case <-timer.C:
 		}
@@ -94,15 +94,15 @@ func (t *Table) Run(ctx context.Context) error {
 	}
 }
 
-// goneTo returns nil, which blocks for ever, while there is nothing to send.
-func (t *Table) goneTo() chan []Gone {
+// goneIfAny returns the channel, or nil, which blocks, if there is nothing to send.
+func (t *Table) goneIfAny() chan []Gone {
 	if len(t.core.gone) == 0 {
 		return nil
 	}
 	return t.gone
 }
 
-// serve gives locks that are due to the calls of Take that wait for them.
+// serve answers blocked calls of Take if locks are due.
 func (t *Table) serve() {
 	for len(t.takers) > 0 && t.core.ready.Len() > 0 {
 		taker := t.takers[0]
@@ -124,44 +124,44 @@ func (t *Table) do(ctx context.Context, f func(*core)) error {
 	}
 }
 
-// Apply takes events in the order of their revisions. Events up to the revision
-// of the last listing are dropped. Live reports whether the watch had caught up
-// before they arrived: only then is their arrival a clock observation.
+// Apply applies events, which must be in the order of their revisions. It drops events up to
+// the revision of the last listing without a watch. live must be set only if the watch had
+// caught up before the events arrived: then their arrival is a clock observation.
 func (t *Table) Apply(ctx context.Context, events []Event, live bool) error {
 	return t.do(ctx, func(c *core) { c.apply(events, live) })
 }
 
-// Begin starts a listing at a revision. Where a watch continues beside it, the
-// table must have been given every event up to that revision, and none after.
-func (t *Table) Begin(ctx context.Context, revision int64, beside bool) error {
-	return t.do(ctx, func(c *core) { c.begin(revision, beside) })
+// Begin starts a listing at a revision. resync must be set if a watch continues during the
+// listing. The table must then have every event up to that revision, and none after it.
+func (t *Table) Begin(ctx context.Context, revision int64, resync bool) error {
+	return t.do(ctx, func(c *core) { c.begin(revision, resync) })
 }
 
-// List adds locks to the listing that was begun, in any order.
+// List adds locks to the listing in progress, in any order.
 func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
 	return t.do(ctx, func(c *core) { c.list(locks) })
 }
 
-// End finishes the listing: locks that it did not contain were deleted.
+// End finishes the listing, and drops the locks that it did not contain.
 func (t *Table) End(ctx context.Context) error {
 	return t.do(ctx, (*core).end)
 }
 
-// Forget drops all locks, as after etcd was restored from a backup.
+// Forget drops all locks, for example after a restore of etcd from a backup.
 func (t *Table) Forget(ctx context.Context) error {
 	return t.do(ctx, (*core).forget)
 }
 
-// Stats returns the aggregates, with up to overdue locks of those past their
-// alert time.
+// Stats returns the aggregates, with up to overdue locks past their alert time and as many
+// hosts with skewed clocks.
 func (t *Table) Stats(ctx context.Context, overdue int) (Stats, error) {
 	var s Stats
 	err := t.do(ctx, func(c *core) { s = c.stats(overdue) })
 	return s, err
 }
 
-// Page returns the first locks that match, ordered by name, and reports whether
-// there are more. It scans all locks: it is for people, not for scrapes.
+// Page returns the first locks that match, ordered by name, and reports whether there are
+// more. It scans all locks, so it is not for scrapes.
 func (t *Table) Page(ctx context.Context, q Query) (items []Item, more bool, err error) {
 	err = t.do(ctx, func(c *core) { items, more = c.page(q) })
 	return items, more, err
