@@ -56,7 +56,7 @@ func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
 	require.InDelta(t, 0, clocks.Median.Seconds(), 1)
 }
 
-func TestStatusTellsWhenListedAndOfWhichHistory(t *testing.T) {
+func TestStatusHasTimeAndHistoryOfTheListing(t *testing.T) {
 	t.Parallel()
 	s := newView()
 	require.Zero(t, s.Listed)

@@ -87,13 +87,13 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 		require.Equal(t, old+1, w.gone[0].Revision)
 		require.Equal(t, lock.Held, w.state("a"))
 		require.Zero(t, w.backlog)
-		require.Equal(t, totals{acquired: 2}, w.totals, "Gone tells of the release")
+		require.Equal(t, totals{acquired: 2}, w.totals, "Gone reports the release")
 		w.pass(2*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken(), "the new one is due in its own time")
 	})
 }
 
-func TestOrphanGraceRestartsWhereModified(t *testing.T) {
+func TestOrphanGraceRestartsWhenModified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		require.Equal(t, lock.Orphaned, w.state("a"))
@@ -111,7 +111,7 @@ func TestOrphanGraceRestartsWhereModified(t *testing.T) {
 	})
 }
 
-func TestOrphanRemovedAndReacquiredInOneBatchIsToldGone(t *testing.T) {
+func TestOrphanRemovedAndReacquiredInOneBatchIsReportedGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		w.pass(orphanGrace)
@@ -125,7 +125,7 @@ func TestOrphanRemovedAndReacquiredInOneBatchIsToldGone(t *testing.T) {
 
 // A lock that comes over an orphan that was given out, and is due itself, must
 // not stay with whoever took the orphan.
-func TestLockOverAHandedOrphanIsHandedOutAnew(t *testing.T) {
+func TestLockInPlaceOfATakenOrphanIsTakenAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("a", map[string]string{"alert_at": at(time.Hour)}), true)
 		w.pass(orphanGrace)
@@ -137,7 +137,7 @@ func TestLockOverAHandedOrphanIsHandedOutAnew(t *testing.T) {
 	})
 }
 
-func TestUndatedAndMalformedAreNeverHandedOut(t *testing.T) {
+func TestUndatedAndMalformedAreNeverTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		undated := fields(time.Second, 0)
 		delete(undated, "auto_unlock_at")
@@ -174,9 +174,9 @@ func TestTenThousandMalformedKeys(t *testing.T) {
 	})
 }
 
-// An alert behind the deadline is its owner's mistake and must not hide that
+// An alert after the deadline is a mistake of the holder and must not hide that
 // the lock is past its time.
-func TestAlertBehindTheDeadline(t *testing.T) {
+func TestAlertAfterTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Hour, time.Second)
 		w.pass(time.Second)
@@ -185,7 +185,7 @@ func TestAlertBehindTheDeadline(t *testing.T) {
 	})
 }
 
-func TestDeletedDeadlineIsNoRenewal(t *testing.T) {
+func TestDeletedDeadlineIsNotARenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, time.Minute)
 		w.apply(w.del("a", "auto_unlock_at"), true)
@@ -215,8 +215,8 @@ func TestWallClockStepsBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
 		w.acquire("ready", 0, -grace)
-		w.acquire("handed", 0, -grace-1)
-		require.Equal(t, "handed", w.take(1).Due[0].Name)
+		w.acquire("taken", 0, -grace-1)
+		require.Equal(t, "taken", w.take(1).Due[0].Name)
 		w.pass(time.Second)
 		w.shift = -time.Hour
 		w.pass(0)
@@ -226,14 +226,14 @@ func TestWallClockStepsBack(t *testing.T) {
 		w.pass(time.Hour - time.Second - 2)
 		require.Empty(t, w.taken())
 		w.pass(time.Second)
-		require.ElementsMatch(t, []string{"handed", "ready"}, w.taken())
+		require.ElementsMatch(t, []string{"taken", "ready"}, w.taken())
 		w.pass(20*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken())
 	})
 }
 
 // The state of a suspended lock follows the clock like any other's.
-func TestParkedLockFollowsTheWallClock(t *testing.T) {
+func TestSuspendedLockFollowsTheWallClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, 2*time.Second)
 		w.pass(2*time.Second + grace)

@@ -25,7 +25,7 @@ var endings = map[string]func(*world){
 }
 
 // Whoever took a lock hears of its end once, unless it has answered before.
-func TestGoneIsToldOnceWhileTheTakeIsUnanswered(t *testing.T) {
+func TestGoneIsReportedOnceWhileTheTakeIsUnanswered(t *testing.T) {
 	for back, again := range waitingAgain {
 		for end, vanish := range endings {
 			for _, answered := range []bool{false, true} {
@@ -55,7 +55,7 @@ func TestGoneIsToldOnceWhileTheTakeIsUnanswered(t *testing.T) {
 						require.Len(t, w.gone, 1)
 						require.Equal(t, "a", w.gone[0].Name)
 						require.Equal(t, token, w.gone[0].Token)
-						require.Zero(t, w.totals.released, "Gone tells of it")
+						require.Zero(t, w.totals.released, "Gone reports it")
 						w.release("a")
 						w.forget()
 						require.Len(t, w.gone, 1)
@@ -66,7 +66,7 @@ func TestGoneIsToldOnceWhileTheTakeIsUnanswered(t *testing.T) {
 	}
 }
 
-func TestPostponedLockThatVanishesIsNotTold(t *testing.T) {
+func TestPostponedLockThatVanishesIsNotReported(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"ready": 0, "retrying": time.Minute, "suspended": UntilModified} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
@@ -84,7 +84,7 @@ func TestPostponedLockThatVanishesIsNotTold(t *testing.T) {
 
 // An orphan that changed while it was out waits again; the lock that comes over
 // it was given to nobody.
-func TestLockOverAnOrphanThatWasOutIsReleasedLikeAny(t *testing.T) {
+func TestLockInPlaceOfATakenOrphanIsReleasedLikeAny(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("a", map[string]string{"alert_at": at(0)}), true)
 		w.pass(orphanGrace)

@@ -19,7 +19,7 @@ func TestFirstListingCountsNothing(t *testing.T) {
 	})
 }
 
-func TestListingAfterABlindTime(t *testing.T) {
+func TestListingAfterAnInterruptedWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"gone", "taken-gone", "again", "kept"} {
 			w.put(name, fields(time.Minute, time.Minute))
@@ -38,7 +38,7 @@ func TestListingAfterABlindTime(t *testing.T) {
 		w.put("new", fields(time.Minute, time.Minute))
 		w.del("orphan")
 		w.listing(false)
-		require.Equal(t, totals{acquired: 2, released: 2}, w.totals, "no drift where nobody watched")
+		require.Equal(t, totals{acquired: 2, released: 2}, w.totals, "no drift without a watch")
 		require.Equal(t, []Gone{{Name: "taken-gone", Token: token, At: w.gone[0].At}}, w.gone)
 		require.ElementsMatch(t, []float64{2, 2, 2}, w.hold.seconds)
 		w.listing(false)
@@ -46,7 +46,7 @@ func TestListingAfterABlindTime(t *testing.T) {
 	})
 }
 
-func TestHandedOrphanGoneWhileNobodyWatched(t *testing.T) {
+func TestTakenOrphanDeletedWithoutAWatch(t *testing.T) {
 	for name, after := range map[string]func(*world){
 		"vanished": func(w *world) { w.del("a") },
 		"replaced": func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
@@ -79,8 +79,8 @@ func TestEventsUpToTheListingAreDropped(t *testing.T) {
 	})
 }
 
-func TestDriftCountsOnlyBesideAWatch(t *testing.T) {
-	for _, beside := range []bool{false, true} {
+func TestDriftCountsOnlyDuringAWatch(t *testing.T) {
+	for _, resync := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, w *world) {
 			w.put("a", fields(time.Minute, time.Minute))
 			w.put("b", fields(time.Minute, time.Minute))
@@ -89,8 +89,8 @@ func TestDriftCountsOnlyBesideAWatch(t *testing.T) {
 			w.del("a")                                                         // its events are lost
 			w.put("b", map[string]string{"auto_unlock_at": at(2 * time.Hour)}) // likewise
 			w.put("d", fields(time.Minute, time.Minute))                       // likewise
-			w.listing(beside)
-			if beside {
+			w.listing(resync)
+			if resync {
 				require.EqualValues(t, 3, w.totals.drift)
 			} else {
 				require.Zero(t, w.totals.drift)
@@ -144,7 +144,7 @@ func TestBrokenListing(t *testing.T) {
 	})
 }
 
-func TestForgetBeginsAnew(t *testing.T) {
+func TestForgetDropsEverything(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", -time.Minute, -time.Minute)
 		w.acquire("b", time.Minute, time.Minute)

@@ -33,8 +33,8 @@ type seen struct {
 // bubble hides Deadline, which must not be asked for inside one.
 type bubble struct{ testing.TB }
 
-// TestTableIsConsistentWhateverHappens runs random histories.
-func TestTableIsConsistentWhateverHappens(t *testing.T) {
+// TestTableIsConsistentForAnyHistory runs random histories.
+func TestTableIsConsistentForAnyHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(bubble{t}, func(t *rapid.T) {
 			m := &model{world: newWorld(t), t: t, last: make(map[*entry]seen), out: make(map[string]int64)}
@@ -111,10 +111,10 @@ func (m *model) doLose(*rapid.T) {
 	m.lost = true
 }
 
-func (m *model) doList(beside bool) {
+func (m *model) doList(resync bool) {
 	drift := m.totals.drift
-	m.listing(beside)
-	if !m.lost || !beside {
+	m.listing(resync)
+	if !m.lost || !resync {
 		require.Equal(m.t, drift, m.totals.drift)
 	}
 	m.lost = false

@@ -62,7 +62,7 @@ func TestOffsetMeasuredAtAcquisitionAndEachRenewal(t *testing.T) {
 }
 
 // A stamp in whole seconds is the low end of its second.
-func TestOffsetOfWholeSecondsIsTheLowEnd(t *testing.T) {
+func TestOffsetOfWholeSecondsIsTheMinimum(t *testing.T) {
 	inBubble(t, func(_ *testing.T, w *world) {
 		w.pass(999 * time.Millisecond)
 		f := fields(time.Hour, time.Hour)
@@ -84,7 +84,7 @@ func TestOffsetOfYears(t *testing.T) {
 	})
 }
 
-func TestReplayedEventsMeasureNothing(t *testing.T) {
+func TestReplayedEventsAreNotClockObservations(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("a", slow.taking()), false)
 		require.False(t, w.sees("a").Measured)
@@ -100,7 +100,7 @@ func TestReplayedEventsMeasureNothing(t *testing.T) {
 	})
 }
 
-func TestReacquisitionForgetsTheMeasurement(t *testing.T) {
+func TestReacquisitionDropsTheObservation(t *testing.T) {
 	for name, events := range map[string]func(*world) []Event{
 		"replayed": func(w *world) []Event {
 			return append(w.del("a"), w.put("a", fields(time.Hour, time.Hour))...)
@@ -127,7 +127,7 @@ func TestReacquisitionForgetsTheMeasurement(t *testing.T) {
 	}
 }
 
-func TestListingKeepsTheMeasurementOfTheSameOwner(t *testing.T) {
+func TestListingKeepsTheObservationOfTheSameHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.apply(w.put("kept", slow.taking()), true)
 		w.apply(w.put("renewed", slow.taking()), true)
@@ -168,7 +168,7 @@ func TestOffsetsShiftWithTheWallClock(t *testing.T) {
 }
 
 // The instant of a deadline only moves later, and no postponement moves it.
-func TestAnchorIsTheLaterOfAllInstants(t *testing.T) {
+func TestEarliestIsTheLatestDue(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.core.options.Lead = time.Second
 		w.acquire("a", time.Minute, time.Minute)
@@ -185,7 +185,7 @@ func TestAnchorIsTheLaterOfAllInstants(t *testing.T) {
 		w.pass(1)
 		got := w.take(1).Due
 		require.Len(t, got, 1)
-		require.Equal(t, time.Second, got[0].Observation.Earliest, "handed out ahead, by the lead")
+		require.Equal(t, time.Second, got[0].Observation.Earliest, "taken before due, by the lead")
 		for _, delay := range []time.Duration{time.Minute, 0, UntilModified} {
 			w.postpone("a", w.token("a"), delay)
 			before := w.sees("a").Earliest
@@ -202,7 +202,7 @@ func TestAnchorIsTheLaterOfAllInstants(t *testing.T) {
 }
 
 // A change wakes a suspended lock, but a deadline that stands is none the earlier.
-func TestUnparkedLockKeepsItsInstant(t *testing.T) {
+func TestResumedLockKeepsItsDue(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Minute, time.Minute)
 		w.pass(time.Minute + grace)
@@ -221,7 +221,7 @@ func TestUnparkedLockKeepsItsInstant(t *testing.T) {
 	})
 }
 
-func TestTakeGivesTheSight(t *testing.T) {
+func TestTakeReturnsTheObservation(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.put("listed", fields(0, 0))
 		w.listing(false)
@@ -237,7 +237,7 @@ func TestTakeGivesTheSight(t *testing.T) {
 	})
 }
 
-func TestDueIsAskedWithTheSight(t *testing.T) {
+func TestDueInGetsTheObservation(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		var asked []verdict.Observation
 		w.core.options.DueIn = func(_ *lock.Lock, s verdict.Observation, now lock.Timestamp) time.Duration {
@@ -268,7 +268,7 @@ func TestHostClocks(t *testing.T) {
 	require.Equal(t, -58*time.Second, h.clocks(11, time.Minute, 0).Median)
 }
 
-func TestHostClocksAreForgottenAfterAnHour(t *testing.T) {
+func TestHostClocksExpireAfterAnHour(t *testing.T) {
 	h := make(hosts)
 	h.measured("old", time.Minute, 0)
 	h.measured("new", time.Second, 1)
@@ -284,10 +284,10 @@ func TestHostClocksAreBounded(t *testing.T) {
 	}
 	require.Len(t, h, maxHosts)
 	h.measured("0", time.Minute, 0)
-	require.Equal(t, time.Minute, h["0"].offset, "one that is known is measured anew")
+	require.Equal(t, time.Minute, h["0"].offset, "a known host is measured again")
 }
 
-func TestStatsTellTheHostsClocks(t *testing.T) {
+func TestStatsIncludeHostClocks(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for i, off := range []owner{0, slow, owner(5 * time.Second)} {
 			f := off.taking()

@@ -11,7 +11,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
+func TestStatsListTheLongestOverdueFirstUpToTheLimit(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		for i := range 20 {
 			r.acquire(fmt.Sprint(i), -time.Duration((i*7)%20+1)*time.Second, time.Hour)
@@ -95,7 +95,7 @@ func TestPageFilters(t *testing.T) {
 	})
 }
 
-func TestGetTellsStateAndDue(t *testing.T) {
+func TestGetReturnsStateAndDue(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", time.Minute, time.Hour)
 		item, found, err := r.Get(ctx, "a")

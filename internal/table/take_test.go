@@ -59,7 +59,7 @@ func TestNewRefusesMissingOptions(t *testing.T) {
 	require.EqualError(t, err, "lock table: DueIn, HoldDuration and OrphanGrace are required")
 }
 
-func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
+func TestTakeWaitsUntilDueAndReturnsALockOnce(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", time.Second, 5*time.Second)
 		start := time.Now()
@@ -73,7 +73,7 @@ func TestTakeWaitsUntilDueAndHandsOutOnce(t *testing.T) {
 	})
 }
 
-func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
+func TestPostponeCountsAttemptsUntilTheLockIsModified(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		token := r.acquire("a", 0, 0)
 		for attempt := range 3 {
@@ -93,7 +93,7 @@ func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
 	})
 }
 
-func TestPostponeAfterAChangeIsIgnored(t *testing.T) {
+func TestPostponeAfterAModificationIsIgnored(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		token := r.acquire("a", 0, 0)
 		require.Len(t, r.within(time.Minute), 1)
@@ -109,7 +109,7 @@ func TestPostponeAfterAChangeIsIgnored(t *testing.T) {
 	})
 }
 
-func TestParkedUntilChanged(t *testing.T) {
+func TestSuspendedUntilModified(t *testing.T) {
 	for field, value := range map[string]func() string{
 		"purpose":        func() string { return "x" },
 		"auto_unlock_at": func() string { return at(0) },
@@ -133,7 +133,7 @@ func TestParkedUntilChanged(t *testing.T) {
 	}
 }
 
-func TestGoneTellsOnceWithTokenAndRevision(t *testing.T) {
+func TestGoneReportsOnceWithTokenAndRevision(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		token := r.acquire("a", 0, 0)
 		require.Len(t, r.within(time.Minute), 1)
@@ -165,7 +165,7 @@ func TestGoneIsKeptWhileNobodyReads(t *testing.T) {
 	})
 }
 
-func TestCancelledTakeLosesNothing(t *testing.T) {
+func TestCanceledTakeLosesNothing(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", 0, 0)
 		// Its end and the lock's due come at the same instant.
@@ -186,7 +186,7 @@ func TestCancelledTakeLosesNothing(t *testing.T) {
 }
 
 // A taker that left after it had been given a lock puts it back.
-func TestLeavingTakerPutsBack(t *testing.T) {
+func TestCanceledTakerPutsBack(t *testing.T) {
 	run(t, func(t *testing.T, ctx context.Context, r *running) {
 		r.acquire("a", -time.Hour, -time.Hour)
 		left := &taker{limit: 1, got: make(chan Batch, 1)}

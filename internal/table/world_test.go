@@ -140,8 +140,8 @@ func (w *world) renew(name string, alert, auto time.Duration) {
 func (w *world) release(name string) { w.apply(w.del(name), true) }
 
 // listing lists what etcd holds now.
-func (w *world) listing(beside bool) {
-	w.begin(w.rev, beside)
+func (w *world) listing(resync bool) {
+	w.begin(w.rev, resync)
 	w.list(w.collect())
 	w.end()
 	w.check()
