@@ -11,18 +11,17 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// readLimit is the number of keys up to which a lock, with all that is nested
-// in it, is read at once.
+// readLimit is the maximum number of keys of a lock, including those of nested names, that are
+// read by one range.
 const readLimit = 64
 
-// Store reads and deletes locks. It is a value, and may be used concurrently.
+// Store reads and deletes locks. It is a plain value, safe for concurrent use.
 type Store struct {
 	KV     clientv3.KV
 	Layout lock.Layout
-	// RequestTimeout bounds each request.
+	// RequestTimeout limits each request.
 	RequestTimeout time.Duration
-	// Explain adds to an error of etcd which permission is missing; nil adds
-	// nothing.
+	// Explain adds the missing permission to an error of etcd; nil adds nothing.
 	Explain func(error) error
 }
 
@@ -33,8 +32,8 @@ func (st Store) explain(err error) error {
 	return st.Explain(err)
 }
 
-// Read reads locks whole, in one transaction where they are small. Of the locks
-// given only the name and what is known of their size count.
+// Read reads whole locks, the small ones of them in one transaction. Of its arguments it uses
+// only the names and the known sizes.
 func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	records := make([]Record, len(locks))
 	var small []int
@@ -42,8 +41,8 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	for i := range locks {
 		if !locks[i].Large() && locks[i].Keys < readLimit {
 			from, end := st.Layout.Range(locks[i].Name)
-			// One more than it has shows whether there are more keys, and reads the
-			// value of at most one nested key.
+			// A limit of one more key than are known shows whether there are more, and
+			// reads the value of at most one nested key.
 			limit := min(readLimit, int64(locks[i].Keys)+1)
 			small = append(small, i)
 			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(limit)))
@@ -68,7 +67,7 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	return records, nil
 }
 
-// get sends reads in one transaction, so that they show one revision.
+// get sends reads in one transaction, so that they read one revision.
 func (st Store) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.RangeResponse, error) {
 	if len(gets) == 0 {
 		return nil, nil
@@ -86,8 +85,8 @@ func (st Store) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.Ra
 	return answers, nil
 }
 
-// fromRange makes a record of a lock's range. It is whole unless the range
-// holds more keys than were asked for.
+// fromRange makes a record from the range of a lock. It is whole unless the range contains
+// more keys than the limit.
 func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec Record, whole bool) {
 	if resp.More {
 		return Record{}, false
@@ -106,9 +105,8 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 	return field{name: string(kv.Key[len(st.Layout.Prefix())+len(name)+1:]), value: kv.Value}
 }
 
-// readLarge reads a lock that has big values, many keys, or many names nested in
-// it: its known fields one by one and then, at the same revision, which keys it
-// has.
+// readLarge reads a lock with big values, many keys, or many nested names. It reads the known
+// fields one by one, and then surveys the keys at the same revision.
 func (st Store) readLarge(ctx context.Context, l *lock.Lock) (Record, error) {
 	var gets []clientv3.Op
 	var keys []span
@@ -132,9 +130,9 @@ func (st Store) readLarge(ctx context.Context, l *lock.Lock) (Record, error) {
 	rec.Lock, _ = s.finish()
 	pages := surveyPages
 	if rec.Keys == l.Keys {
-		// There are no others, so that these keys suffice where so much is nested
-		// that a survey of the gaps is expensive. An unknown field that is written
-		// meanwhile then stays.
+		// The lock has no other keys, so that single keys suffice as spans if a survey of
+		// many nested names would take too long. In that case an unknown field that is
+		// written before the deletion remains.
 		pages, rec.spans = optionalPages, keys
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)

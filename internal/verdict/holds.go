@@ -10,7 +10,7 @@ import (
 // Hold is a reason why no lock is removed automatically.
 type Hold string
 
-// The holds, as metrics spell them.
+// The holds, with their names in metrics.
 const (
 	HoldStarting     Hold = "starting"
 	HoldDisconnected Hold = "disconnected"
@@ -20,53 +20,53 @@ const (
 	HoldDryRun       Hold = "dry_run"
 )
 
-// AllHolds lists all holds, for metrics that begin at zero.
+// AllHolds returns all holds, for metrics that begin at zero.
 func AllHolds() []Hold {
 	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldStorm, HoldRegressed, HoldDryRun}
 }
 
-// Signals are what the holds depend on besides Pressure. Times are by our
-// monotonic clock, zero means never.
+// Signals are the input of the holds, together with Pressure. Times are by the daemon's
+// monotonic clock; zero means never.
 type Signals struct {
-	// ListedAt is when the first listing of this history of etcd ended, History
-	// how often etcd showed another history.
+	// ListedAt is when the first listing of this history of etcd ended. History is the
+	// number of times that another history began.
 	ListedAt time.Time
 	History  int
-	// Connected reports whether a watch is up; LastSign is when it last showed an
-	// event or a progress notice.
+	// Connected reports whether a watch is up. LastSign is when it last showed an event or
+	// a progress notice.
 	Connected bool
 	LastSign  time.Time
-	// Probed reports whether the newest probe was answered; ProbeErr is why not.
-	// Alarms are those that etcd raised.
+	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was
+	// not. Alarms are the alarms of etcd.
 	Probed   bool
 	ProbeErr error
 	Alarms   []string
-	// Overdue reports whether a probe is overdue, so that holders may be unable
-	// to renew at this moment.
+	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
+	// present.
 	Overdue bool
 }
 
 // Pressure is how many locks are due.
 type Pressure struct {
-	// CameDue counts the locks that came due within the storm's window, without
+	// CameDue is the number of locks that came due within the window of a storm, without
 	// those that were past their deadline when a listing found them.
 	CameDue int
-	// Dated counts the locks with a deadline, Backlog those that are due and still
-	// there.
+	// Dated is the number of locks with a deadline, Backlog that of locks that are due and
+	// still exist.
 	Dated, Backlog int
 }
 
-// StormRules say when so many locks come due at once that a fault between their
-// holders and etcd is likelier than that many deaths.
+// StormRules define a storm: so many locks come due at once that a fault between their holders
+// and etcd is more probable than the death of all these holders.
 type StormRules struct {
-	// MinLocks is the minimum number of locks; 0 turns it off. Fraction is their
-	// share of all dated locks. Hold is how long a storm lasts.
+	// MinLocks is the minimum number of locks; 0 disables storms. Fraction is the fraction
+	// of all dated locks that they must exceed. Hold is how long a storm lasts.
 	MinLocks int
 	Fraction float64
 	Hold     time.Duration
 }
 
-// HoldRules are the part of the configuration that holds depend on.
+// HoldRules are the part of the configuration on which holds depend.
 type HoldRules struct {
 	Settle, Freshness time.Duration
 	Storm             StormRules
@@ -76,22 +76,22 @@ type HoldRules struct {
 // Holds is the state machine of the holds. It is not safe for concurrent use.
 type Holds struct {
 	rules HoldRules
-	// disconnectedAt and alarmedAt are when etcd was last found disconnected, or
-	// with an alarm.
+	// disconnectedAt and alarmedAt are when Update last found etcd disconnected, or with an
+	// alarm.
 	disconnectedAt, alarmedAt time.Time
-	// stormUntil is when the present storm ends. spent is set while the backlog
-	// of the last one is not removed yet, backlogBefore being what there was
-	// without it: locks that cannot be removed stay in the backlog for ever.
+	// stormUntil is when the present storm ends. clearing is set after a storm until the
+	// backlog is back at backlogBefore, its size before the storm. That need not be zero, as
+	// the backlog includes locks that cannot be removed.
 	stormUntil    time.Time
-	spent         bool
+	clearing      bool
 	backlogBefore int
 }
 
-// NewHolds returns the state machine as it is at the start.
+// NewHolds returns the state machine in its initial state.
 func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 
-// Update returns the holds that are in force at now, each with its reason in
-// words. Calls must be in the order of time.
+// Update returns the holds in force at now, each with its reason. now must not decrease between
+// calls.
 func (h *Holds) Update(now time.Time, s Signals, p Pressure) map[Hold]string {
 	holds := make(map[Hold]string)
 	h.listing(now, s, holds)
@@ -107,7 +107,7 @@ func (h *Holds) Update(now time.Time, s Signals, p Pressure) map[Hold]string {
 	} else if h.settling(now, h.alarmedAt) {
 		holds[HoldAlarm] = "settling after an alarm of etcd"
 	}
-	if h.stormy(now, p) {
+	if h.storm(now, p) {
 		holds[HoldStorm] = "many locks came due at once"
 	}
 	if h.rules.DryRun {
@@ -133,11 +133,11 @@ func (h *Holds) listing(now time.Time, s Signals, holds map[Hold]string) {
 	}
 }
 
-// maxReason bounds, in bytes, what is repeated of an error.
+// maxReason is the maximum length of an error in a reason, in bytes.
 const maxReason = 500
 
-// disconnected returns why renewals may not reach etcd, or may not be observed by
-// us; "" if they do.
+// disconnected returns the reason why renewals may not reach etcd, or may not be observed here,
+// or "".
 func disconnected(now time.Time, s Signals, freshness time.Duration) string {
 	switch {
 	case !s.Connected:
@@ -152,17 +152,18 @@ func disconnected(now time.Time, s Signals, freshness time.Duration) string {
 	return ""
 }
 
-func (h *Holds) stormy(now time.Time, p Pressure) bool {
+// storm reports whether a storm is in progress at now.
+func (h *Holds) storm(now time.Time, p Pressure) bool {
 	if now.Before(h.stormUntil) {
 		return true
 	}
 	if !h.stormUntil.IsZero() {
-		h.stormUntil, h.spent = time.Time{}, true
+		h.stormUntil, h.clearing = time.Time{}, true
 	}
-	if h.spent && p.Backlog > h.backlogBefore {
+	if h.clearing && p.Backlog > h.backlogBefore {
 		return false
 	}
-	h.spent = false
+	h.clearing = false
 	r := h.rules.Storm
 	if r.MinLocks == 0 || p.CameDue < r.MinLocks || float64(p.CameDue) <= r.Fraction*float64(p.Dated) {
 		h.backlogBefore = p.Backlog

@@ -8,71 +8,71 @@ import (
 // Trigger is why a lock is removed.
 type Trigger string
 
-// The triggers, as metrics spell them.
+// The triggers, with their names in metrics.
 const (
 	Expiry Trigger = "expiry" // past its auto_unlock_at
-	Orphan Trigger = "orphan" // fields without a uuid, unmodified for long enough
-	API    Trigger = "api"    // a person asked for it
+	Orphan Trigger = "orphan" // fields without a uuid, unmodified for the orphan grace
+	API    Trigger = "api"    // requested by a person
 )
 
-// Inputs are all that a verdict depends on: the same inputs give the same
-// verdict. Times are UTC, zero means none; durations are in nanoseconds.
+// Inputs are everything on which a verdict depends: the same inputs give the same verdict. Times
+// are UTC, zero means none; durations are in nanoseconds.
 type Inputs struct {
-	// Now is our wall clock.
+	// Now is the daemon's wall clock.
 	Now time.Time `json:"now"`
-	// The lock's own times, by its holder's clock. Renewed reports whether
-	// auto_unlock_at was written after the acquisition.
+	// The times of the lock, by its holder's clock. Renewed reports whether auto_unlock_at
+	// was written after the acquisition.
 	LockedAt     time.Time `json:"locked_at,omitzero"`
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
 	Renewed      bool      `json:"renewed,omitempty"`
-	// OrphanDue is when an orphan had stayed unmodified for long enough.
+	// OrphanDue is when an orphan has been unmodified for the orphan grace.
 	OrphanDue time.Time `json:"orphan_due,omitzero"`
 	Removable bool      `json:"removable"`
 	Token     int64     `json:"token,omitempty"`
 	Revision  int64     `json:"revision"`
-	// What our clocks know of it: see Observation.
+	// The clock observation: see Observation.
 	Measured bool          `json:"measured"`
 	Offset   time.Duration `json:"offset,omitempty"`
 	Age      time.Duration `json:"age"`
 	Earliest time.Duration `json:"anchor"`
-	// Allowance is for how long outages kept its holder from renewing.
+	// Allowance is how long outages prevented the holder from renewing.
 	Allowance time.Duration `json:"credit,omitempty"`
-	// The rules that apply to it; Policy is the glob that matched.
+	// The rules that apply to the lock. Policy is the glob that matched.
 	Policy       string        `json:"policy,omitempty"`
 	Mode         Mode          `json:"mode"`
 	Grace        time.Duration `json:"grace"`
 	Tolerance    time.Duration `json:"tolerance"`
 	Settle       time.Duration `json:"settle"`
 	StandbyDelay time.Duration `json:"standby_delay"`
-	// Leader reports whether no other replica acts before this one.
+	// Leader reports whether this replica acts without the standby delay.
 	Leader bool `json:"leader"`
 }
 
-// Bounds on the patience with a holder whose clock was never observed.
+// Limits of the patience for a holder whose clock was never observed.
 const (
 	maxPatience     = 5 * time.Minute
 	defaultPatience = time.Minute
 )
 
-// Action is what a verdict comes to.
+// Action is what to do with a lock.
 type Action string
 
 // The actions.
 const (
 	Remove Action = "remove"
-	Report Action = "report" // dry run: log and count it
-	Wait   Action = "wait"   // for Verdict.Remaining
-	Leave  Action = "leave"  // never automatically
+	Report Action = "report" // log and count it (dry run)
+	Wait   Action = "wait"   // act after Verdict.Remaining
+	Leave  Action = "leave"  // never remove it automatically
 )
 
-// Verdict is a decision on one lock, with the inputs that it was made on.
+// Verdict is a decision on one lock, with its inputs.
 type Verdict struct {
 	Inputs
 	Action  Action  `json:"action"`
 	Trigger Trigger `json:"trigger,omitempty"`
-	// Due is the instant, by our wall clock, from which the lock may be removed;
-	// Remaining is how long it is until this replica acts.
+	// Due is the instant, by the daemon's wall clock, from which the lock may be removed.
+	// Remaining is the time until this replica acts.
 	Due       time.Time     `json:"due,omitzero"`
 	Remaining time.Duration `json:"left,omitempty"`
 }
@@ -107,8 +107,8 @@ func Decide(in Inputs) Verdict {
 	return v
 }
 
-// delayed adds a delay, which is not negative, and saturates: a sum that overflowed
-// would be due at once.
+// delayed adds a delay, which must not be negative. It saturates, as a sum that overflows would
+// be due at once.
 func delayed(d, delay time.Duration) time.Duration {
 	if d > math.MaxInt64-delay {
 		return math.MaxInt64
@@ -116,10 +116,9 @@ func delayed(d, delay time.Duration) time.Duration {
 	return d + delay
 }
 
-// dueIn returns how long it is until the holder's own clock has passed the
-// deadline by the grace. A slow clock of the holder, or a fast one of ours,
-// delays; nothing hastens. A holder whose clock was never compared with ours, as
-// no write of it was observed live, gets its patience as well.
+// dueIn returns the time until the holder's clock has passed the deadline by the grace. A slow
+// clock of the holder or a fast clock of the daemon delays it; nothing makes it earlier. A holder
+// whose clock was never observed also gets its patience.
 func (in Inputs) dueIn() time.Duration {
 	slow := time.Duration(0)
 	if in.Measured && in.Offset < -in.Tolerance {
@@ -132,13 +131,12 @@ func (in Inputs) dueIn() time.Duration {
 	return max(due, in.patience()+in.Grace-in.Age)
 }
 
-// patience is how long a holder may take between renewals, as far as its own
-// times show.
+// patience estimates the time between two renewals of the holder from the times of the lock.
 func (in Inputs) patience() time.Duration {
 	patience := defaultPatience
 	switch {
 	case !in.AutoUnlockAt.Add(maxPatience).After(in.Now):
-		return in.Settle // so long past that no clock explains it
+		return in.Settle // no plausible offset of a clock explains a deadline so long past
 	case !in.AliveAt.IsZero():
 		patience = in.AutoUnlockAt.Sub(in.AliveAt)
 	case !in.Renewed && !in.LockedAt.IsZero():
