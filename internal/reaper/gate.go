@@ -32,12 +32,12 @@ func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *sl
 	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]HoldStatus)}
 }
 
-// openUnder is open with newer pressure. It is called with what Take returned,
-// before any of that is removed, so that no older pressure hides a storm.
-func (g *gate) openUnder(p verdict.Pressure) bool { return g.update(&p) }
+// openWith is open with newer pressure. It is called with the pressure that Take returned, before
+// a lock of that batch is removed, so that a storm is detected.
+func (g *gate) openWith(p verdict.Pressure) bool { return g.update(&p) }
 
-// open reads all signals and reports whether locks may be removed now. A dry run
-// is a hold, but lets verdicts be made.
+// open reads all signals, and reports whether verdicts may be made now and locks removed. A dry
+// run is a hold, but does not close the gate, so that verdicts are made.
 func (g *gate) open() bool { return g.update(nil) }
 
 func (g *gate) update(p *verdict.Pressure) (open bool) {
@@ -67,10 +67,10 @@ func (g *gate) update(p *verdict.Pressure) (open bool) {
 	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
 }
 
-// updateInterval is how often the signals are read where nothing else happens.
+// updateInterval is the maximum time between two readings of the signals.
 const updateInterval = 50 * time.Millisecond
 
-// wait waits until the gate is open.
+// wait blocks until the gate is open.
 func (g *gate) wait(ctx context.Context) error {
 	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()
@@ -84,7 +84,7 @@ func (g *gate) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// watch keeps the holds up to date while no lock is due.
+// watch updates the holds while no lock is due.
 func (g *gate) watch(ctx context.Context, pressure func(context.Context) (verdict.Pressure, error)) error {
 	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func (g *gate) watch(ctx context.Context, pressure func(context.Context) (verdic
 			return nil
 		}
 		if p, err := pressure(ctx); err == nil {
-			g.openUnder(p)
+			g.openWith(p)
 		} else {
 			g.open()
 		}
