@@ -13,7 +13,7 @@ LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION)
 # The race detector needs the C compiler that go uses.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test e2e hunt hunt-short hunt-model chart lint fuzz bench bench-big image release clean
+.PHONY: help build demo test e2e hunt hunt-short chart lint fuzz bench bench-big image release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,9 +37,6 @@ hunt: ## Search for broken promises on real etcd under faults (16 min)
 
 hunt-short: ## The same for CI (2.5 min)
 	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
-
-hunt-model: ## Run 10,000 random histories on the pure core (25 s)
-	HUNT_HISTORIES=$${HUNT_HISTORIES:-10000} $(GO) test -count=1 -timeout 20m -run TestHuntForBrokenPromises -v ./internal/reaper
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh

@@ -16,9 +16,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -63,27 +60,26 @@ func footprint(b *testing.B, binary string, locks int) {
 	d, ready := launch(b, binary, e)
 	b.ReportMetric(ready.Seconds(), "ready-s")
 	require.Eventually(b, func() bool {
-		m := d.metrics()
-		return sum(m["unlocker_locks"]) == float64(locks) && sum(m["unlocker_reaper_hold"]) == 0
+		return d.metric("unlocker_locks") == float64(locks) && d.metric("unlocker_reaper_hold") == 0
 	}, time.Minute, time.Second)
 	b.ReportMetric(100*d.cpu(), "idle-cpu%")
-	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "idle-rss-MiB")
-	b.ReportMetric(sum(d.metrics()["go_memstats_heap_alloc_bytes"])/(1<<20), "idle-heap-MiB")
+	b.ReportMetric(d.metric("process_resident_memory_bytes")/(1<<20), "idle-rss-MiB")
+	b.ReportMetric(d.metric("go_memstats_heap_alloc_bytes")/(1<<20), "idle-heap-MiB")
 	b.ReportMetric(d.peak(), "listing-peak-MiB")
 	if locks == 0 {
 		return
 	}
 	stop := renew(b, e.Client, locks)
-	before := sum(d.metrics()["unlocker_lock_renewals_total"])
+	before := d.metric("unlocker_lock_renewals_total")
 	b.ReportMetric(100*d.cpu(), "busy-cpu%")
-	b.ReportMetric((sum(d.metrics()["unlocker_lock_renewals_total"])-before)/footprintTime.Seconds(), "renewals/s")
-	b.ReportMetric(sum(d.metrics()["process_resident_memory_bytes"])/(1<<20), "busy-rss-MiB")
+	b.ReportMetric((d.metric("unlocker_lock_renewals_total")-before)/footprintTime.Seconds(), "renewals/s")
+	b.ReportMetric(d.metric("process_resident_memory_bytes")/(1<<20), "busy-rss-MiB")
 	b.ReportMetric(d.peak(), "busy-peak-MiB")
 	stop()
-	used := sum(d.metrics()["process_cpu_seconds_total"])
+	used := d.metric("process_cpu_seconds_total")
 	expire(b, e.Client, locks)
-	require.Eventually(b, func() bool { return sum(d.metrics()["unlocker_locks"]) == 0 }, 5*time.Minute, time.Second)
-	b.ReportMetric(sum(d.metrics()["process_cpu_seconds_total"])-used, "removal-cpu-s")
+	require.Eventually(b, func() bool { return d.metric("unlocker_locks") == 0 }, 5*time.Minute, time.Second)
+	b.ReportMetric(d.metric("process_cpu_seconds_total")-used, "removal-cpu-s")
 	b.ReportMetric(d.peak(), "removal-peak-MiB")
 }
 
@@ -192,25 +188,15 @@ func (d *process) get(path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func (d *process) metrics() map[string]*dto.MetricFamily {
+func (d *process) metric(name string) float64 {
 	status, body := d.get("/metrics")
 	require.Equal(d.b, http.StatusOK, status)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(d.b, err)
-	return families
-}
-
-func sum(f *dto.MetricFamily) (sum float64) {
-	for _, m := range f.GetMetric() {
-		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-	}
-	return sum
+	return etcdtest.Metric(d.b, body, name)
 }
 
 // cpu returns the number of CPUs that the daemon keeps busy.
 func (d *process) cpu() float64 {
-	used := func() float64 { return sum(d.metrics()["process_cpu_seconds_total"]) }
+	used := func() float64 { return d.metric("process_cpu_seconds_total") }
 	before, start := used(), time.Now()
 	<-time.After(footprintTime)
 	return (used() - before) / time.Since(start).Seconds()

@@ -5,14 +5,11 @@ package e2e
 import (
 	"io"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
@@ -44,28 +41,11 @@ func (d *daemon) get(path string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// metric returns the sum of the series that have all labels, given as pairs of a name and a
-// value.
-func (d *daemon) metric(name string, labels ...string) (sum float64) {
+// metric scrapes, and returns what etcdtest.Metric does.
+func (d *daemon) metric(name string, labels ...string) float64 {
 	d.t.Helper()
 	_, body := d.get("/metrics")
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	require.NoError(d.t, err)
-	for _, m := range families[name].GetMetric() {
-		has := map[string]string{}
-		for _, l := range m.GetLabel() {
-			has[l.GetName()] = l.GetValue()
-		}
-		matches := true
-		for pair := range slices.Chunk(labels, 2) {
-			matches = matches && has[pair[0]] == pair[1]
-		}
-		if matches {
-			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-	}
-	return sum
+	return etcdtest.Metric(d.t, body, name, labels...)
 }
 
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {

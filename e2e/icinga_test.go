@@ -105,7 +105,7 @@ func TestIcingaPassesAllFlags(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), unlocker, "check", "--help").Output()
 	require.NoError(t, err)
 	var flags []string
-	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, +)?--([a-z-]+)`).FindAllStringSubmatch(string(help), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^ {2,6}(?:-\w, +)?--([a-z-]+)`).FindAllStringSubmatch(string(help), -1) {
 		if m[1] != "help" {
 			flags = append(flags, m[1])
 		}

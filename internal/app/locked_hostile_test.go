@@ -44,10 +44,11 @@ func hostile(name string, due time.Time) []clientv3.Op {
 	return ops
 }
 
-// Hostile locks are removed when they are due, and keys that belong to no lock stay. Scrapes
-// can be parsed, the log can be decoded, and the probes answer as usual.
+// The tests of this file keep a processor busy: they are not parallel.
+
+// Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
+// log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), fast)
 	d.awaitReaping()
@@ -87,7 +88,6 @@ func (d *daemon) longestLine() (longest int) {
 // Locks with the largest values that etcd accepts, and with many fields, are removed. The
 // lines of the log stay within their limit.
 func TestHostileSizes(t *testing.T) {
-	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), fast)
 	d.awaitReaping()

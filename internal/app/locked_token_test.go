@@ -66,7 +66,9 @@ func TestLockedUsersChange(t *testing.T) {
 	l := lockDown(t, localetcd.Options{AuthToken: "jwt,sign-method=ES256,ttl=1h,priv-key=" + jwtKey(t)})
 	l.below(prefix)
 	l.below(election)
-	d := l.daemon(fast)
+	d := l.daemon(fast, func(c *config.Config) {
+		c.ResyncInterval = 4 * time.Second // a listing whose token has just become void is a restart; the probe is to come first
+	})
 	l.requireWorking(d, "before")
 	_, err := l.Client.UserAdd(l.ctx(), "somebody", "else")
 	require.NoError(t, err)

@@ -84,7 +84,7 @@ func (l *locked) requireWorking(d *daemon, name string) {
 	awaitKeys(l.t, l.Etcd, 0, name+"/orphan/")
 	etcdtest.Eventually(l.t, func() bool { return d.metric("unlocker_last_resync_timestamp_seconds") > began })
 	require.Len(l.t, l.Keys(name), fieldsOfALock)
-	require.EqualValues(l.t, 1, d.metric("unlocker_etcd_up"))
+	d.awaitMetric(1, "unlocker_etcd_up")
 	require.Equal(l.t, failures, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(l.t, d.metric("unlocker_resync_drift_total"))
 	l.Put(clientv3.OpDelete(prefix+name+"/", clientv3.WithPrefix()))

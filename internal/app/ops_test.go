@@ -1,25 +1,12 @@
 package app_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/crypto/bcrypt"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
@@ -75,57 +62,12 @@ func TestOpsListener(t *testing.T) {
 
 func TestOpsListenerWithTLSAndBasicAuth(t *testing.T) {
 	t.Parallel()
-	webConfig, roots := newWebConfig(t, "scraper", "secret")
-	d := startDaemon(t, nowhere, func(c *config.Config) { c.Ops.WebConfigFile = webConfig })
-	d.http.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
-	d.base = "https://" + d.OpsAddr().String()
-
-	status, _ := d.get("/metrics")
-	require.Equal(t, http.StatusUnauthorized, status)
-	status, _ = d.get("/livez")
-	require.Equal(t, http.StatusUnauthorized, status, "basic auth guards the whole listener")
-	for password, want := range map[string]int{"secret": http.StatusOK, "wrong": http.StatusUnauthorized} {
-		req, err := http.NewRequest(http.MethodGet, d.base+"/metrics", nil)
-		require.NoError(t, err)
-		req.SetBasicAuth("scraper", password)
-		resp, err := d.http.Do(req)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		require.Equal(t, want, resp.StatusCode)
-	}
-
-	plain, err := newHTTP().Get("http://" + d.OpsAddr().String() + "/livez")
-	require.NoError(t, err)
-	require.NoError(t, plain.Body.Close())
-	require.Equal(t, http.StatusBadRequest, plain.StatusCode, "plain text to a TLS listener")
-}
-
-// newWebConfig writes an exporter-toolkit web configuration and returns the
-// roots to trust.
-func newWebConfig(t *testing.T, user, password string) (path string, roots *x509.CertPool) {
-	t.Helper()
-	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	require.NoError(t, err)
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	require.NoError(t, err)
-	web := fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {%s: %q}\n", user, hash)
-	for name, content := range map[string][]byte{"cert.pem": certPEM, "key.pem": keyPEM, "web.yml": []byte(web)} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
-	}
-	roots = x509.NewCertPool()
-	require.True(t, roots.AppendCertsFromPEM(certPEM))
-	return filepath.Join(dir, "web.yml"), roots
+	w := newWebFiles(t, withTLS+withUsers(t, "scraper", "secret"))
+	d := startDaemon(t, nowhere, func(c *config.Config) { c.Ops.WebConfigFile = w.path() })
+	addr := d.OpsAddr().String()
+	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/metrics"))
+	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/livez"), "basic auth guards the whole listener")
+	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/metrics", "scraper", "wrong"))
+	require.Equal(t, http.StatusOK, w.status("https://"+addr+"/metrics", "scraper", "secret"))
+	require.Equal(t, http.StatusBadRequest, w.status("http://"+addr+"/livez"), "plain text to a TLS listener")
 }

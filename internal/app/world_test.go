@@ -1,18 +1,13 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -115,33 +110,12 @@ func (d *daemon) awaitReaping() {
 	d.awaitMetric(0, "unlocker_reaper_hold")
 }
 
-// metric scrapes, and returns the sum of the series that have all labels, given as pairs of
-// a name and a value. The value of a histogram is its count.
+// metric scrapes, and returns what etcdtest.Metric does.
 func (d *daemon) metric(name string, labels ...string) float64 {
 	d.t.Helper()
 	status, body := d.get("/metrics")
 	require.Equal(d.t, http.StatusOK, status, body)
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewBufferString(body))
-	require.NoError(d.t, err)
-	sum := 0.0
-	for _, m := range families[name].GetMetric() {
-		if hasLabels(m, labels) {
-			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	return sum
-}
-
-func hasLabels(m *dto.Metric, labels []string) bool {
-	for pair := range slices.Chunk(labels, 2) {
-		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
-			return l.GetName() == pair[0] && l.GetValue() == pair[1]
-		}) {
-			return false
-		}
-	}
-	return true
+	return etcdtest.Metric(d.t, body, name, labels...)
 }
 
 func (d *daemon) awaitMetric(value float64, name string, labels ...string) {

@@ -15,10 +15,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestNewRefuses(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]func(*Options){
 		"no client":       func(o *Options) { o.Client = nil },
 		"no logger":       func(o *Options) { o.Logger = nil },
@@ -39,8 +41,9 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestOneWarningAMinuteForEachReason(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log := &logBuffer{}
+		log := &etcdtest.Log{}
 		o := options(&clientv3.Client{}, "a", quick)
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 		e, err := New(o)
@@ -51,7 +54,7 @@ func TestOneWarningAMinuteForEachReason(t *testing.T) {
 			e.report(t.Context(), fmt.Errorf("grant lease: %w", context.DeadlineExceeded))
 			e.report(t.Context(), errors.New("?"))
 			for _, reason := range []string{"ResourceExhausted", "PermissionDenied", "DeadlineExceeded", "Unknown"} {
-				require.Equal(t, 1+i/60, log.count("reason="+reason))
+				require.Equal(t, 1+i/60, count(log, "reason="+reason))
 			}
 			<-time.After(time.Second)
 		}

@@ -16,6 +16,7 @@ import (
 
 // A leader that is cut off is replaced, and notices by itself that it no longer leads.
 func TestLeaderVanishes(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*localetcd.Proxy){
 		"cut": (*localetcd.Proxy).Cut, "black hole": (*localetcd.Proxy).Blackhole, "without replies": (*localetcd.Proxy).HoldReplies,
 	} {
@@ -52,12 +53,13 @@ func TestConnectionBreaksForAMoment(t *testing.T) {
 	p.Cut()
 	require.NoError(t, p.Heal())
 	w.throughout(slow+2*time.Second, "still leading", r.Leader)
-	require.Zero(t, r.log.count(lost))
+	require.Zero(t, count(r.log, lost))
 }
 
 // A campaign whose lease ended or whose key was deleted stays blocked, and then returns nil without
 // a key (etcd#19597).
 func TestKeyIsLost(t *testing.T) {
+	t.Parallel()
 	for name, remove := range map[string]func(*world, *mvccpb.KeyValue) error{
 		"key deleted": func(w *world, kv *mvccpb.KeyValue) error {
 			_, err := w.direct.Delete(w.ctx(), string(kv.Key))
@@ -83,13 +85,13 @@ func TestKeyIsLost(t *testing.T) {
 			require.False(t, b.Leader())
 			a.stop(t)
 			w.leads(b)
-			require.Positive(t, b.log.count(failed), "a campaign without a key must fail")
+			require.Positive(t, count(b.log, failed), "a campaign without a key must fail")
 
 			c := w.run(w.client(), "c", quick)
 			w.waits(c)
 			require.NoError(t, remove(w, w.keyOf(b)))
 			w.leads(c)
-			w.eventually("b no longer leads", func() bool { return b.log.count(lost) > 0 })
+			w.eventually("b no longer leads", func() bool { return count(b.log, lost) > 0 })
 			w.waits(b)
 		})
 	}
@@ -97,6 +99,7 @@ func TestKeyIsLost(t *testing.T) {
 
 // Calls of one method hang while others are answered.
 func TestCallsHang(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{"LeaseGrant", "Txn", "Range"} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +110,7 @@ func TestCallsHang(t *testing.T) {
 			hung.Store(true)
 			_, err := w.direct.Delete(w.ctx(), string(w.keyOf(r).Key))
 			require.NoError(t, err)
-			w.eventually("failed twice", func() bool { return r.log.count(failed) >= 2 })
+			w.eventually("failed twice", func() bool { return count(r.log, failed) >= 2 })
 			require.False(t, r.Leader())
 			hung.Store(false)
 			w.leads(r)
@@ -127,7 +130,7 @@ func TestWatchHangs(t *testing.T) {
 	w.waits(b)
 	a.stop(t)
 	w.leads(b)
-	require.Zero(t, b.log.count(failed))
+	require.Zero(t, count(b.log, failed))
 }
 
 func TestEtcdDown(t *testing.T) {
@@ -135,7 +138,7 @@ func TestEtcdDown(t *testing.T) {
 	w := newWorld(t, localetcd.Options{})
 	w.cluster.Kill(0)
 	r := w.run(w.client(), "r", quick)
-	w.eventually("tried", func() bool { return r.log.count(failed) >= 2 })
+	w.eventually("tried", func() bool { return count(r.log, failed) >= 2 })
 	require.False(t, r.Leader())
 	require.NoError(t, w.cluster.Restart(w.ctx()))
 	w.leads(r)
@@ -178,9 +181,9 @@ func TestNoSpaceAtStart(t *testing.T) {
 	w := newWorld(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
 	w.fill()
 	r := w.run(w.client(), "r", quick)
-	w.eventually("tried again", func() bool { return r.log.count(failed) >= 4 })
+	w.eventually("tried again", func() bool { return count(r.log, failed) >= 4 })
 	require.False(t, r.Leader())
-	require.Equal(t, 1, r.log.count(warned))
+	require.Equal(t, 1, count(r.log, warned))
 
 	resp, err := w.direct.Delete(w.ctx(), "/filler")
 	require.NoError(t, err)
@@ -222,7 +225,7 @@ func TestAuthWithNarrowRoleAndShortTokens(t *testing.T) {
 	b := w.run(old, "b", slow)
 	w.waits(b)
 	w.throughout(4*tokenTTL, "one leader", func() bool { return a.Leader() && !b.Leader() })
-	require.Zero(t, a.log.count(failed)+b.log.count(failed))
+	require.Zero(t, count(a.log, failed)+count(b.log, failed))
 	a.stop(t)
 	require.Nil(t, w.keyOf(a))
 	w.leads(b)

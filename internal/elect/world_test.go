@@ -1,13 +1,11 @@
 package elect
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	key   = "/unlocker/leader/mutexes"
@@ -36,13 +34,15 @@ const (
 // world is an etcd with a client.
 type world struct {
 	t       *testing.T
+	etcd    *etcdtest.Etcd
 	cluster *localetcd.Cluster
 	direct  *clientv3.Client
 }
 
 func newWorld(t *testing.T, o localetcd.Options) *world {
 	t.Helper()
-	w := &world{t: t, cluster: localetcd.ForTest(t, o)}
+	w := &world{t: t, etcd: etcdtest.Start(t, o)}
+	w.cluster = w.etcd.Cluster
 	w.direct = w.client()
 	return w
 }
@@ -57,9 +57,7 @@ func (w *world) client(edits ...func(*clientv3.Config)) *clientv3.Client {
 // proxied returns a client that is connected through the proxy only.
 func (w *world) proxied() (*clientv3.Client, *localetcd.Proxy) {
 	w.t.Helper()
-	p, err := localetcd.NewProxy(w.cluster.Addr(0))
-	require.NoError(w.t, err)
-	w.t.Cleanup(p.Close)
+	p := w.etcd.Proxy(0)
 	return w.client(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }), p
 }
 
@@ -93,7 +91,7 @@ func (w *world) ctx() context.Context {
 // replica is an elector that runs until it is stopped or the test ends.
 type replica struct {
 	*Elector
-	log    *logBuffer
+	log    *etcdtest.Log
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -107,9 +105,9 @@ func options(c *clientv3.Client, identity string, ttl time.Duration) Options {
 
 func (w *world) run(c *clientv3.Client, identity string, ttl time.Duration, edits ...func(*Options)) *replica {
 	w.t.Helper()
-	r := &replica{log: &logBuffer{}, ended: make(chan error, 1)}
+	r := &replica{log: &etcdtest.Log{}, ended: make(chan error, 1)}
 	o := options(c, identity, ttl)
-	o.Logger = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	o.Logger = r.log.Logger()
 	for _, edit := range edits {
 		edit(&o)
 	}
@@ -173,26 +171,11 @@ func (w *world) keyOf(r *replica) *mvccpb.KeyValue {
 	return resp.Kvs[i]
 }
 
-// logBuffer is a log that may be read while it is written.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) count(words string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.buf.String(), words)
-}
+// count returns how often the log has the words.
+func count(log *etcdtest.Log, words string) int { return strings.Count(log.String(), words) }
 
 const (
-	failed = `msg="` + message.ElectionFailed + `"`
-	warned = "level=WARN " + failed
-	lost   = `msg="` + message.NotLeading + `"`
+	failed = `"msg":"` + message.ElectionFailed + `"`
+	warned = `"level":"WARN",` + failed
+	lost   = `"msg":"` + message.NotLeading + `"`
 )

@@ -1,6 +1,6 @@
-// Package etcdtest is what tests, benchmarks and the hunt share: an etcd of their own
-// (internal/localetcd), clients and proxies to it, locks of protocol 1, waits for
-// conditions, and a buffer for a log.
+// Package etcdtest is what tests, benchmarks and the hunt share around
+// internal/localetcd: an etcd of their own, clients and proxies to it, locks of
+// protocol 1, waits for conditions, and readers of logs and metrics.
 //
 // Guaranteed: what a test starts here ends with the test, and every error here fails the
 // test. A wait ends as soon as its condition holds, so that only a failing test waits

@@ -106,3 +106,14 @@ func TestLog(t *testing.T) {
 	require.Equal(t, 2.0, log.Lines("whole")[0]["n"])
 	require.Contains(t, log.String(), "not JSON")
 }
+
+func TestMetric(t *testing.T) {
+	t.Parallel()
+	const text = "# TYPE g gauge\ng{a=\"x\",b=\"1\"} 2\ng{a=\"x\",b=\"2\"} 3\ng{a=\"y\",b=\"2\"} 4\n" +
+		"# TYPE h histogram\nh_bucket{le=\"1\"} 4\nh_bucket{le=\"+Inf\"} 6\nh_sum 9\nh_count 6\n"
+	require.Equal(t, 9.0, etcdtest.Metric(t, text, "g"))
+	require.Equal(t, 5.0, etcdtest.Metric(t, text, "g", "a", "x"))
+	require.Equal(t, 4.0, etcdtest.Metric(t, text, "g", "a", "y", "b", "2"))
+	require.Equal(t, 6.0, etcdtest.Metric(t, text, "h"))
+	require.Zero(t, etcdtest.Metric(t, text, "absent"))
+}

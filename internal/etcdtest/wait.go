@@ -13,7 +13,9 @@ const (
 	// Soon is the deadline for everything that depends only on etcd and the program under
 	// test, on a busy machine.
 	Soon = 30 * time.Second
-	poll = 20 * time.Millisecond
+	// poll is the longest pause between two looks at a condition. A look is often a
+	// scrape, and many tests that wait must not keep the machine busy.
+	poll = 100 * time.Millisecond
 )
 
 // Eventually waits until the condition holds, and fails the test with the message if it
@@ -21,19 +23,20 @@ const (
 // the condition may fail the test, too.
 func Eventually(t testing.TB, condition func() bool, message ...any) {
 	t.Helper()
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for began := time.Now(); !condition(); <-tick.C {
+	began := time.Now()
+	for pause := poll / 16; !condition(); pause = min(2*pause, poll) {
 		if time.Since(began) > Soon {
 			require.FailNow(t, "the condition did not hold in time", message...)
 		}
+		<-time.After(pause)
 	}
 }
 
-// Main runs the tests of a package from its TestMain. Up to eight tests run in parallel,
-// since they mostly wait. Afterwards it calls the closers, and fails if goroutines remain.
+// Main runs the tests of a package from its TestMain, up to six of those that are
+// parallel at a time: they wait more than they compute. Afterwards it calls the closers
+// and fails where goroutines are left.
 func Main(m *testing.M, closers ...func() error) {
-	_ = flag.Set("test.parallel", "8") // -parallel on the command line overrides it
+	_ = flag.Set("test.parallel", "6") // -parallel on the command line overrides it
 	goleak.VerifyTestMain(suite{m, closers})
 }
 

@@ -115,33 +115,6 @@ func (c *Cluster) startOn(ctx context.Context, o Options) error {
 	return c.Restart(ctx)
 }
 
-// testingTB is what ForTest needs of a testing.TB.
-type testingTB interface {
-	Helper()
-	Cleanup(func())
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
-// ForTest is etcdtest.Start for the tests that do not use that package yet: it starts
-// a cluster without fsync, and closes it when the test ends.
-func ForTest(t testingTB, o Options) *Cluster {
-	t.Helper()
-	o.UnsafeNoFsync = true
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c, err := Start(ctx, o)
-	if err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close etcd: %v", err)
-		}
-	})
-	return c
-}
-
 func (c *Cluster) build(o Options) error {
 	addrs, err := freeAddrs(2 * o.Members)
 	if err != nil {

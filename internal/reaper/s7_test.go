@@ -1,6 +1,8 @@
-package reaper
+package reaper_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,36 +13,40 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
+	h := newHarness(t, sharedClient(t))
 	h.expired("a", "b")
-	h.put("a", map[string]string{"owner": "billing", "custom": "kept", "pid": "1"})
-	before := 0
-	h.kv.before = func() {
-		before++
-		require.Len(t, h.logs.with(t, msgRemoving, ""), 2)
-		require.Empty(t, h.logs.with(t, msgRemoved, ""))
+	h.set("a", "owner", "billing", "custom", "kept", "pid", "1")
+	var before, after int
+	h.before = func(context.Context) {
+		before, after = len(h.log.with(t, message.Removing, "")), len(h.log.with(t, message.Removed, ""))
 	}
-	c := h.candidates("a", "b")
-	require.NoError(t, h.handle(c...))
-	require.Equal(t, 1, before)
+	due := h.dues("a", "b")
+	h.handle(due...)
+	require.Equal(t, []int{2, 0}, []int{before, after})
+	require.EqualValues(t, 1, h.sent.Load())
 
-	line := h.logs.with(t, msgRemoving, "a")[0]
-	require.Equal(t, map[string]any{"auto_unlock_at": past.String(), "custom": "kept", "hostname": "host", "locked_at": past.String(),
-		"owner": "billing", "pid": "1", "purpose": "test", "uuid": "u-a"}, line["record"])
-	verdict := line["verdict"].(map[string]any)
-	require.Equal(t, "remove", verdict["action"])
-	require.Equal(t, "expiry", verdict["trigger"])
-	require.Equal(t, true, verdict["removable"])
-	require.EqualValues(t, c[0].Revision, verdict["revision"])
-	require.EqualValues(t, c[0].Token, verdict["token"])
-	require.Equal(t, past.Time().Format(time.RFC3339), verdict["auto_unlock_at"])
-	outcome := h.logs.with(t, msgRemoved, "a")
-	require.Len(t, outcome, 1)
-	require.EqualValues(t, 8, outcome[0]["keys_deleted"])
-	require.Equal(t, "u-a", outcome[0]["uuid"])
+	line := h.log.one(t, message.Removing, "a")
+	require.Equal(t, map[string]any{"auto_unlock_at": expiry, "custom": "kept", "hostname": "host", "locked_at": expiry,
+		"owner": "billing", "pid": "1", "purpose": "test", "uuid": "u-a"}, line.Record)
+	var v map[string]any
+	require.NoError(t, json.Unmarshal(line.Verdict, &v))
+	require.Equal(t, "remove", v["action"])
+	require.Equal(t, "expiry", v["trigger"])
+	require.Equal(t, true, v["removable"])
+	require.EqualValues(t, due[0].Revision, v["revision"])
+	require.EqualValues(t, due[0].Token, v["token"])
+	require.Equal(t, past.Format(time.RFC3339), v["auto_unlock_at"])
+	outcome := h.log.one(t, message.Removed, "a")
+	require.EqualValues(t, 8, outcome.KeysDeleted)
+	require.Equal(t, "u-a", outcome.UUID)
 
 	recent := h.Ledger().Recent(10)
 	require.Len(t, recent, 2)
@@ -48,69 +54,64 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.Equal(t, "a", recent[1].Name)
 	require.Equal(t, "host", recent[1].Hostname)
 	require.Equal(t, "billing", recent[1].Owner)
-	require.EqualValues(t, outcome[0]["revision"], recent[1].Revision)
-	require.Equal(t, Remove, recent[1].Verdict.Action)
+	require.Equal(t, outcome.Revision, recent[1].Revision)
+	require.Equal(t, verdict.Remove, recent[1].Verdict.Action)
 	require.Len(t, recent[1].Fields, 8)
 }
 
+// The bounds of docs/safety.md: fields, bytes of a value, bytes of a name, and what
+// marks a cut.
+const maxFields, maxValue, maxName, cut = 32, 2 << 10, 512, len("…")
+
 func TestS7_WhatIsLoggedAndKeptIsBounded(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
+	h := newHarness(t, sharedClient(t))
 	hostile := "\xff\xfe\x00\x1b[31m\n\r\u2028\"}"
 	name := "a" + strings.Repeat("n", 2_000)
-	h.put(name, map[string]string{"uuid": strings.Repeat("\xff", 200), "auto_unlock_at": past.String(), "hostname": hostile + strings.Repeat("h", 1_000),
-		"owner": hostile, "backtrace": strings.Repeat("\xff", 1<<20)})
-	unknown := map[string]string{}
+	h.set(name, "uuid", strings.Repeat("\xff", 200), "auto_unlock_at", expiry, "hostname", hostile+strings.Repeat("h", 1_000),
+		"owner", hostile, "backtrace", strings.Repeat("\xff", 1<<20))
 	for i := range 500 {
-		unknown[fmt.Sprintf("%03d%s", i, strings.Repeat("f\xff", 500))] = strings.Repeat(hostile, 200)
+		h.set(name, fmt.Sprintf("%03d%s", i, strings.Repeat("f\xff", 500)), strings.Repeat(hostile, 200))
 	}
-	for f, v := range unknown {
-		h.put(name, map[string]string{f: v})
-	}
-	h.put("b", map[string]string{"uuid": "u", "auto_unlock_at": past.String(), hostile: hostile})
+	h.set("b", "uuid", "u", "auto_unlock_at", expiry, hostile, hostile, "more_fields", "0")
 	for i := range 60 {
-		h.put("b", map[string]string{fmt.Sprint("x", i, hostile): strings.Repeat("\x01", 4_000)})
+		h.set("b", fmt.Sprint("x", i, hostile), strings.Repeat("\x01", 4_000))
 	}
-	h.put("b", map[string]string{"more_fields": "0"})
-	for _, n := range []string{name, "b"} {
-		if n == "b" {
-			h.release("nothing")
-		}
-		h.remove(n)
-	}
+	h.remove(name)
+	h.remove("b")
 	require.Empty(t, h.keys())
-	lines := append(h.logs.with(t, msgRemoving, ""), h.logs.with(t, msgRemoved, "")...)
+	lines := append(h.log.with(t, message.Removing, ""), h.log.with(t, message.Removed, "")...)
 	require.Len(t, lines, 4)
 	for _, line := range lines {
-		require.Less(t, line["bytes"], 1<<20)
-		require.True(t, utf8.ValidString(fmt.Sprint(line)))
+		require.Less(t, len(line.text), 1<<20)
+		require.True(t, utf8.ValidString(line.text))
 	}
-	require.EqualValues(t, 505-maxLogFields, lines[0]["record"].(map[string]any)["more_fields"])
+	require.EqualValues(t, 505-maxFields, lines[0].Record["more_fields"])
 	for _, r := range h.Ledger().Recent(10) {
-		require.LessOrEqual(t, len(r.Fields), maxLogFields)
-		require.Less(t, r.size(), 100<<10)
+		require.LessOrEqual(t, len(r.Fields), maxFields)
 		for _, s := range []string{r.Name, r.UUID, r.Hostname, r.Owner} {
 			require.True(t, utf8.ValidString(s))
-			require.LessOrEqual(t, len(s), maxLogValue+3)
+			require.LessOrEqual(t, len(s), maxValue+cut)
 		}
+		size := 0
 		for _, f := range r.Fields {
 			require.True(t, utf8.ValidString(f.Name) && utf8.ValidString(f.Value))
-			require.LessOrEqual(t, len(f.Name), maxLogName+3)
-			require.LessOrEqual(t, len(f.Value), maxLogValue+3)
+			require.LessOrEqual(t, len(f.Name), maxName+cut)
+			require.LessOrEqual(t, len(f.Value), maxValue+cut)
+			size += len(f.Name) + len(f.Value)
 		}
+		require.Less(t, size, 100<<10)
 	}
-	require.Equal(t, "auto_unlock_at", h.Ledger().Recent(1)[0].Fields[0].Name, "what is known comes first")
+	require.Equal(t, "auto_unlock_at", h.Ledger().Recent(1)[0].Fields[0].Name, "known fields come first")
 }
 
-// Names that look the same when clipped must not hide each other in a JSON object.
+// Names that are equal once clipped must not hide each other in a JSON object.
 func TestS7_FieldsWithNamesThatLookTheSame(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
+	h := newHarness(t, sharedClient(t))
 	h.expired("a")
-	for _, end := range []string{"1", "2"} {
-		h.put("a", map[string]string{strings.Repeat("x", maxLogName) + end: "value " + end})
-	}
-	h.put("a", map[string]string{"\xff": "value 3", "\xfe": "value 4"})
+	long := strings.Repeat("x", maxName)
+	h.set("a", long+"1", "value 1", long+"2", "value 2", "\xff", "value 3", "\xfe", "value 4")
 	h.remove("a")
-	line := fmt.Sprint(h.logs.with(t, msgRemoving, "a")[0]["record"])
+	line := fmt.Sprint(h.log.one(t, message.Removing, "a").Record)
 	for i := range 4 {
 		require.Contains(t, line, fmt.Sprint("value ", i+1))
 	}
@@ -118,112 +119,114 @@ func TestS7_FieldsWithNamesThatLookTheSame(t *testing.T) {
 
 // A big value, which makes the lock be read field by field, hides no other field.
 func TestS7_UnknownFieldsOfALargeLock(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
+	h := newHarness(t, sharedClient(t))
 	h.expired("a")
-	h.put("a", map[string]string{"backtrace": strings.Repeat("b", 64<<10), "ticket": "OPS-1", "z/nested/uuid": "u"})
+	h.set("a", "backtrace", strings.Repeat("b", 64<<10), "ticket", "OPS-1", "z/nested/uuid", "u")
 	h.remove("a")
-	record := h.logs.with(t, msgRemoving, "a")[0]["record"].(map[string]any)
+	record := h.log.one(t, message.Removing, "a").Record
 	require.Equal(t, "OPS-1", record["ticket"])
 	require.NotContains(t, record, "more_fields")
 	require.Len(t, h.keys(), 1, "the nested name")
 	require.Zero(t, h.Ledger().Recent(1)[0].More)
 }
 
-// proxied returns a house whose requests go through a proxy.
-func proxied(t *testing.T, timeout time.Duration) (*house, *localetcd.Proxy) {
+// proxied returns a harness whose reaper reaches etcd through a proxy. What it sends
+// fails if it gets no answer for a while.
+func proxied(t *testing.T, edits ...func(*reaper.Options)) (*harness, *localetcd.Proxy) {
 	t.Helper()
-	cluster := localetcd.ForTest(t, localetcd.Options{})
-	direct, err := cluster.Client()
-	require.NoError(t, err)
+	cluster, direct := newEtcd(t, localetcd.Options{})
 	proxy, err := localetcd.NewProxy(cluster.Addr(0))
 	require.NoError(t, err)
 	t.Cleanup(proxy.Close)
-	cli, err := cluster.Client(func(cfg *clientv3.Config) { cfg.Endpoints = []string{proxy.Addr()} })
+	client, err := cluster.Client(func(cfg *clientv3.Config) { cfg.Endpoints = []string{proxy.Addr()} })
 	require.NoError(t, err)
-	h := newHouse(t, direct, func(o *Options) { o.RequestTimeout = timeout })
-	h.kv.KV = cli
+	h := newHarness(t, direct, edits...)
+	h.KVClient, h.timeout = clientv3.RetryKVClient(client), 300*time.Millisecond
 	return h, proxy
 }
 
 func TestS7_AnAmbiguousOutcomeIsCalledSo(t *testing.T) {
-	h, proxy := proxied(t, time.Second)
+	h, proxy := proxied(t)
 	h.expired("a", "b")
-	c := h.candidates("a", "b")
-	h.kv.before = proxy.HoldReplies
-	require.Error(t, h.handle(c...))
-	require.Eventually(t, func() bool { return len(h.keys()) == 0 }, 5*time.Second, 10*time.Millisecond)
-	require.Equal(t, map[Reason]uint64{ReasonAmbiguous: 2}, h.failures())
+	due := h.dues("a", "b")
+	h.before = func(context.Context) { proxy.HoldReplies() } // once: a retry finds nothing to send
+	h.handle(due...)
+	h.await(func() bool { return len(h.keys()) == 0 })
+	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 2}, h.failures())
 	require.Zero(t, h.removed())
 	require.Zero(t, h.Stats().Conflicts)
-	require.Len(t, h.logs.with(t, msgAmbiguous, ""), 2)
-	require.Empty(t, h.logs.with(t, msgRemoved, ""))
+	require.Len(t, h.log.with(t, message.Ambiguous, ""), 2)
+	require.Empty(t, h.log.with(t, message.Removed, ""))
 	require.Empty(t, h.Ledger().Recent(10))
 	require.Len(t, h.source.postponed(), 2)
 
 	// The watch shows that they are gone, not who did it.
-	for i := range c {
-		h.finish(h.tally.gone(Gone{Name: c[i].Name, Token: c[i].Token, Revision: 99, At: time.Now()}))
+	for _, d := range due {
+		h.gone(table.Gone{Name: d.Name, Token: d.Token, Revision: 99, At: time.Now()})
 	}
 	require.EqualValues(t, 2, h.Stats().ReleasedByOther)
 	require.Zero(t, h.Stats().ReleasedBySelf)
-	require.Empty(t, h.delays.all())
+	require.Empty(t, h.delay.all())
 
 	// A retry finds nothing.
-	h.kv.before = nil
 	require.NoError(t, proxy.Heal())
-	require.NoError(t, h.handle(c...))
+	h.handle(due...)
 	require.Zero(t, h.removed())
 	require.EqualValues(t, 2, h.Stats().Conflicts)
 }
 
 // The event comes while the answer is still waited for.
 func TestS7_TheEventOfAnAmbiguousRemovalComesFirst(t *testing.T) {
-	h, proxy := proxied(t, time.Second)
+	h, proxy := proxied(t)
 	h.expired("a")
-	c := h.candidate("a")
-	h.kv.before = func() {
+	d := h.due("a")
+	h.before = func(context.Context) {
 		proxy.HoldReplies()
-		h.finish(h.tally.gone(Gone{Name: "a", Token: c.Token, Revision: 99, At: time.Now()}))
+		h.gone(table.Gone{Name: "a", Token: d.Token, Revision: 99, At: time.Now()})
 	}
-	require.Error(t, h.handle(c))
+	h.handle(d)
 	require.EqualValues(t, 1, h.Stats().ReleasedByOther)
 	require.Zero(t, h.Stats().ReleasedBySelf)
-	require.Equal(t, map[Reason]uint64{ReasonAmbiguous: 1}, h.failures())
+	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 1}, h.failures())
 	require.Zero(t, h.removed())
-	require.Empty(t, h.tally.open)
+	requireOpen(h, 0)
+}
+
+// requireOpen requires how many removals wait for their event, and that none waits for
+// its answer.
+func requireOpen(h *harness, want int) {
+	h.t.Helper()
+	answered, others := h.Open()
+	require.Equal(h.t, []int{want, 0}, []int{answered, others})
 }
 
 func TestS7_ARequestThatNeverArrivesIsAmbiguousToo(t *testing.T) {
-	h, proxy := proxied(t, 500*time.Millisecond)
+	h, proxy := proxied(t)
 	h.expired("a")
-	h.kv.before = proxy.Blackhole
-	require.Error(t, h.handle(h.candidate("a")))
-	require.Equal(t, map[Reason]uint64{ReasonAmbiguous: 1}, h.failures())
+	h.before = func(context.Context) { proxy.Blackhole() }
+	h.remove("a")
+	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 1}, h.failures())
 	require.Len(t, h.keys(), 5)
-	require.Equal(t, time.Duration(0), h.source.postponed()[0].delay)
-	h.kv.before = nil
-	require.NoError(t, proxy.Heal())
+	require.Zero(t, h.putBack())
 }
 
 // Where the read fails nothing was sent, and so nothing is ambiguous.
 func TestS7_AReadThatFailsIsNotAmbiguous(t *testing.T) {
-	h, proxy := proxied(t, 300*time.Millisecond)
+	h, proxy := proxied(t, func(o *reaper.Options) { o.Store.RequestTimeout = 300 * time.Millisecond })
 	h.expired("a", "b")
-	c := h.candidates("a", "b")
 	proxy.Blackhole()
-	require.Error(t, h.handle(c...))
-	require.Equal(t, map[Reason]uint64{ReasonUnreadable: 2}, h.failures())
-	require.Len(t, h.logs.with(t, msgUnread, ""), 1)
+	h.remove("a", "b")
+	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnreadable: 2}, h.failures())
+	require.Len(t, h.log.with(t, message.CannotRead, ""), 1)
 	require.Len(t, h.source.postponed(), 2)
-	require.Empty(t, h.kv.sent())
-	require.NoError(t, proxy.Heal())
+	require.Zero(t, h.sent.Load())
 }
 
 func TestS7_AnswerAndEventInEitherOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		eventFirst  bool
 		other       int64 // added to the revision of the event
-		unknown     bool  // a listing told, without a revision
+		unknown     bool  // a listing showed it, without a revision
 		self, by    uint64
 		observation int
 	}{
@@ -234,35 +237,37 @@ func TestS7_AnswerAndEventInEitherOrder(t *testing.T) {
 		"event first, another removal":  {eventFirst: true, other: -1, by: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, sharedClient(t))
+			h := newHarness(t, sharedClient(t))
 			h.expired("a")
-			token := h.candidate("a").Token
+			d := h.due("a")
 			event := func(rev int64) {
-				g := Gone{Name: "a", Token: token, Revision: rev + c.other, At: past.Time().Add(5 * time.Second)}
+				g := table.Gone{Name: "a", Token: d.Token, Revision: rev + c.other, At: past.Add(5 * time.Second)}
 				if c.unknown {
 					g.Revision = 0
 				}
-				h.finish(h.tally.gone(g))
+				h.gone(g)
 			}
 			if c.eventFirst {
-				h.kv.before = func() {
-					resp, err := h.cli.Get(h.ctx, "/")
-					require.NoError(t, err)
-					event(resp.Header.Revision + 1)
+				h.before = func(ctx context.Context) {
+					resp, err := h.direct.KV.Get(ctx, "/")
+					if err == nil {
+						event(resp.Header.Revision + 1)
+					}
 				}
 			}
-			h.remove("a")
+			h.handle(d)
 			if !c.eventFirst {
-				require.Len(t, h.tally.open, 1)
+				requireOpen(h, 1)
 				event(h.Ledger().Recent(1)[0].Revision)
 			}
+			h.stop()
 			s := h.Stats()
-			require.Equal(t, []uint64{1, c.self, c.by}, []uint64{s.Removed[Expiry], s.ReleasedBySelf, s.ReleasedByOther})
-			require.Len(t, h.delays.all(), c.observation)
-			for _, late := range h.delays.all() {
+			require.Equal(t, []uint64{1, c.self, c.by}, []uint64{s.Removed[verdict.Expiry], s.ReleasedBySelf, s.ReleasedByOther})
+			require.Len(t, h.delay.all(), c.observation)
+			for _, late := range h.delay.all() {
 				require.InDelta(t, 3, late, 0.001)
 			}
-			require.Empty(t, h.tally.open)
+			requireOpen(h, 0)
 		})
 	}
 }
@@ -270,82 +275,66 @@ func TestS7_AnswerAndEventInEitherOrder(t *testing.T) {
 func TestS7_ConflictsAndEventsInEitherOrder(t *testing.T) {
 	for name, eventFirst := range map[string]bool{"answer first": false, "event first": true} {
 		t.Run(name, func(t *testing.T) {
-			h := newHouse(t, sharedClient(t))
+			h := newHarness(t, sharedClient(t))
 			h.expired("a")
-			token := h.candidate("a").Token
-			event := func() { h.finish(h.tally.gone(Gone{Name: "a", Token: token, Revision: 5})) }
-			h.kv.before = func() {
+			d := h.due("a")
+			event := func() { h.gone(table.Gone{Name: "a", Token: d.Token, Revision: 5}) }
+			h.before = func(context.Context) {
 				h.release("a")
 				if eventFirst {
 					event()
 				}
 			}
-			h.remove("a")
+			h.handle(d)
+			require.Len(t, h.log.with(t, message.Conflict, "a"), 1)
+			require.Positive(t, h.putBack())
+			require.Empty(t, h.Ledger().Recent(10))
 			if !eventFirst {
 				event()
 			}
 			s := h.Stats()
-			require.Equal(t, []uint64{0, 1, 0, 1}, []uint64{s.Removed[Expiry], s.Conflicts, s.ReleasedBySelf, s.ReleasedByOther})
-			require.Empty(t, h.tally.open)
+			require.Equal(t, []uint64{0, 1, 0, 1}, []uint64{s.Removed[verdict.Expiry], s.Conflicts, s.ReleasedBySelf, s.ReleasedByOther})
+			requireOpen(h, 0)
 		})
 	}
 }
 
 func TestS7_EventOfALockThatNobodyTried(t *testing.T) {
-	h := newHouse(t, sharedClient(t))
-	h.finish(h.tally.gone(Gone{Name: "x", Token: 3}))
+	h := newHarness(t, sharedClient(t))
+	h.gone(table.Gone{Name: "x", Token: 3})
 	require.EqualValues(t, 1, h.Stats().ReleasedByOther)
-	require.Empty(t, h.tally.open)
+	requireOpen(h, 0)
 }
 
-// fake is a removal that needs no etcd.
-func fake(name string, value int) *attempt {
-	a := &attempt{record: record{fields: []field{{name: "backtrace", value: make([]byte, value)}}}}
-	a.Name = name
-	return a
-}
-
-func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
-	now := past.Time()
-	l := newLedger(time.Hour, func() time.Time { return now })
-	for i := range 120 {
-		l.add(fake(fmt.Sprint(i), 10))
-		now = now.Add(time.Minute)
+// A transaction that is answered soon after Run was told to end is reported; one that
+// is not answered is ambiguous, and holds Run up for two seconds only.
+func TestATransactionUnderWayAtTheEndIsReported(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer, ends time.Duration
+		failures     map[lockstore.Reason]uint64
+	}{
+		"answered": {time.Second, time.Second, map[lockstore.Reason]uint64{}},
+		"hangs":    {time.Hour, 2 * time.Second, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHarness(t, nil, func(o *reaper.Options) { o.Store.RequestTimeout = 24 * time.Hour })
+				h.expired("dead")
+				sent := make(chan struct{})
+				h.before = func(ctx context.Context) {
+					close(sent)
+					<-h.ending.Done()
+					sleep(ctx, c.answer)
+				}
+				h.give(h.due("dead"))
+				<-sent
+				start := time.Now()
+				h.stop()
+				require.Equal(t, c.ends, time.Since(start))
+				require.Equal(t, c.failures, h.failures())
+				require.Equal(t, 1-len(c.failures), h.removed())
+				require.Len(t, h.Ledger().Recent(1), 1-len(c.failures))
+			})
+		})
 	}
-	recent := l.Recent(1_000)
-	require.Len(t, recent, 60)
-	require.Equal(t, "119", recent[0].Name)
-	require.Equal(t, "60", recent[59].Name)
-	require.Equal(t, []Removal{recent[0], recent[1]}, l.Recent(2))
-	require.Empty(t, l.Recent(0))
-	now = now.Add(time.Hour)
-	require.Empty(t, l.Recent(10))
-	require.Zero(t, l.bytes)
-	require.Empty(t, l.entries)
-}
-
-func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
-	now := past.Time()
-	l := newLedger(time.Hour, func() time.Time { return now })
-	const n = 40_000
-	for i := range n {
-		l.add(fake(fmt.Sprint(i), 1<<10))
-	}
-	recent := l.Recent(n)
-	require.Less(t, len(recent), n)
-	require.Greater(t, len(recent), n/2)
-	require.Equal(t, fmt.Sprint(n-1), recent[0].Name)
-	sum := 0
-	for i := range recent {
-		sum += recent[i].size()
-	}
-	require.Equal(t, sum, l.bytes)
-	require.LessOrEqual(t, sum, ledgerBytes)
-	page, sum := l.Page(n), 0
-	for i := range page {
-		sum += page[i].size()
-	}
-	require.LessOrEqual(t, sum, shownLedgerBytes+page[0].size(), "what people are shown at once is less")
-	require.Greater(t, sum, shownLedgerBytes/2)
-	require.Equal(t, recent[0].Name, page[0].Name)
 }

@@ -1,4 +1,4 @@
-package reaper
+package verdict_test
 
 import (
 	"bytes"
@@ -8,20 +8,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // A reader of the log finds what the API says, in either format.
 func TestVerdictsAreLoggedAsTheAPIGivesThem(t *testing.T) {
 	now := time.Date(2026, 11, 20, 17, 29, 12, 776301749, time.UTC)
-	full := Verdict{
-		Inputs: Inputs{
+	full := verdict.Verdict{
+		Inputs: verdict.Inputs{
 			Now: now, LockedAt: now, AutoUnlockAt: now, AliveAt: now, Renewed: true, OrphanDue: now, Removable: true,
-			Token: 3, Revision: 4, Measured: true, Offset: -5, Age: 6, Anchor: -7, Credit: 8, Policy: "deploy/**",
-			Mode: DryRun, Grace: 9, Tolerance: 10, Settle: 11, StandbyDelay: 12, Leader: true,
+			Token: 3, Revision: 4, Measured: true, Offset: -5, Age: 6, Earliest: -7, Allowance: 8, Policy: "deploy/**",
+			Mode: verdict.DryRun, Grace: 9, Tolerance: 10, Settle: 11, StandbyDelay: 12, Leader: true,
 		},
-		Action: Report, Trigger: Expiry, Due: now, Left: -13,
+		Action: verdict.Report, Trigger: verdict.Expiry, Due: now, Remaining: -13,
 	}
-	for _, v := range []Verdict{full, {}} {
+	for _, v := range []verdict.Verdict{full, {}} {
 		want, err := json.Marshal(v)
 		require.NoError(t, err)
 		var line bytes.Buffer

@@ -1,0 +1,16 @@
+package reaper
+
+// Open counts the attempts that Run has not finished: those whose answer has come but
+// not their event, and others.
+func (r *Reaper) Open() (answered, others int) {
+	r.tally.mu.Lock()
+	defer r.tally.mu.Unlock()
+	for _, p := range r.tally.open {
+		if p.answered && p.gone == nil {
+			answered++
+		} else {
+			others++
+		}
+	}
+	return answered, others
+}

@@ -1,0 +1,246 @@
+package reaper_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// spy counts the reaper's transactions, and runs hooks before them.
+type spy struct {
+	etcdserverpb.KVClient
+	// before runs before each transaction that deletes, beforeRead before each that reads.
+	before     func(ctx context.Context)
+	beforeRead func()
+	// timeout bounds transactions that delete; 0 is for as long as all requests.
+	timeout     time.Duration
+	reads, sent atomic.Int32
+}
+
+func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	if len(r.Success) > 0 && r.Success[0].GetRequestRange() != nil {
+		if s.reads.Add(1); s.beforeRead != nil {
+			s.beforeRead()
+		}
+		return s.KVClient.Txn(ctx, r, opts...)
+	}
+	if s.sent.Add(1); s.before != nil {
+		s.before(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, ages))
+	defer cancel()
+	return s.KVClient.Txn(ctx, r, opts...)
+}
+
+// memory is an etcd for tests of time, and of nothing else: all compares hold.
+type memory struct {
+	etcdserverpb.KVClient
+	mu       sync.Mutex
+	kvs      map[string]*mvccpb.KeyValue
+	revision int64
+}
+
+func (m *memory) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.revision++
+	return m.txn(r), ctx.Err()
+}
+
+func (m *memory) Range(_ context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.in(r.Key, r.RangeEnd), nil
+}
+
+func (m *memory) txn(r *etcdserverpb.TxnRequest) *etcdserverpb.TxnResponse {
+	resp := &etcdserverpb.TxnResponse{Header: &etcdserverpb.ResponseHeader{Revision: m.revision}, Succeeded: true}
+	for _, op := range r.Success {
+		out := &etcdserverpb.ResponseOp{}
+		switch op := op.Request.(type) {
+		case *etcdserverpb.RequestOp_RequestPut:
+			put := op.RequestPut
+			m.kvs[string(put.Key)] = &mvccpb.KeyValue{Key: put.Key, Value: put.Value, CreateRevision: m.revision, ModRevision: m.revision}
+		case *etcdserverpb.RequestOp_RequestRange:
+			out.Response = &etcdserverpb.ResponseOp_ResponseRange{ResponseRange: m.in(op.RequestRange.Key, op.RequestRange.RangeEnd)}
+		case *etcdserverpb.RequestOp_RequestTxn:
+			out.Response = &etcdserverpb.ResponseOp_ResponseTxn{ResponseTxn: m.txn(op.RequestTxn)}
+		case *etcdserverpb.RequestOp_RequestDeleteRange:
+			found := m.in(op.RequestDeleteRange.Key, op.RequestDeleteRange.RangeEnd)
+			for _, kv := range found.Kvs {
+				delete(m.kvs, string(kv.Key))
+			}
+			out.Response = &etcdserverpb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &etcdserverpb.DeleteRangeResponse{Deleted: int64(len(found.Kvs))}}
+		}
+		resp.Responses = append(resp.Responses, out)
+	}
+	return resp
+}
+
+func (m *memory) in(from, end []byte) *etcdserverpb.RangeResponse {
+	resp := &etcdserverpb.RangeResponse{Header: &etcdserverpb.ResponseHeader{Revision: m.revision}}
+	for _, key := range slices.Sorted(maps.Keys(m.kvs)) {
+		if key == string(from) || key > string(from) && key < string(end) {
+			resp.Kvs = append(resp.Kvs, m.kvs[key])
+		}
+	}
+	return resp
+}
+
+// source gives what it was given, and keeps what is put back.
+type source struct {
+	due  chan []table.Due
+	gone chan []table.Gone
+	// takers counts the workers that wait for locks, and not at the gate.
+	takers atomic.Int32
+
+	mu       sync.Mutex
+	back     []postponement
+	took     map[string]table.Due
+	pressure verdict.Pressure
+	// again has it give locks again after the delay with which they were put back.
+	again bool
+}
+
+type postponement struct {
+	name  string
+	token int64
+	delay time.Duration
+}
+
+func newSource() *source {
+	return &source{due: make(chan []table.Due, 1_000), gone: make(chan []table.Gone), took: make(map[string]table.Due)}
+}
+
+func (s *source) Take(ctx context.Context, _ int) (table.Batch, error) {
+	s.takers.Add(1)
+	defer s.takers.Add(-1)
+	select {
+	case due := <-s.due:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, d := range due {
+			s.took[d.Name] = d
+		}
+		return table.Batch{Due: due, Pressure: s.pressure}, nil
+	case <-ctx.Done():
+		return table.Batch{}, ctx.Err()
+	}
+}
+
+// Pressure is none before locks are taken: only what comes with them counts then.
+func (s *source) Pressure(context.Context) (p verdict.Pressure, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.took) > 0 {
+		p = s.pressure
+	}
+	return p, nil
+}
+
+func (s *source) Postpone(_ context.Context, name string, token int64, delay time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.back = append(s.back, postponement{name, token, delay})
+	if d, taken := s.took[name]; taken && s.again && delay >= 0 {
+		d.Observation, d.At = d.Observation.Later(time.Since(d.At)+delay), time.Now().Add(delay)
+		d.Attempts++
+		time.AfterFunc(delay, func() { s.due <- []table.Due{d} })
+	}
+	return nil
+}
+
+func (s *source) Gone() <-chan []table.Gone { return s.gone }
+
+func (s *source) postponed() []postponement {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.back)
+}
+
+// logBuffer keeps log lines.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines [][]byte
+}
+
+func (l *logBuffer) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, bytes.Clone(line))
+	return len(line), nil
+}
+
+func (l *logBuffer) logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// logged is a line of the log.
+type logged struct {
+	Lock, UUID, Hold, Reason string
+	KeysDeleted              int64 `json:"keys_deleted"`
+	Revision                 int64
+	Lasted                   time.Duration
+	Verdict                  json.RawMessage
+	Record                   map[string]any
+	text                     string
+}
+
+// with returns the lines that have a message, of a lock if one is given.
+func (l *logBuffer) with(t *testing.T, message, name string) (found []logged) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, text := range l.lines {
+		line := struct {
+			Msg string
+			logged
+		}{}
+		require.NoError(t, json.Unmarshal(text, &line))
+		if line.text = string(text); line.Msg == message && (name == "" || line.Lock == name) {
+			found = append(found, line.logged)
+		}
+	}
+	return found
+}
+
+// one returns the only line that has a message, of a lock.
+func (l *logBuffer) one(t *testing.T, message, name string) logged {
+	t.Helper()
+	found := l.with(t, message, name)
+	require.Len(t, found, 1)
+	return found[0]
+}
+
+type delays struct {
+	mu   sync.Mutex
+	seen []float64
+}
+
+func (d *delays) Observe(v float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen = append(d.seen, v)
+}
+
+func (d *delays) all() []float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.seen)
+}

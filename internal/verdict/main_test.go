@@ -1,0 +1,39 @@
+package verdict_test
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// past is the deadline of all locks here, and before any clock that runs the tests.
+var past = time.Unix(1_700_000_000, 0).UTC()
+
+const ages = 100 * 365 * 24 * time.Hour
+
+const (
+	grace     = 3 * time.Second
+	tolerance = 2 * time.Second
+	settle    = 15 * time.Second
+	standby   = 5 * time.Second
+)
+
+func rules(policies ...verdict.Policy) verdict.Rules {
+	return verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, Settle: settle, StandbyDelay: standby, Policies: policies}
+}
+
+// listed is a lock as a listing shows it, with the deadline past.
+func listed(name string, fields ...lock.Field) *lock.Lock {
+	var b lock.Builder
+	for _, f := range append(fields, lock.FieldAutoUnlockAt) {
+		b.Add(lock.KV{Field: f, Value: []byte(lock.TimestampOf(past).String()), Create: 7, Mod: 7})
+	}
+	l := b.Lock(name)
+	return &l
+}

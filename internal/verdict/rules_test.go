@@ -1,0 +1,106 @@
+package verdict_test
+
+import (
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+func TestS2_ObservationsAge(t *testing.T) {
+	o := verdict.Observation{Measured: true, Offset: time.Second, Age: time.Second, Earliest: time.Second}
+	require.Equal(t, verdict.Observation{Measured: true, Offset: time.Second, Age: 3 * time.Second, Earliest: -time.Second}, o.Later(2*time.Second))
+}
+
+func TestS2_PoliciesFirstMatchWins(t *testing.T) {
+	r := rules(
+		verdict.Policy{Match: "batch/*", Mode: verdict.Off, Grace: 3 * time.Second},
+		verdict.Policy{Match: "batch/**", Mode: verdict.DryRun, Grace: 4 * time.Second},
+		verdict.Policy{Match: "**/db", Mode: verdict.Enforce, Grace: time.Minute},
+		verdict.Policy{Match: "host-[0-9]", Mode: verdict.Off, Grace: tolerance},
+	)
+	require.NoError(t, r.Validate())
+	require.Equal(t, tolerance, r.MinGrace())
+	require.Equal(t, grace, rules().MinGrace())
+	none := verdict.Policy{Mode: verdict.Enforce, Grace: grace}
+	for name, want := range map[string]verdict.Policy{
+		"batch/a": r.Policies[0], "batch/a/b": r.Policies[1], "batch/db": r.Policies[0], "batch/x/db": r.Policies[1],
+		"db": r.Policies[2], "a/b/db": r.Policies[2], "host-1": r.Policies[3], "host-10": none, "Batch/a": none, "\xff": none,
+	} {
+		in := r.Inputs(&lock.Lock{Name: name}, verdict.Observation{}, past)
+		require.Equal(t, want, verdict.Policy{Match: in.Policy, Mode: in.Mode, Grace: in.Grace}, name)
+	}
+}
+
+func TestS2_NoPolicyDoesMoreThanTheMode(t *testing.T) {
+	for mode, want := range map[verdict.Mode][]verdict.Mode{
+		verdict.Enforce: {verdict.Enforce, verdict.DryRun, verdict.Off, verdict.Enforce},
+		verdict.DryRun:  {verdict.DryRun, verdict.DryRun, verdict.Off, verdict.DryRun},
+		verdict.Off:     {verdict.Off, verdict.Off, verdict.Off, verdict.Off},
+	} {
+		r := verdict.Rules{Mode: mode, Policies: []verdict.Policy{{Match: "0", Mode: verdict.Enforce}, {Match: "1", Mode: verdict.DryRun}, {Match: "2", Mode: verdict.Off}}}
+		for i, w := range want {
+			p, index := r.Policy(strconv.Itoa(i))
+			require.Equal(t, w, p.Mode, "%s %d", mode, i)
+			if i == 3 || w != r.Policies[i].Mode {
+				require.Equal(t, -1, index)
+			} else {
+				require.Equal(t, i, index)
+			}
+		}
+	}
+}
+
+// The table's instant and the verdict come of the same formula, policies and all.
+func TestS2_DueInIsWhatTheVerdictFinds(t *testing.T) {
+	r := rules(verdict.Policy{Match: "a", Mode: verdict.Enforce, Grace: time.Hour})
+	for name, want := range map[string]time.Duration{"a": time.Hour, "b": grace} {
+		l, now := listed(name, lock.FieldUUID, lock.FieldLockedAt), past.Add(time.Minute)
+		o := verdict.Observation{Measured: true, Offset: -time.Minute, Earliest: math.MinInt64}
+		in := r.Inputs(l, o, now)
+		in.Leader = true
+		require.Equal(t, want, verdict.Decide(in).Remaining)
+		require.Equal(t, want, r.DueIn(l, o, lock.TimestampOf(now)))
+	}
+}
+
+func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
+	negative := "verdict: tolerance, settle and standby delay must not be negative"
+	for _, c := range []struct {
+		message string
+		edit    func(*verdict.Rules)
+	}{
+		{"verdict: grace 1s is less than the clock tolerance 2s", func(r *verdict.Rules) { r.Grace = time.Second }},
+		{"verdict: grace 1.9s is less than the clock tolerance 2s", func(r *verdict.Rules) { r.Policies[0].Grace = 1900 * time.Millisecond }},
+		{`verdict: unknown mode ""`, func(r *verdict.Rules) { r.Mode = "" }},
+		{`verdict: unknown mode "dryrun"`, func(r *verdict.Rules) { r.Policies[0].Mode = "dryrun" }},
+		{`verdict: policy matches by the malformed glob "a["`, func(r *verdict.Rules) { r.Policies[0].Match = "a[" }},
+		{negative, func(r *verdict.Rules) { r.Tolerance = -1 }},
+		{negative, func(r *verdict.Rules) { r.Settle = -1 }},
+		{negative, func(r *verdict.Rules) { r.StandbyDelay = -1 }},
+	} {
+		r := rules(verdict.Policy{Match: "*", Mode: verdict.Off, Grace: time.Hour})
+		c.edit(&r)
+		require.EqualError(t, r.Validate(), c.message)
+	}
+	r := rules()
+	r.Grace = r.Tolerance
+	require.NoError(t, r.Validate())
+}
+
+func TestRulesFromConfig(t *testing.T) {
+	c := config.Config{Policies: []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}}
+	c.Reaper = config.Reaper{Mode: "enforce", Grace: grace, ClockTolerance: tolerance, Settle: settle, StandbyDelay: standby, Freshness: time.Minute}
+	c.Reaper.Storm.MinLocks, c.Reaper.Storm.Fraction, c.Reaper.Storm.Hold = 5, 0.5, time.Hour
+	require.Equal(t, rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour}), verdict.RulesFromConfig(c))
+	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute, Storm: verdict.StormRules{MinLocks: 5, Fraction: 0.5, Hold: time.Hour}}
+	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
+	c.Reaper.Mode, want.DryRun = "dry-run", true
+	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
+}
