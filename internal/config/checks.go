@@ -15,7 +15,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// must makes an error of a rule that a value breaks.
+// must returns an error unless the rule holds.
 func must(holds bool, be string, value any) error {
 	if holds {
 		return nil
@@ -23,7 +23,7 @@ func must(holds bool, be string, value any) error {
 	return fmt.Errorf("must be %s, not %s", be, show(value))
 }
 
-// show writes a value as an error does.
+// show formats a value for an error.
 func show(value any) string {
 	switch v := value.(type) {
 	case time.Duration:
@@ -52,12 +52,14 @@ func checkResync(d time.Duration) error {
 	return must(d == 0 || d >= time.Second, "0 (off) or at least 1s", d)
 }
 
-// checkTTL: leases last whole seconds, and etcd grants none below 2 s with its default election timeout.
+// checkTTL checks what etcd requires of a lease: whole seconds, and at least 2 s with its default
+// election timeout.
 func checkTTL(d time.Duration) error {
 	return must(d >= 2*time.Second && d%time.Second == 0, "whole seconds, at least 2s", d)
 }
 
-// checkPrefix refuses slashes alone: fields that other programs keep anywhere in etcd would be read as orphaned fields of locks, and removed.
+// checkPrefix refuses a prefix of slashes only: fields of other programs anywhere in etcd would be
+// read as orphaned fields of locks, and removed.
 func checkPrefix(s string) error {
 	return must(isPath(s) && strings.HasSuffix(s, "/"), "a path that ends with a slash and does not cover all of etcd", s)
 }
@@ -81,14 +83,14 @@ func checkWebListen(s string) error {
 	return checkListen(s)
 }
 
-// checkPathPrefix refuses what a URL would contain in another form.
+// checkPathPrefix refuses paths that a URL would contain in another form.
 func checkPathPrefix(s string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"
 	ok := s == "" || path.Clean(s) == s && s != "/" && s[0] == '/' && strings.Trim(s, allowed) == ""
 	return must(ok, "a path such as /unlocker, of letters, digits, -, _, . and slashes, without a slash at the end", s)
 }
 
-// checkMatch refuses what can match no name: a policy that never applies protects nothing.
+// checkMatch refuses patterns that match no name: such a policy would never apply.
 func checkMatch(s string) error {
 	if strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") {
 		return fmt.Errorf("%q matches no lock: names exclude the prefix and neither begin nor end with a slash", s)
@@ -96,7 +98,7 @@ func checkMatch(s string) error {
 	return must(s != "" && doublestar.ValidatePattern(s), "a valid pattern such as deploy/**", s)
 }
 
-// checkPassword catches the output of config print used as a file.
+// checkPassword refuses the output of config print that is used as a configuration file.
 func checkPassword(s Secret) error {
 	if s.Reveal() == redacted {
 		return errors.New("is what config print shows instead of the password: write the password itself")
@@ -104,11 +106,12 @@ func checkPassword(s Secret) error {
 	return nil
 }
 
-// checkEndpoints also refuses mixed schemes: the client uses that of the first endpoint for all of them.
+// checkEndpoints also refuses different schemes, since the client uses that of the first endpoint
+// for all of them.
 func checkEndpoints(l []string) error {
 	for i, s := range l {
 		switch {
-		case strings.Contains(s, "@"): // never repeated: a password precedes the @
+		case strings.Contains(s, "@"): // the error must not contain it: it may have a password
 			return fmt.Errorf("endpoint %d must not contain an @: credentials belong in etcd.username and etcd.password", i+1)
 		case !isEndpoint(s):
 			return must(false, "host:port, http://host:port, https://host:port, unix://path or unixs://path", s)
@@ -123,7 +126,7 @@ func scheme(endpoint string) string { return endpoint[:max(strings.Index(endpoin
 
 func isEndpoint(s string) bool {
 	rest := strings.TrimPrefix(s, scheme(s)+"://")
-	if _, err := url.Parse("etcd:///" + rest); err != nil { // the client makes such a URL of it
+	if _, err := url.Parse("etcd:///" + rest); err != nil { // the URL that the client uses
 		return false
 	}
 	switch scheme(s) {

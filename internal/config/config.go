@@ -1,11 +1,14 @@
-// Package config loads the daemon's configuration from flags, the environment, one YAML file and defaults, in this order of precedence.
+// Package config loads the configuration of the daemon from flags, the environment, one YAML file
+// and defaults, in this order of precedence.
 //
-// It guarantees that a Config returned by Load is complete and consistent: every key in the file exists, every value has the right type and
-// is in its range, and no two values contradict each other. Every check of a value that serve makes is made here. An error is one line: where
-// the value was written (file and line, variable or flag), the key, and what is wrong; secrets are never part of it.
+// Guaranteed: a Config returned by Load is complete and consistent. Every key in the file exists,
+// every value has the right type and is in its range, and no two values contradict each other.
+// All checks of values are made here. An error is one line: where the value was written (file and
+// line, variable or flag), the key, and what is wrong. It never contains a secret.
 //
-// It does not guarantee that the configuration works: no file named by a key is opened, no name is resolved, nothing is dialed. Unknown
-// UNLOCKER_… variables are ignored, because Kubernetes injects some. The file is read once and not watched.
+// Not guaranteed: that the configuration works. No file named by a key is opened, no name is
+// resolved, and nothing is dialed. Unknown UNLOCKER_… variables are ignored, because Kubernetes
+// sets some. The file is read once and not watched.
 package config
 
 import (
@@ -15,17 +18,18 @@ import (
 	"time"
 )
 
-// Config is the effective configuration, a plain value. Each field is the key of the same name; the table in keys.go has the meaning, the
-// default and the range of each. Copies share the endpoints and the policies. Formatting, logging or encoding it does not reveal the password.
+// Config is the effective configuration, a plain value. Each field is the key of the same name. The
+// table in keys.go has their meanings, defaults and ranges. Copies share the endpoints and the
+// policies. Formatting, logging or encoding a Config does not reveal the password.
 type Config struct {
 	Prefix         string
 	Etcd           Etcd
 	Reaper         Reaper
-	Policies       []Policy // nil without any
+	Policies       []Policy // nil if there are none
 	Election       Election
 	ResyncInterval time.Duration
 	Ops            struct{ Listen, WebConfigFile string }
-	Web            struct{ Listen, PathPrefix, WebConfigFile string } // an empty Listen turns it off
+	Web            struct{ Listen, PathPrefix, WebConfigFile string } // an empty Listen disables it
 	Metrics        struct {
 		MaxLockSeries         int
 		ForcedUnlockRetention time.Duration
@@ -49,15 +53,16 @@ type Reaper struct {
 	Grace, ClockTolerance, Settle, StandbyDelay time.Duration
 	Freshness, OrphanGrace, ProbeInterval       time.Duration
 	BatchSize, Concurrency                      int
-	RateLimit                                   float64 // locks per second; 0 is no limit
+	RateLimit                                   float64 // locks per second; 0 means no limit
 	Storm                                       struct {
-		MinLocks     int // 0 turns storms off
+		MinLocks     int // 0 disables storms
 		Fraction     float64
 		Window, Delay time.Duration
 	}
 }
 
-// Policy is an exception from Reaper for the locks whose name it matches. Load fills in the Mode and the Grace that the file leaves out.
+// Policy is an exception from Reaper for the locks whose names match. Load sets the Mode and the
+// Grace that the file omits.
 type Policy struct {
 	Match string // doublestar pattern for the whole name, without the prefix
 	Mode  string
@@ -76,17 +81,18 @@ type Log struct {
 	Level, Format string // as slog.Level.UnmarshalText reads it; json or logfmt
 }
 
-// Default returns the configuration without any flag, variable or file. It is valid.
+// Default returns the configuration without flags, variables or a file. It is valid.
 func Default() Config {
 	var c Config
 	for _, k := range c.keys() {
-		_ = k.Set(k.def) // a literal of the table
+		_ = k.Set(k.def) // a valid literal in the table
 	}
 	return c
 }
 
-// ElectionKey returns the key of the election in etcd: Election.Key or, where that is empty, /unlocker/leader followed by the prefix, so
-// that deployments with different prefixes hold different elections.
+// ElectionKey returns the key of the election in etcd: Election.Key or, if that is empty,
+// /unlocker/leader followed by the prefix. So deployments with different prefixes have different
+// elections.
 func (c Config) ElectionKey() string {
 	return cmp.Or(c.Election.Key, "/unlocker/leader"+c.Prefix)
 }
@@ -96,10 +102,13 @@ func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKe
 
 const redacted = "<redacted>"
 
-// Secret is a value that formatting, logging and encoding do not show; Reveal does. The zero Secret is the empty one. The value is behind a
-// pointer because fmt calls no methods on unexported fields: a Config in a field of another struct must not print its password either.
-// == therefore does not compare Secrets.
-type Secret struct{ value *string }
+// Secret is a value that only Reveal shows; formatting, logging and encoding do not. The zero
+// Secret is the empty one. Secrets cannot be compared by ==.
+type Secret struct {
+	// value is a pointer because fmt does not call methods of unexported fields: a Config in an
+	// unexported field of another struct must not print its password.
+	value *string
+}
 
 // NewSecret returns a Secret that reveals s.
 func NewSecret(s string) Secret {
@@ -109,7 +118,7 @@ func NewSecret(s string) Secret {
 	return Secret{&s}
 }
 
-// Reveal returns the secret itself, for the one place that sends it.
+// Reveal returns the value of the secret.
 func (s Secret) Reveal() string {
 	if s.value == nil {
 		return ""
@@ -125,8 +134,8 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// LogValue redacts in slog.
+// LogValue implements slog.LogValuer. It returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText redacts in JSON, YAML and every other encoding that asks for text.
+// MarshalText implements encoding.TextMarshaler, for JSON and YAML. It returns String.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -43,7 +43,8 @@ func TestDefault(t *testing.T) {
 	require.Equal(t, "127.0.0.1:2379", b.Etcd.Endpoints[0], "two defaults must not share memory")
 }
 
-// Every field must have a line in the table of keys, in the same order, named after it and bound to it and nothing else.
+// Every field must have a line in the table of keys, in the same order, which has its name and is
+// bound to it only.
 func TestKeysAreTheFields(t *testing.T) {
 	var c Config
 	keys := c.keys()
@@ -86,7 +87,7 @@ func TestYAMLIsTheExampleWithoutComments(t *testing.T) {
 	require.Equal(t, strings.NewReplacer(`":9480"`, ":9480", `":9481"`, ":9481").Replace(strings.Join(kept, "")), string(got))
 }
 
-func TestExampleHoldsEveryKeyWithItsDefault(t *testing.T) {
+func TestExampleHasEveryKeyWithItsDefault(t *testing.T) {
 	example, err := os.ReadFile(root + "config.example.yaml")
 	require.NoError(t, err)
 	s, err := parse("config.example.yaml", example)

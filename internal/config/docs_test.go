@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The table in docs/configuration.md must be what the code says; where it is not, the failure shows the rows to paste.
+// The table in docs/configuration.md must agree with the code. If it does not, the failure shows
+// the rows to paste.
 func TestDocsTable(t *testing.T) {
 	doc, err := os.ReadFile(root + "docs/configuration.md")
 	require.NoError(t, err)

@@ -13,14 +13,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// settings are what a file says: the text of each value, as key.Set parses it, and where it was written.
+// settings are the contents of a file: the text of each value, for key.Set, and where it was
+// written.
 type settings struct {
 	texts    map[string]any
 	origins  map[string]string // file:line
-	policies []Policy          // empty, as many as there are
+	policies []Policy          // of the right number, but without values
 }
 
-// parse reads YAML strictly where viper does not: exact keys, none twice, one document, right types.
+// parse reads YAML more strictly than viper: exact keys, no duplicates, one document, right types.
 func parse(path string, data []byte) (settings, error) {
 	r := reader{path, map[string]key{}, settings{texts: map[string]any{}, origins: map[string]string{}}}
 	if len(data) > 1<<20 {
@@ -45,7 +46,8 @@ func parse(path string, data []byte) (settings, error) {
 	return r.settings, err
 }
 
-// syntaxError turns "yaml: line 3: …" into "file:3: …". The name of an unknown anchor is not repeated: it may be an unquoted password.
+// syntaxError converts "yaml: line 3: …" to "file:3: …". It omits the name of an unknown anchor, as
+// that may be an unquoted password.
 func syntaxError(path string, err error) error {
 	msg, line := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "), 0
 	if _, err := fmt.Sscanf(msg, "line %d:", &line); err == nil {
@@ -61,7 +63,7 @@ func syntaxError(path string, err error) error {
 // reader collects the settings of one file.
 type reader struct {
 	path  string
-	known map[string]key // a section is known as a key without a place
+	known map[string]key // a section is a key without a place
 	settings
 }
 
@@ -76,7 +78,7 @@ func (r *reader) know(keys []key) {
 	}
 }
 
-// section reads a mapping, or a null: a section whose keys are all commented out.
+// section reads a mapping, or a null, which is a section whose keys are all commented out.
 func (r *reader) section(name string, at, n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode && !isNull(n) {
 		return r.refuse(at, name, "must be a mapping, not "+describe(n))
@@ -145,7 +147,7 @@ func (r *reader) value(known key, k, v *yaml.Node) error {
 	return nil
 }
 
-// not says that a node has the wrong type.
+// not returns the error text for a node of the wrong type.
 func (k kind) not(n *yaml.Node) string {
 	why := "must be " + k.wants + ", not " + describe(n)
 	if k.tags == "!!str" && n.Kind == yaml.ScalarNode && n.ShortTag() != "!!str" {
@@ -154,13 +156,13 @@ func (k kind) not(n *yaml.Node) string {
 	return why
 }
 
-// readPolicies reads each policy as a section with keys of its own.
+// readPolicies reads each policy as a section.
 func (r *reader) readPolicies(list []*yaml.Node) error {
 	r.policies = append(r.policies, make([]Policy, len(list))...) // nil for none
 	r.know((&Config{Policies: r.policies}).keys())
 	for i, n := range list {
 		name := policyName(i)
-		r.origins[name+".match"] = r.at(n) // where it is missing
+		r.origins[name+".match"] = r.at(n) // for the error if it is missing
 		if err := r.section(name, n, resolve(n)); err != nil {
 			return err
 		}
@@ -172,8 +174,9 @@ func (r *reader) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.path, n
 
 func (r *reader) refuse(at *yaml.Node, name, why string) error { return fault(r.at(at), name, why) }
 
-// join makes a dotted name and quotes what could break the line of an error. What follows a colon is not repeated: a key such as
-// "password:secret" is a key and its value without a space between them.
+// join makes a dotted name and quotes what could break the line of an error. What follows a colon
+// is not repeated: a key such as "password:secret" is a key and its value without a space between
+// them.
 func join(section string, k *yaml.Node) string {
 	name, _, cut := strings.Cut(k.Value, ":")
 	if cut {
@@ -189,7 +192,7 @@ func resolve(n *yaml.Node) *yaml.Node { return cmp.Or(n.Alias, n) }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe names a node's type and never its value, which may be a secret.
+// describe returns the type of a node, but not its value, which may be a secret.
 func describe(n *yaml.Node) string {
 	words := map[string]string{
 		"!!map": "a mapping", "!!seq": "a list", "!!str": "a string", "!!int": "a number", "!!float": "a number with a fraction",

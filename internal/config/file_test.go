@@ -11,7 +11,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config/configtest"
 )
 
-// One exact line for each error.
+// Every error is one line with exactly this text.
 func TestInvalidFiles(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, c := range configtest.Invalid() {
@@ -71,7 +71,7 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// load reads a file's content, without flags.
+// load loads a file with this content, without flags.
 func load(path string, data []byte) (Config, error) {
 	s, err := parse(path, data)
 	if err != nil {
@@ -80,7 +80,7 @@ func load(path string, data []byte) (Config, error) {
 	return merge(noFlags(), s)
 }
 
-// readBack requires that a valid configuration survives printing.
+// readBack requires that a valid configuration is the same after it was printed and loaded.
 func readBack(t *testing.T, c Config) {
 	t.Helper()
 	if c.Etcd.Password.Reveal() != "" {

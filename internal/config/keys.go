@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	// maxWait bounds what is added to a deadline, so that sums stay far from overflowing.
+	// maxWait limits durations that are added to a deadline, so that sums cannot overflow.
 	maxWait = 24 * time.Hour
-	// maxBatchSize: etcd allows 128 operations per level of a transaction (--max-txn-ops), and nested transactions share what the level
-	// above leaves: 128 − batch_size. A removal compares three values; one more operation is kept in reserve.
+	// maxBatchSize leaves four operations for each nested transaction, which needs three for its
+	// compares: etcd allows 128 operations per level of a transaction (--max-txn-ops), and adds
+	// those of a level to those of the level above.
 	maxBatchSize = 124
 	policiesKey  = "policies" // the one key that is a list of sections
 )
@@ -21,10 +22,10 @@ const (
 type key struct {
 	name  string       // dotted, as in "reaper.grace"
 	place any          // pointer to its field in a Config; the type of the field is the type of the key
-	def   string       // default, as a flag would give it
-	check func() error // reports what is wrong with the value by itself
+	def   string       // default, in the form of a flag
+	check func() error // checks the value, regardless of other keys
 	help  string
-	other string // key whose value is the default, for policies
+	other string // for policies, the key whose value is the default
 }
 
 func bind[T any](name string, place *T, def string, check func(T) error, help string) key {
@@ -36,8 +37,9 @@ func bind[T any](name string, place *T, def string, check func(T) error, help st
 	}}
 }
 
-// keys is the one table of all keys, in the order of config.example.yaml, bound to c. Flags, variables, the reader of the file, defaults,
-// help, checks and the printed form are derived from it: a new key is a field of Config and a line here.
+// keys returns the table of all keys, in the order of config.example.yaml, bound to c. Flags,
+// variables, the reader of the file, defaults, help, checks and the printed form are derived from
+// it. A new key needs a field of Config and a line here.
 func (c *Config) keys() []key {
 	e, t, r, s := &c.Etcd, &c.Etcd.TLS, &c.Reaper, &c.Reaper.Storm
 	all := []key{
@@ -113,13 +115,14 @@ func policyName(i int) string { return fmt.Sprintf("%s[%d]", policiesKey, i) }
 // fileOnly reports whether the key has neither a flag nor a variable.
 func (k key) fileOnly() bool { return strings.HasPrefix(k.name, policiesKey) }
 
-// flag returns the name of the key's flag, without the dashes in front.
+// flag returns the name of the key's flag, without the leading dashes.
 func (k key) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(k.name) }
 
 const configFlag = "config"
 
-// Flags registers --config and one flag for each key in fs, with the defaults in their help. Load finds them there by name. A flag checks
-// the type of its value when it is parsed; ranges and relations are checked by Load. Policies have no flag.
+// Flags registers --config and one flag for each key in fs, with the defaults in their help. Load
+// finds them by name. Parsing a flag checks the type of its value; Load checks ranges and
+// relations. Policies have no flag.
 func Flags(fs *pflag.FlagSet) {
 	fs.String(configFlag, "", "configuration file; if not given, "+strings.Join(searchPaths(), " or ")+", if present")
 	c := Default()
@@ -129,7 +132,7 @@ func Flags(fs *pflag.FlagSet) {
 		case *[]string:
 			fs.StringSlice(k.flag(), *place, k.help)
 		case *bool:
-			fs.VarPF(k, k.flag(), "", k.help).NoOptDefVal = "true" // --flag alone, as with every other program
+			fs.VarPF(k, k.flag(), "", k.help).NoOptDefVal = "true" // --flag without a value
 		default:
 			fs.Var(k, k.flag(), k.help)
 		}

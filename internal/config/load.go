@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/viper"
 )
 
-// searchPaths are tried in turn where --config names no file.
+// searchPaths are tried in order if there is no --config.
 func searchPaths() []string { return []string{"unlocker.yaml", "/etc/unlocker/unlocker.yaml"} }
 
-// Load returns the configuration, and the path of the file it read, or "" where there was none and --config named none. flags are those that
-// Flags registered, parsed. An environment variable that is set to the empty string counts as not set. An error is one line: where the value
-// was written, the dotted key, and what is wrong.
+// Load returns the configuration, and the path of the file that it read, or "" if there is none.
+// flags are the parsed flags of Flags. An environment variable with an empty value is not used. An
+// error is one line: where the value was written, the dotted key, and what is wrong.
 func Load(flags *pflag.FlagSet) (Config, string, error) {
 	path, err := findFile(flags, searchPaths())
 	if err != nil {
@@ -38,8 +38,8 @@ func Load(flags *pflag.FlagSet) (Config, string, error) {
 	return c, path, err
 }
 
-// findFile returns the named file, else the first of the search paths that exists, else "". A file that exists and cannot be read is found,
-// too: the error of reading it is better than using another file.
+// findFile returns the file of --config, or the first existing one of the search paths, or "". It
+// includes files that cannot be read: an error is better than the use of another file.
 func findFile(flags *pflag.FlagSet, search []string) (string, error) {
 	if f := flags.Lookup(configFlag); f != nil && f.Changed {
 		if f.Value.String() == "" {
@@ -76,7 +76,8 @@ func merge(flags *pflag.FlagSet, s settings) (Config, error) {
 	return c, nil
 }
 
-// bindSources tells viper of the key's variable and flag. It returns the one that is given and so overrides the file, "" for none.
+// bindSources binds the variable and the flag of a key in viper. It returns the name of the one
+// that is set and overrides the file, or "".
 func bindSources(v *viper.Viper, flags *pflag.FlagSet, k key) (override string, err error) {
 	if k.fileOnly() {
 		return "", nil
@@ -93,7 +94,7 @@ func bindSources(v *viper.Viper, flags *pflag.FlagSet, k key) (override string, 
 	return override, errors.Join(err, v.BindEnv(k.name, k.env()))
 }
 
-// chosen returns what viper chose, as text.
+// chosen returns the value that viper chose, as text.
 func chosen(v *viper.Viper, k key) string {
 	if list, ok := v.Get(k.name).([]string); ok { // a repeated flag
 		return strings.Join(list, ",")
@@ -101,7 +102,8 @@ func chosen(v *viper.Viper, k key) string {
 	return cmp.Or(v.GetString(k.name), v.GetString(k.other))
 }
 
-// fault returns a one-line error of what is known of where a value was written, its key, and what is wrong.
+// fault returns a one-line error: where a value was written, its key, and what is wrong. Empty
+// parts are omitted.
 func fault(origin, key, why string) error {
 	known := slices.DeleteFunc([]string{origin, key, why}, func(s string) bool { return s == "" })
 	return errors.New(strings.Join(known, ": "))

@@ -13,7 +13,7 @@ import (
 
 func noFlags() *pflag.FlagSet { return pflag.NewFlagSet("none", pflag.ContinueOnError) }
 
-// given parses args as the daemon would.
+// given parses args as the daemon does.
 func given(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
 	fs := noFlags()
@@ -70,7 +70,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// Each key must arrive from each of the three sources.
+// Each key can be set by each of the three sources.
 func TestEveryKeyFromEverySource(t *testing.T) {
 	want := Default()
 	want.Prefix = "/other/"
@@ -184,7 +184,8 @@ func TestFlagTypesAreCheckedWhenParsed(t *testing.T) {
 	require.Contains(t, fs.FlagUsages(), "(default [127.0.0.1:2379])")
 }
 
-// Kubernetes sets these for Services in the namespace whose names begin with unlocker; no key may ever take such a name.
+// Kubernetes sets these for Services in the namespace whose names begin with unlocker. No key may
+// have such a name.
 func TestVariablesOfKubernetesAreIgnored(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, name := range []string{

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPoliciesInheritWhatTheyLeaveOut(t *testing.T) {
+func TestPoliciesInheritWhatTheyOmit(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "unlocker.yaml", `policies:
   - &first {match: "deploy/**", mode: dry-run, grace: 10m}
@@ -44,7 +44,7 @@ policies:
 	readBack(t, c)
 }
 
-// What docs/configuration.md says about patterns, and that an accepted pattern can be matched with.
+// Patterns match as docs/configuration.md says, and every accepted pattern can be matched.
 func TestPatterns(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, name string

@@ -12,7 +12,7 @@ import (
 type relation struct {
 	broken bool
 	key    string
-	with   string // the other key: where that was written counts when key has its default
+	with   string // the other key, whose origin the error names if key has its default
 	why    string
 }
 
@@ -42,8 +42,9 @@ func (c Config) etcdRelations() []relation {
 	}
 }
 
-// graceRelations: differences between clocks within the tolerance are ignored, so every grace has to cover them. A probe that is late by
-// more than the grace stops removals, so there must be time for one to be lost.
+// graceRelations are the relations of every grace. A grace must cover the differences between
+// clocks that are ignored. It must also allow for one lost probe, as removals stop when a probe is
+// late by more than the grace.
 func (c Config) graceRelations() (all []relation) {
 	tolerance, interval := c.Reaper.ClockTolerance, c.Reaper.ProbeInterval
 	graces := append([]Policy{{Grace: c.Reaper.Grace}}, c.Policies...)

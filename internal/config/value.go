@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kind is the type of a key: as --help shows it, and what the file may contain for it, in words and as YAML tags.
+// kind is the type of a key: its name in --help, and the values that the file may contain, in words
+// and as YAML tags.
 type kind struct{ name, wants, tags string }
 
 func (k key) kind() kind {
@@ -24,7 +25,7 @@ func (k key) kind() kind {
 		return kind{"int", "a whole number", "!!int"}
 	case *float64:
 		return kind{"number", "a number", "!!int !!float"}
-	case *time.Duration: // numbers are accepted only to be refused with the reason: a bare 10 would be nanoseconds
+	case *time.Duration: // numbers have these tags so that Set can refuse them with the reason
 		return kind{"duration", "a duration such as 10s", "!!str !!int !!float"}
 	case *[]string:
 		return kind{"strings", "a list of strings", "!!str"}
@@ -34,10 +35,10 @@ func (k key) kind() kind {
 	return kind{"string", "a string", "!!str"}
 }
 
-// Type makes a key, with String and Set, a pflag.Value.
+// Type implements pflag.Value.
 func (k key) Type() string { return k.kind().name }
 
-// String returns what Set reads back; it reveals a secret.
+// String implements pflag.Value. It returns text that Set accepts, and reveals a secret.
 func (k key) String() string {
 	switch p := k.place.(type) {
 	case *float64:
@@ -54,7 +55,7 @@ func (k key) String() string {
 	return fmt.Sprint(reflect.ValueOf(k.place).Elem())
 }
 
-// Set parses a value, which is written the same way in a flag, a variable and a scalar of the file.
+// Set implements pflag.Value. A value has the same form in a flag, in a variable and in the file.
 func (k key) Set(text string) (err error) {
 	switch p := k.place.(type) {
 	case *bool:
@@ -79,12 +80,13 @@ func (k key) Set(text string) (err error) {
 	return err
 }
 
-// formatDuration writes 1h instead of 1h0m0s.
+// formatDuration returns 1h instead of 1h0m0s.
 func formatDuration(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-// parseDecimal refuses 010, 0x10, 1_000 and 1e3: they mean one thing in YAML and another, or nothing, in a shell.
+// parseDecimal refuses 010, 0x10, 1_000 and 1e3, which have different meanings in YAML and in a
+// shell.
 func parseDecimal[T any](s, what string, parse func(string) (T, error)) (T, error) {
 	n, err := parse(s)
 	plain := regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`).MatchString(s)
@@ -97,8 +99,8 @@ func parseDecimal[T any](s, what string, parse func(string) (T, error)) (T, erro
 	return n, nil
 }
 
-// YAML returns every key with its effective value, in the order of config.example.yaml, as a file that Load reads back; only a
-// password is replaced by "<redacted>", which Load refuses.
+// YAML returns a file with every key and its effective value, in the order of config.example.yaml.
+// Load accepts it, unless there is a password, which is replaced by "<redacted>".
 func (c Config) YAML() ([]byte, error) {
 	nodes := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
 	for _, k := range c.keys() {
@@ -117,7 +119,8 @@ func (c Config) YAML() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// insert adds a node under its dotted name, and the sections that are missing on the way. A policy is an element of the list of policies.
+// insert adds a node by its dotted name, and the missing sections that contain it. A policy is an
+// element of the list of policies.
 func insert(nodes map[string]*yaml.Node, name string, n *yaml.Node) {
 	nodes[name] = n
 	if strings.HasSuffix(name, "]") {
@@ -133,12 +136,12 @@ func insert(nodes map[string]*yaml.Node, name string, n *yaml.Node) {
 	nodes[section].Content = append(nodes[section].Content, scalar(name[i+1:]), n)
 }
 
-// node returns the value as the file has it, without a secret.
+// node returns the value as in the file, with a secret redacted.
 func (k key) node() (*yaml.Node, error) {
 	var n yaml.Node
 	switch p := k.place.(type) {
 	case *bool, *int, *float64:
-		return scalar(k.String()), nil // yaml would write 1e+06
+		return scalar(k.String()), nil // Encode would write 1e+06
 	case *[]Policy:
 		return &yaml.Node{Kind: yaml.SequenceNode}, nil
 	case *[]string, *Secret:

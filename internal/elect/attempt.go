@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// revokeTimeout bounds the end of an attempt.
+// revokeTimeout limits the request that ends an attempt.
 const revokeTimeout = 2 * time.Second
 
-// attempt takes part in the election with a new lease until that fails or ctx is done. Every error
-// of etcd that matters is returned here. The key goes with the lease, also if ctx is done, and at
-// NOSPACE too; a lease that is not revoked expires.
+// attempt takes part in the election with a new lease until it fails or ctx is done. It returns the
+// error of etcd that ended it. In any case it revokes the lease, which also deletes the key and
+// works even with NOSPACE. If the lease cannot be revoked, it expires.
 func (e *Elector) attempt(ctx context.Context) error {
 	granting, cancel := context.WithTimeout(ctx, e.RequestTimeout)
 	defer cancel()
@@ -35,13 +35,14 @@ func (e *Elector) attempt(ctx context.Context) error {
 	return err
 }
 
-// contend campaigns until the session ends, anything fails, or ctx is done. Each cancels the rest:
-// a campaign whose session ended would stay blocked and later return nil without a key (etcd#19597).
+// contend campaigns until the session ends, a request fails, or ctx is done. Each of these cancels
+// the others: a campaign whose session ended would stay blocked, and later return nil without a key
+// (etcd#19597).
 func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 	g, ctx := errgroup.WithContext(ctx)
-	// A canceled campaign resigns with the context of its client: this one is done too, so that the
-	// call fails at once. A new watcher opens a new stream; on one whose token has expired etcd
-	// refuses watches.
+	// A canceled campaign resigns with the context of its client. Here that context is done too, so
+	// that the call fails at once. The watcher is new because it opens a new stream: etcd refuses
+	// watches on a stream whose token has expired.
 	client := clientv3.NewCtxClient(ctx)
 	client.KV, client.Lease, client.Watcher = e.Client.KV, e.Client.Lease, clientv3.NewWatcher(e.Client)
 	defer func() { _ = client.Watcher.Close() }()
@@ -67,9 +68,9 @@ func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 	return g.Wait()
 }
 
-// follow reads who leads, when the campaign returns and three times in a TTL, until a read fails or
-// our key should be the oldest and is not. The read decides, the campaign only says when: it may
-// return without a key, and its watch may hang.
+// follow reads the leader, when the campaign returns and three times per TTL, until a read fails or
+// until this replica should lead and does not. The campaign alone is not sufficient: it may return
+// without a key, and its watch may hang.
 func (e *Elector) follow(ctx context.Context, election *concurrency.Election, lease clientv3.LeaseID, campaigned <-chan struct{}) error {
 	for won := false; ; {
 		select {

@@ -1,18 +1,21 @@
-// Package elect elects one of several replicas leader, with etcd's own session and election.
-// Leadership is a head start: the leader acts first, the others act a little later, and the
-// transaction they act with is safe whoever sends it.
+// Package elect elects a leader among several replicas, with the session and the election of the
+// etcd client library. The leader only acts earlier than the other replicas: the transactions are
+// safe whichever replica sends them.
 //
-// It guarantees:
-//   - A replica leads only after a read has shown the oldest key of the election on its lease. The
-//     read is repeated three times in a TTL; if it fails or shows another key, leadership ends.
-//   - Run ends at most two seconds after its context, and for no other reason. It gives the key
-//     up, so that the next replica leads at once.
-//   - A role with readwrite on the election's keys, [key/, key0), suffices.
+// Guaranteed:
+//   - A replica leads only after a read has shown that the oldest key of the election has its
+//     lease. The read is repeated three times per TTL. If it fails or shows another lease,
+//     leadership ends.
+//   - Run ends at most two seconds after its context, and for no other reason. It then deletes its
+//     key, so that the next replica leads at once.
+//   - A role with readwrite on the keys of the election, [key/, key0), is sufficient.
 //
-// It does not guarantee that only one replica leads: one that is cut off from etcd, or was
-// suspended, may notice up to a TTL or a request timeout after another one was elected. Nor that
-// any leads: etcd may be away, without a quorum, or out of space, where it grants no lease. Nor
-// that elections are separate where one's key extends the other's, as key/a does key.
+// Not guaranteed:
+//   - That at most one replica leads. A replica that is cut off from etcd, or was suspended, may
+//     notice that another one leads only after a TTL or a request timeout.
+//   - That a replica leads. etcd may be down, without a quorum, or out of space, when it grants no
+//     leases.
+//   - That elections are separate if the key of one is a prefix of the other, as key and key/a.
 package elect
 
 import (
@@ -34,7 +37,7 @@ import (
 )
 
 const (
-	// minTTL is the shortest lease etcd grants with its default election timeout.
+	// minTTL is the minimum TTL that etcd grants with its default election timeout.
 	minTTL = 2 * time.Second
 	// The pause after a failed attempt doubles from minBackoff to maxBackoff, and is
 	// minBackoff again after an attempt that lasted longer than a TTL.
@@ -44,19 +47,21 @@ const (
 	warnInterval = time.Minute
 )
 
-// Options are what an Elector needs; all are required.
+// Options are the options of New; all are required.
 type Options struct {
-	// Client bounds unary calls that have no deadline, as internal/etcd's does: Campaign's have none.
+	// Client must give a deadline to unary calls without one, as that of internal/etcd does:
+	// those of Campaign have none.
 	Client *clientv3.Client
-	// Key names the election: its keys are <Key>/<lease ID in hex>. A trailing slash is ignored.
+	// Key is the name of the election: its keys are <Key>/<lease ID in hex>. A trailing slash is
+	// ignored.
 	Key string
-	// TTL is when a leader that vanished is replaced: whole seconds, at least two.
+	// TTL is how long until a leader that vanished is replaced: whole seconds, at least two.
 	TTL time.Duration
-	// Identity is the value of this replica's key, for example its hostname and process ID.
+	// Identity is the value of the key of this replica, for example its hostname and process ID.
 	Identity string
-	// RequestTimeout bounds a grant and a read.
+	// RequestTimeout limits a grant and a read.
 	RequestTimeout time.Duration
-	// Explain adds to an error of etcd which permission is missing.
+	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
 	Logger  *slog.Logger
 }
@@ -75,10 +80,10 @@ type Elector struct {
 type Status struct {
 	// Leader reports whether this replica leads.
 	Leader bool
-	// Since is when this replica began to lead, zero while it does not.
+	// Since is when this replica began to lead; zero if it does not.
 	Since time.Time
-	// Holder is the identity of the leader, read at most a third of a TTL ago while etcd answers,
-	// or "" if it is unknown.
+	// Holder is the identity of the leader, or "" if it is unknown. While etcd answers, it was read
+	// at most a third of a TTL ago.
 	Holder string
 }
 
@@ -96,18 +101,18 @@ func New(o Options) (*Elector, error) {
 	return &Elector{Options: o, warned: map[string]time.Time{}}, nil
 }
 
-// Leader reports whether this replica leads, as Status does. Call it again before each act.
+// Leader reports whether this replica leads. Call it again before each action.
 func (e *Elector) Leader() bool { return e.Status().Leader }
 
-// Status makes no calls to etcd and is safe for concurrent use.
+// Status returns the present status. It makes no calls to etcd, and is safe for concurrent use.
 func (e *Elector) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.status
 }
 
-// Run takes part in the election until ctx is done, and returns nil then. It retries after any
-// failure of etcd. The leader's work must end before ctx does. Run is called once.
+// Run takes part in the election until ctx is done, and then returns nil. It retries after any
+// failure of etcd. What only the leader does must end before ctx does. Run must be called once.
 func (e *Elector) Run(ctx context.Context) error {
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
@@ -135,7 +140,7 @@ func (e *Elector) report(ctx context.Context, err error) {
 	e.Logger.Log(ctx, level, message.ElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
 }
 
-// reasonOf returns the gRPC code of an error, Unknown for this package's own.
+// reasonOf returns the gRPC code of an error, which is Unknown for the errors of this package.
 func reasonOf(err error) string {
 	if known := (rpctypes.EtcdError{}); errors.As(err, &known) {
 		return known.Code().String()
@@ -146,7 +151,7 @@ func reasonOf(err error) string {
 	return status.Code(err).String()
 }
 
-// set records who leads. It logs when this replica begins to lead, and when and why it ceases.
+// set records the leader. It logs when this replica begins and ceases to lead, and why.
 func (e *Elector) set(holder string, leader bool, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

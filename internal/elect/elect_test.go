@@ -28,7 +28,7 @@ func TestNewRefuses(t *testing.T) {
 		"slash as a key":  func(o *Options) { o.Key = "/" },
 		"no identity":     func(o *Options) { o.Identity = "" },
 		"short ttl":       func(o *Options) { o.TTL = time.Second },
-		"broken ttl":      func(o *Options) { o.TTL = 2500 * time.Millisecond },
+		"fractional ttl":  func(o *Options) { o.TTL = 2500 * time.Millisecond },
 		"request timeout": func(o *Options) { o.RequestTimeout = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestOneOfThreeLeadsAndAGracefulStopHandsOver(t *testing.T) {
 	}
 }
 
-// The keys are those of etcd's own election and of etcdctl elect, whether or not the key
-// of the configuration ends with a slash.
+// The keys are the same as those of the client library and of etcdctl elect, whether or not the
+// configured key ends with a slash.
 func TestTogetherWithEtcdsElection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{})

@@ -14,11 +14,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
-// A leader that is cut off is replaced, and finds out by itself that it leads no more.
+// A leader that is cut off is replaced, and notices by itself that it no longer leads.
 func TestLeaderVanishes(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*localetcd.Proxy){
-		"cut": (*localetcd.Proxy).Cut, "hung": (*localetcd.Proxy).Blackhole, "deaf": (*localetcd.Proxy).HoldReplies,
+		"cut": (*localetcd.Proxy).Cut, "black hole": (*localetcd.Proxy).Blackhole, "without replies": (*localetcd.Proxy).HoldReplies,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -31,11 +31,11 @@ func TestLeaderVanishes(t *testing.T) {
 
 			fault(p)
 			w.leads(next)
-			w.eventually("the old one leads no more", func() bool { return !old.Leader() })
+			w.eventually("the old leader no longer leads", func() bool { return !old.Leader() })
 
 			require.NoError(t, p.Heal())
 			w.waits(old)
-			w.eventually("the old one knows the new", func() bool { return old.Status().Holder == "next" })
+			w.eventually("the old leader knows the new one", func() bool { return old.Status().Holder == "next" })
 			require.False(t, old.Leader())
 			next.stop(t)
 			w.leads(old)
@@ -43,7 +43,7 @@ func TestLeaderVanishes(t *testing.T) {
 	}
 }
 
-// A short interruption costs the leader nothing.
+// A short interruption does not end the leadership.
 func TestConnectionBreaksForAMoment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{})
@@ -56,11 +56,11 @@ func TestConnectionBreaksForAMoment(t *testing.T) {
 	require.Zero(t, count(r.log, lost))
 }
 
-// A campaign whose lease ended stays blocked and then returns nil without a key (etcd#19597);
-// so does one whose key was deleted.
+// A campaign whose lease ended or whose key was deleted stays blocked, and then returns nil without
+// a key (etcd#19597).
 func TestKeyIsLost(t *testing.T) {
 	t.Parallel()
-	for name, take := range map[string]func(*world, *mvccpb.KeyValue) error{
+	for name, remove := range map[string]func(*world, *mvccpb.KeyValue) error{
 		"key deleted": func(w *world, kv *mvccpb.KeyValue) error {
 			_, err := w.direct.Delete(w.ctx(), string(kv.Key))
 			return err
@@ -78,20 +78,20 @@ func TestKeyIsLost(t *testing.T) {
 			b := w.run(w.client(), "b", quick)
 			w.waits(b)
 			before := w.keyOf(b)
-			require.NoError(t, take(w, before))
+			require.NoError(t, remove(w, before))
 			if name == "lease revoked" {
 				w.eventually("b rejoins", func() bool { kv := w.keyOf(b); return kv != nil && kv.Lease != before.Lease })
 			}
 			require.False(t, b.Leader())
 			a.stop(t)
 			w.leads(b)
-			require.Positive(t, count(b.log, failed), "the campaign without a key won nothing")
+			require.Positive(t, count(b.log, failed), "a campaign without a key must fail")
 
 			c := w.run(w.client(), "c", quick)
 			w.waits(c)
-			require.NoError(t, take(w, w.keyOf(b)))
+			require.NoError(t, remove(w, w.keyOf(b)))
 			w.leads(c)
-			w.eventually("b leads no more", func() bool { return count(b.log, lost) > 0 })
+			w.eventually("b no longer leads", func() bool { return count(b.log, lost) > 0 })
 			w.waits(b)
 		})
 	}
@@ -118,7 +118,7 @@ func TestCallsHang(t *testing.T) {
 	}
 }
 
-// What decides is the repeated read, so watches may hang.
+// The repeated read decides who leads, so watches may hang.
 func TestWatchHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{})
@@ -133,7 +133,7 @@ func TestWatchHangs(t *testing.T) {
 	require.Zero(t, count(b.log, failed))
 }
 
-func TestEtcdAbsent(t *testing.T) {
+func TestEtcdDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{})
 	w.cluster.Kill(0)
@@ -148,7 +148,7 @@ func TestEtcdAbsent(t *testing.T) {
 	w.leads(r)
 }
 
-// No call that hangs prolongs Run, whether the replica leads, waits, or starts.
+// A call that hangs does not prolong Run, whether the replica leads, waits, or starts.
 func TestStopWhileEtcdHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{})
@@ -175,7 +175,7 @@ func (w *world) fill() {
 	require.ErrorIs(w.t, err, rpctypes.ErrNoSpace)
 }
 
-// Without space no lease is granted: no leader, one warning, and no end of retries.
+// Without space etcd grants no lease: there is no leader and one warning, and retries continue.
 func TestNoSpaceAtStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
@@ -194,7 +194,7 @@ func TestNoSpaceAtStart(t *testing.T) {
 	w.leads(r)
 }
 
-// At full quota a leader continues to lead, and hands over to one that waits.
+// At full quota a leader continues to lead. When it stops, a waiting replica leads.
 func TestNoSpaceWhileLeading(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
@@ -209,8 +209,8 @@ func TestNoSpaceWhileLeading(t *testing.T) {
 	w.leads(b)
 }
 
-// A role for the election's keys suffices, and tokens that expire cost neither the leader
-// its key nor the next one its turn, even if its client has an old watch stream (etcd#17623).
+// A role for the keys of the election is sufficient. When tokens expire, the leader keeps its key
+// and the next replica is elected, even if its client has an old watch stream (etcd#17623).
 func TestAuthWithNarrowRoleAndShortTokens(t *testing.T) {
 	t.Parallel()
 	const tokenTTL = 2 * time.Second
@@ -231,7 +231,7 @@ func TestAuthWithNarrowRoleAndShortTokens(t *testing.T) {
 	w.leads(b)
 }
 
-// guard turns authentication on, with a user for the election and nothing else.
+// guard enables authentication, with a user who has permissions for the election only.
 func (w *world) guard() {
 	w.t.Helper()
 	for _, user := range []string{"root", "unlocker"} {

@@ -26,12 +26,12 @@ const (
 	key   = "/unlocker/leader/mutexes"
 	quick = 2 * time.Second
 	slow  = 10 * time.Second
-	// long is for what needs no more than etcd and us, on a machine that is busy.
+	// long is the deadline for what depends only on etcd and the elector, on a busy machine.
 	long = time.Minute
 	poll = 5 * time.Millisecond
 )
 
-// world is a real etcd with a client of its own.
+// world is an etcd with a client.
 type world struct {
 	t       *testing.T
 	etcd    *etcdtest.Etcd
@@ -54,7 +54,7 @@ func (w *world) client(edits ...func(*clientv3.Config)) *clientv3.Client {
 	return c
 }
 
-// proxied returns a client whose only way to etcd is the proxy.
+// proxied returns a client that is connected through the proxy only.
 func (w *world) proxied() (*clientv3.Client, *localetcd.Proxy) {
 	w.t.Helper()
 	p := w.etcd.Proxy(0)
@@ -88,7 +88,7 @@ func (w *world) ctx() context.Context {
 	return ctx
 }
 
-// replica is an elector that runs until it is stopped, or the test ends.
+// replica is an elector that runs until it is stopped or the test ends.
 type replica struct {
 	*Elector
 	log    *etcdtest.Log
@@ -121,8 +121,8 @@ func (w *world) run(c *clientv3.Client, identity string, ttl time.Duration, edit
 	return r
 }
 
-// stop ends a replica, which must take no longer than revokeTimeout and what a busy machine
-// adds. It may be called more than once.
+// stop stops a replica, which must not take longer than revokeTimeout, and some time on a busy
+// machine. It may be called more than once.
 func (r *replica) stop(t *testing.T) {
 	t.Helper()
 	r.cancel()
@@ -141,7 +141,7 @@ func (w *world) eventually(what string, condition func() bool) {
 	require.Eventually(w.t, condition, long, poll, what)
 }
 
-// throughout asserts a condition for some time.
+// throughout requires that a condition holds for the time d.
 func (w *world) throughout(d time.Duration, what string, condition func() bool) {
 	w.t.Helper()
 	require.Never(w.t, func() bool { return !condition() }, d, poll, what)
@@ -153,13 +153,13 @@ func (w *world) leads(r *replica) {
 	require.NotNil(w.t, w.keyOf(r), "a leader has a key")
 }
 
-// waits waits for a key of the replica in etcd.
+// waits waits until the replica has a key in etcd.
 func (w *world) waits(r *replica) {
 	w.t.Helper()
 	w.eventually(r.Identity+" has a key", func() bool { return w.keyOf(r) != nil })
 }
 
-// keyOf returns the replica's key, nil if it has none.
+// keyOf returns the key of the replica, or nil.
 func (w *world) keyOf(r *replica) *mvccpb.KeyValue {
 	w.t.Helper()
 	resp, err := w.direct.Get(w.ctx(), key+"/", clientv3.WithPrefix())

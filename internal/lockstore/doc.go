@@ -1,15 +1,15 @@
 // Package lockstore reads and deletes single locks in etcd.
 //
-// It guarantees, by the names of docs/safety.md:
+// Guaranteed, with the names of docs/safety.md:
 //
-//   - S1: Delete deletes a lock only if, in that transaction, it is still the one
-//     that was read: same uuid, same auto_unlock_at, no key newer than the newest
-//     that was read. Unlock, for people, compares the uuid and the newest key.
-//   - S4: all keys of the lock are deleted in one transaction, and none of another
-//     lock: not of nested names, none that carries a lease.
+//   - S1: Delete deletes a lock only if it has not changed since it was read: in the
+//     transaction that deletes, it has the same uuid, the same auto_unlock_at, and no newer
+//     key. Unlock, for manual unlocks, compares the uuid and the newest key.
+//   - S4: one transaction deletes all keys of the lock, and no other keys: neither those of
+//     nested names, nor keys of other programs, which have a lease.
 //   - S5: no transaction has a put, in any branch.
 //
-// It does not decide what may be removed, and it does not retry on its own, except
-// where a holder renews during Unlock. An error for which Classify returns
-// ReasonAmbiguous leaves open whether the deletion happened.
+// Not guaranteed: that a lock may be removed, which the caller decides, or that a deletion
+// whose error Classify calls ReasonAmbiguous did not happen. The package does not retry,
+// except if a holder renews during Unlock.
 package lockstore

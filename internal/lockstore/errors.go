@@ -24,9 +24,9 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonAmbiguous  Reason = "ambiguous"         // no answer: it may have happened
-	ReasonUnreadable Reason = "unreadable"        // no answer to the read before: nothing happened
-	ReasonTooLarge   Reason = "too_large"         // etcd refuses so big a transaction, even alone
+	ReasonAmbiguous  Reason = "ambiguous"         // no answer: the lock may have been removed
+	ReasonUnreadable Reason = "unreadable"        // no answer to the read: nothing was sent to remove it
+	ReasonTooLarge   Reason = "too_large"         // the transaction is too large, even for the lock alone
 	ReasonPermission Reason = "permission_denied" // the role does not cover the lock
 	ReasonAuth       Reason = "auth"              // etcd does not accept the credentials
 	ReasonNoLeader   Reason = "no_leader"         // no quorum
@@ -35,18 +35,18 @@ const (
 	ReasonUnlogged   Reason = "unlogged"          // the record could not be written to the log: nothing was sent
 )
 
-// Reasons lists all reasons, for metrics that begin at zero.
+// Reasons returns all reasons, for metrics that begin at zero.
 func Reasons() []Reason {
 	return []Reason{ReasonAmbiguous, ReasonUnreadable, ReasonTooLarge, ReasonPermission, ReasonAuth,
 		ReasonNoLeader, ReasonBusy, ReasonRejected, ReasonUnlogged}
 }
 
-// OfOneLock reports whether one lock of a batch may be the reason, so that smaller
-// batches may succeed.
+// OfOneLock reports whether a single lock of a batch may be the cause, so that a smaller batch
+// may succeed.
 func (r Reason) OfOneLock() bool { return r == ReasonTooLarge || r == ReasonPermission }
 
-// Classify returns whether a transaction was refused, and why. Every error that is
-// not known to be a refusal is ambiguous: the transaction may have been executed.
+// Classify returns why a request failed. Every error that is not known to be a refusal is
+// ReasonAmbiguous: the transaction may have been executed.
 func Classify(err error) Reason {
 	var known rpctypes.EtcdError
 	text, typed := rpctypes.ErrorDesc(err), errors.As(err, &known)
@@ -71,7 +71,7 @@ func Classify(err error) Reason {
 		return ReasonRejected
 	}
 	if !typed && status.Code(err) == codes.ResourceExhausted {
-		return ReasonTooLarge // gRPC's own limit on the size of a message
+		return ReasonTooLarge // the limit of gRPC on the size of a message
 	}
 	return ReasonAmbiguous
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// Record is a lock with its fields, as etcd held it at one revision.
+// Record is a lock with its fields as they were in etcd at one revision.
 type Record struct {
 	lock.Lock
-	// fields are its keys with their values, without some unknown ones where there
-	// are too many. kept are the bytes of those that a survey kept.
+	// fields are its keys with their values. If there are too many, some unknown ones are
+	// missing. kept is the size in bytes of those that a survey found.
 	fields []field
 	kept   int
-	// spans cover its keys, and none of another's; empty where that takes too
-	// many.
+	// spans contain all keys of the lock and no others. They are empty if there would be
+	// too many of them for a transaction.
 	spans []span
 }
 
@@ -25,41 +25,40 @@ type field struct {
 	value []byte
 }
 
-// Field is one key of a lock, bounded, as valid UTF-8.
+// Field is one key of a lock, truncated, as valid UTF-8.
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Untrusted text is bounded before it is logged or kept: names and values in
-// bytes, a record in fields.
+// Untrusted text is truncated before it is logged or kept.
 const (
+	// MaxName is the maximum length of a logged name, in bytes.
 	MaxName = 512
 
-	maxLoggedValue  = 2 << 10
+	maxLoggedValue  = 2 << 10 // bytes
 	maxLoggedFields = 32
 
-	// What people are shown of a lock has higher bounds.
+	// The API and the commands show more of a lock.
 	maxShownFields = 256
-	maxShownValue  = 64 << 10
-	maxShownBytes  = 1 << 20 // of all
+	maxShownValue  = 64 << 10 // bytes
+	maxShownBytes  = 1 << 20  // in total
 )
 
-// LoggedName returns the lock's name, bounded, as valid UTF-8.
+// LoggedName returns the name of the lock, truncated, as valid UTF-8.
 func (r Record) LoggedName() string { return lock.Clip([]byte(r.Name), MaxName) }
 
-// LoggedUUID returns the uuid, bounded, as valid UTF-8.
+// LoggedUUID returns the uuid, truncated, as valid UTF-8.
 func (r Record) LoggedUUID() string { return lock.Clip([]byte(r.UUID()), maxLoggedValue) }
 
-// Logged returns the fields as they are logged, the known ones first, and how many
-// keys are left out.
+// Logged returns the fields for the log, known ones first, and the number of omitted keys.
 func (r Record) Logged() (fields []Field, more int) {
 	fields = r.bounded(maxLoggedFields, maxLoggedValue)
 	return fields, max(0, int(r.Keys)-len(fields))
 }
 
-// Shown returns the fields as people are shown them, the known ones first, and how
-// many keys are left out.
+// Shown returns the fields for the API and the commands, known ones first, and the number of
+// omitted keys.
 func (r Record) Shown() (fields []Field, more int) {
 	fields = r.bounded(maxShownFields, maxShownValue)
 	total := 0
@@ -95,8 +94,8 @@ func (r Record) bounded(count, bytes int) []Field {
 			}
 			name := lock.Clip([]byte(f.name), MaxName)
 			if named[name] {
-				// Different names that are equal once clipped: in a JSON object one
-				// would hide the other.
+				// Different names that are equal when truncated: in a JSON object one
+				// would replace the other.
 				name += "#" + strconv.Itoa(len(fields))
 			}
 			named[name] = true

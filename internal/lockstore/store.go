@@ -11,18 +11,17 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// readLimit is the number of keys up to which a lock, with all that is nested
-// in it, is read at once.
+// readLimit is the maximum number of keys of a lock, including those of nested names, that are
+// read by one range.
 const readLimit = 64
 
-// Store reads and deletes locks. It is a value, and may be used concurrently.
+// Store reads and deletes locks. It is a plain value, safe for concurrent use.
 type Store struct {
 	KV     clientv3.KV
 	Layout lock.Layout
-	// RequestTimeout bounds each request.
+	// RequestTimeout limits each request.
 	RequestTimeout time.Duration
-	// Explain adds to an error of etcd which permission is missing; nil adds
-	// nothing.
+	// Explain adds the missing permission to an error of etcd; nil adds nothing.
 	Explain func(error) error
 }
 
@@ -43,8 +42,8 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	for i := range locks {
 		if !Large(&locks[i]) {
 			from, end := st.Layout.Range(locks[i].Name)
-			// One more than it has shows whether there are more keys, and reads the
-			// value of at most one nested key.
+			// A limit of one more key than are known shows whether there are more, and
+			// reads the value of at most one nested key.
 			limit := min(readLimit, int64(locks[i].Keys)+1)
 			small = append(small, i)
 			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(limit)))

@@ -12,19 +12,18 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// surveyor finds the gaps in a lock's range between keys that are not its own: the
-// groups of names nested in it, and keys of others, which carry a lease. A span is
-// a whole gap, so that a key written into it later is noticed.
+// surveyor finds the gaps in the range of a lock between keys that do not belong to it: those
+// of nested names, and those of other programs, which have a lease. Each gap becomes a span as
+// a whole, so that the transaction detects a key that is written into it later.
 type surveyor struct {
 	layout lock.Layout
 	name   string
 	base   string
 
 	build lock.Builder
-	// owned are the gaps that hold keys of the lock, empty the first of those
-	// that hold none.
+	// owned are the gaps with keys of the lock, empty the first of the gaps without.
 	owned, empty []span
-	// from is where the present gap begins; own: it holds a key of the lock.
+	// from is the start of the present gap. own is set if it has a key of the lock.
 	from string
 	own  bool
 }
@@ -34,7 +33,8 @@ func newSurveyor(layout lock.Layout, name string) *surveyor {
 	return &surveyor{layout: layout, name: name, base: base, from: base}
 }
 
-// add adds the next key in order and reports whether it is the lock's own.
+// add adds a key and reports whether it belongs to the lock. Keys must be added in order,
+// except that single keys of the lock may be added first.
 func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
 	name, fieldName, valid := s.layout.Split(kv.Key)
 	f := lock.ParseField(fieldName)
@@ -51,8 +51,8 @@ func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
 	return true
 }
 
-// group returns the range of all that lies under the nested name of a key, or of
-// the key alone where it lies directly under the lock.
+// group returns the range of all keys under the same nested name as a key, or of the key alone
+// if it is not under a nested name.
 func (s *surveyor) group(key string) (from, end string) {
 	if i := strings.IndexByte(key[len(s.base):], '/'); i >= 0 {
 		nested := key[:len(s.base)+i]
@@ -72,8 +72,8 @@ func (s *surveyor) closeGap(end string) {
 	s.own = false
 }
 
-// finish returns the lock and the spans to compare and to delete: all gaps, or,
-// where those are too many, those that hold keys of the lock.
+// finish returns the lock, and the spans to compare and to delete: all gaps or, if those are
+// too many, the gaps with keys of the lock.
 func (s *surveyor) finish() (lock.Lock, []span) {
 	_, end := s.layout.Range(s.name)
 	s.closeGap(end)
@@ -84,10 +84,9 @@ func (s *surveyor) finish() (lock.Lock, []span) {
 	return s.build.Lock(s.name), spans
 }
 
-// A survey reads page by page and skips nested names. It gives up where that takes
-// too many pages; the lock is then left and counted as a failure. The pages are
-// small because they have values: etcd 3.7 answers keys-only ranges from its index,
-// which does not know leases.
+// A survey reads page by page and skips nested names. If there are too many pages, it stops;
+// the lock is then not removed, and counted as a failure. The pages are small because they
+// include values: etcd 3.7 answers keys-only ranges from its index, which has no leases.
 const (
 	surveyPages = 4_000
 	// optionalPages is for a lock that can be deleted without a survey.
@@ -110,8 +109,8 @@ func nextPage(keys int64, size int) int64 {
 // keptBytes bounds the values of unknown fields that a survey keeps.
 const keptBytes = 1 << 20
 
-// keep copies an unknown field, within the bounds of what people are shown, so that
-// the answer that it was part of can be freed.
+// keep adds an unknown field to the record, up to the limits of Shown. It copies the field, so
+// that the memory of the answer can be freed.
 func (rec *Record) keep(f field) {
 	if lock.ParseField([]byte(f.name)) != lock.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
 		return
@@ -122,8 +121,8 @@ func (rec *Record) keep(f field) {
 	rec.fields = append(rec.fields, f)
 }
 
-// survey finds the spans of all keys that a lock had at a revision; rec holds its
-// known fields. Where it gives up, rec is returned as it was.
+// survey finds the spans of all keys of a lock at a revision. rec has its known fields. If the
+// survey takes more than pages, it returns rec unchanged.
 func (st Store) survey(ctx context.Context, rec Record, revision int64, pages int) (Record, error) {
 	s := newSurveyor(st.Layout, rec.Name)
 	from, end := st.Layout.Range(rec.Name)

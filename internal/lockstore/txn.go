@@ -8,17 +8,16 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// maxTxnOps is etcd's default limit on the compares, and on the operations, of
-// a transaction. Operations of nested transactions count on top of those of
-// the level above. A server may allow fewer: then batches are halved.
+// maxTxnOps is the default limit of etcd on the compares, and on the operations, of a
+// transaction. The operations of a nested transaction are added to those of the level above.
+// If a server has a lower limit, batches are halved.
 const maxTxnOps = 128
 
-// maxSpans is how many spans one deletion can have, beside its two other
-// compares.
+// maxSpans is the maximum number of spans of a deletion, which has two other compares.
 const maxSpans = maxTxnOps - 2
 
-// span is a range of keys, all of which belong to one lock; end is exclusive,
-// and empty for the one key from.
+// span is a range of keys that all belong to one lock. end is exclusive, or empty for the
+// single key from.
 type span struct{ from, end string }
 
 func (s span) option() []clientv3.OpOption {
@@ -28,15 +27,15 @@ func (s span) option() []clientv3.OpOption {
 	return []clientv3.OpOption{clientv3.WithRange(s.end)}
 }
 
-// deletion deletes one lock if it still is the one that was read.
+// deletion deletes one lock if it has not changed since it was read.
 type deletion struct {
 	compares []clientv3.Cmp
 	deletes  []clientv3.Op
 }
 
-// expired guards the deletion of a record's spans by its uuid (or that there is
-// none), its deadline, and the newest revision of its keys (S1). There is no put,
-// and no other branch (S5).
+// expired is the deletion of a lock that is due. It compares the uuid (or that there is none),
+// the deadline, and the newest revision of the keys (S1). It has no put, and no other branch
+// (S5).
 func (st Store) expired(r *Record) deletion {
 	uuid := st.Layout.Key(r.Name, lock.FieldUUID.String())
 	if r.Token == 0 {
@@ -48,14 +47,13 @@ func (st Store) expired(r *Record) deletion {
 		clientv3.Compare(clientv3.Value(deadline), "=", r.AutoUnlockText()))
 }
 
-// manual guards the deletion that a person asked for by the uuid they gave, and by
-// the newest revision as well: no key is deleted that was not read, least of all
-// one of another lock.
+// manual is the deletion for a manual unlock. It compares the given uuid, and the newest
+// revision of the keys, so that no key is deleted that was not read.
 func (st Store) manual(r *Record, uuid string) deletion {
 	return r.deletion(clientv3.Compare(clientv3.Value(st.Layout.Key(r.Name, lock.FieldUUID.String())), "=", uuid))
 }
 
-// deletion deletes the record's spans if the compares hold and no key in them is
+// deletion deletes the spans of the record if the compares hold and no key in the spans is
 // newer than the record.
 func (r *Record) deletion(compares ...clientv3.Cmp) deletion {
 	d := deletion{compares: compares}
@@ -70,8 +68,7 @@ func (r *Record) deletion(compares ...clientv3.Cmp) deletion {
 	return d
 }
 
-// cost is how much of a transaction's budget the deletion takes: its compares,
-// which are more than its deletes.
+// cost is the number of the deletion's compares, which is higher than that of its deletes.
 func (r *Record) cost() int {
 	if r.Token == 0 {
 		return len(r.spans) + 1
@@ -96,16 +93,16 @@ func Fits(records ...Record) bool {
 
 // Result is what a transaction did to one lock.
 type Result struct {
-	// Deleted counts the keys deleted: 0 where the lock was modified or released
+	// Deleted is the number of deleted keys: 0 if the lock was modified or released
 	// concurrently.
 	Deleted int64
-	// Revision is that of the transaction.
+	// Revision is the revision of the transaction.
 	Revision int64
 }
 
-// Delete deletes each of the records, which must fit into one transaction, if it
-// still is the lock that was read. The results are in the order of the records.
-// Classify says what an error means.
+// Delete deletes each of the records if the lock has not changed since it was read. The records
+// must fit into one transaction (see Fits). The results are in the order of the records. Use
+// Classify for the meaning of an error.
 func (st Store) Delete(ctx context.Context, records ...Record) ([]Result, error) {
 	deletions := make([]deletion, len(records))
 	for i := range records {
@@ -114,8 +111,8 @@ func (st Store) Delete(ctx context.Context, records ...Record) ([]Result, error)
 	return st.commit(ctx, deletions)
 }
 
-// commit sends one transaction. Several deletions are nested in it, each with its
-// own compares, all of which see the state before.
+// commit sends one transaction. Several deletions are nested in it, each with its own compares,
+// all of which see the state before the transaction.
 func (st Store) commit(ctx context.Context, deletions []deletion) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()

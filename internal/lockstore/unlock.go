@@ -8,12 +8,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// smallLock is the number of keys up to which a lock of unknown size is read at
-// once: more than a healthy one has, and little memory even where all are big.
+// smallLock is the maximum number of keys of a lock of unknown size that are read by one range:
+// more than a usual lock has, and few enough to limit the memory if all values are big.
 const smallLock = 16
 
-// ReadOne reads one lock. The error is ErrNoLock where there is no key under the
-// name, and one of lock.ValidateName where no lock can have the name.
+// ReadOne reads one lock. The error is ErrNoLock if there is no key under the name, and that of
+// lock.ValidateName if the name is not valid.
 func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 	if err := lock.ValidateName(name); err != nil {
 		return Record{}, err
@@ -39,15 +39,14 @@ func (st Store) readOne(ctx context.Context, l lock.Lock) (Record, error) {
 	return records[0], nil
 }
 
-// maxUnlockTries is how often a removal is tried where the holder renews between
-// the read and the transaction.
+// maxUnlockTries is the maximum number of attempts if the holder renews between the read and
+// the transaction.
 const maxUnlockTries = 10
 
-// Unlock removes a lock because a person asked for it: whole, in one transaction
-// that compares its uuid, whatever its times are and whatever hold is in force. It
-// returns the lock as it was removed, and the revision of the deletion. The error
-// is one of ReadOne, ErrOtherUUID, ErrNoUUID, ErrUnsteady, ErrTooLarge or
-// ErrAmbiguous, or etcd's.
+// Unlock is a manual unlock. It removes the whole lock in one transaction that compares the
+// uuid, regardless of the times of the lock and of holds. It returns the removed lock and the
+// revision of the deletion. The error is one of ReadOne, ErrOtherUUID, ErrNoUUID, ErrUnsteady,
+// ErrTooLarge or ErrAmbiguous, or an error of etcd.
 func (st Store) Unlock(ctx context.Context, name, uuid string) (rec Record, revision int64, err error) {
 	token := int64(0)
 	for range maxUnlockTries {
@@ -59,7 +58,7 @@ func (st Store) Unlock(ctx context.Context, name, uuid string) (rec Record, revi
 			return rec, 0, err
 		}
 		if token = cmp.Or(token, rec.Token); token != rec.Token {
-			return rec, 0, ErrOtherUUID // released and taken again, under the same uuid
+			return rec, 0, ErrOtherUUID // released, and acquired again with the same uuid
 		}
 		res, err := st.unlock(ctx, rec, uuid)
 		if err != nil || res.Deleted > 0 {
@@ -69,8 +68,8 @@ func (st Store) Unlock(ctx context.Context, name, uuid string) (rec Record, revi
 	return Record{}, 0, ErrUnsteady
 }
 
-// heldBy compares the value of the uuid key itself, which may be one that the
-// protocol does not allow.
+// heldBy compares uuid with the value of the uuid key, even if the protocol does not allow that
+// value.
 func (r *Record) heldBy(uuid string) error {
 	for _, f := range r.fields {
 		if f.name != lock.FieldUUID.String() {

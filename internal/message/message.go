@@ -1,9 +1,6 @@
-// Package message holds the words of the log messages that somebody looks for:
-// alerts and runbooks, tests, the demo, scripts of other people. They are an
-// interface: whoever changes one changes docs/operations.md, and a test finds
-// every message that a document quotes.
-//
-// It does not log, and it does not hold messages that nobody looks for.
+// Package message has the log messages that alerts, runbooks, tests, the demo or scripts of
+// users search for. They are part of the interface: a test requires that docs/operations.md has
+// each of them. Other log messages are not in this package.
 package message
 
 // Start and stop of the daemon.
@@ -14,7 +11,7 @@ const (
 	Stopped           = "stopped"
 )
 
-// What the daemon sees of etcd.
+// The watch and the election.
 const (
 	Listed         = "listed the locks"
 	WatchFailed    = "watch failed; relisting"

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocumented holds the constants and the table of docs/operations.md together.
+// docs/operations.md has each of the messages.
 func TestDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)

@@ -1,8 +1,9 @@
-// Package probe measures whether etcd takes renewals.
+// Package probe measures whether etcd accepts renewals.
 //
-// Once in an interval it sends a request that passes through raft as a renewal
-// does, and keeps the outages: the times in which no renewal could have come
-// through. Its times are by our monotonic clock. It guarantees that an outage
-// longer than the patience is never missed while Run runs; it cannot see a fault
-// that lies between holders and etcd alone. It knows nothing of locks.
+// At an interval it sends a request that passes through raft as a renewal does. It records the
+// outages: the times in which no renewal could succeed, by the daemon's monotonic clock. It
+// knows nothing about locks.
+//
+// Guaranteed: while Run runs, every outage longer than the patience is recorded. Not
+// guaranteed: that a fault between the holders and etcd is detected.
 package probe

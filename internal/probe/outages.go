@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// outages are times in which etcd could not take a renewal, in their order.
+// outages are the times in which etcd could not accept a renewal, in their order.
 type outages []outage
 
 type outage struct {
 	end    time.Time
 	length time.Duration
-	// before is the sum of the lengths of those before.
+	// before is the sum of the lengths of all earlier outages.
 	before time.Duration
 }
 
-// maxOutages bounds the memory: above it the two oldest become one, which only
-// delays removals.
+// maxOutages limits the memory. Beyond it the two oldest are merged, which only delays
+// removals.
 const maxOutages = 1_000
 
 func (o *outages) add(end time.Time, length time.Duration) {
@@ -32,7 +32,7 @@ func (o *outages) add(end time.Time, length time.Duration) {
 	}
 }
 
-// end returns when the newest one ended; zero for never.
+// end returns when the newest outage ended, or the zero time if there was none.
 func (o outages) end() time.Time {
 	if len(o) == 0 {
 		return time.Time{}
@@ -40,7 +40,8 @@ func (o outages) end() time.Time {
 	return o[len(o)-1].end
 }
 
-// since sums up the outages after a time; of one that the time lies in, the rest.
+// since returns the sum of the outages after a time. If the time is within an outage, only the
+// rest of that outage counts.
 func (o outages) since(seen time.Time) time.Duration {
 	n := len(o)
 	if n == 0 || !o[n-1].end.After(seen) {

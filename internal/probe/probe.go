@@ -10,16 +10,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Options are what a Probe needs.
+// Options are the options of New.
 type Options struct {
-	// Etcd is asked for its alarms, which needs no permission.
+	// Etcd lists its alarms, which needs no permission.
 	Etcd interface {
 		AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error)
 	}
-	// Interval is the time between probes, Timeout the maximum that one may take.
+	// Interval is the time between probes, Timeout the maximum duration of one.
 	Interval, Timeout time.Duration
-	// Patience is how long holders do without etcd before that counts as an
-	// outage: the shortest grace of any lock.
+	// Patience is the maximum time without etcd that does not count as an outage: the
+	// shortest grace of any lock.
 	Patience time.Duration
 	// Ended is called after an outage has ended, and with it what Allowance returns has
 	// become final; nil for nobody. It may take its time: probes go on meanwhile, and
@@ -27,14 +27,13 @@ type Options struct {
 	Ended func(ctx context.Context)
 }
 
-// Probe sends a request through raft, as a renewal does, once in an interval.
+// Probe sends a request through raft at an interval, and records outages.
 type Probe struct {
 	Options
 
 	mu     sync.Mutex
 	status Status
-	// since is when the last good probe began or, before there is one, the first
-	// probe.
+	// since is when the last good probe began or, if there is none, the first probe.
 	since   time.Time
 	outages outages
 
@@ -42,19 +41,19 @@ type Probe struct {
 	over chan struct{}
 }
 
-// Status is what the newest probes showed.
+// Status is the result of the newest probes.
 type Status struct {
-	// OK reports whether the last probe that ended was answered; Err is why not.
+	// OK reports whether the last probe was answered; Err is its error if it was not.
 	OK  bool
 	Err error
-	// Good is when the last probe began that showed that holders can renew; zero
-	// for never.
+	// Good is when the last probe began that showed that holders can renew; zero means
+	// never.
 	Good time.Time
-	// Alarms are those that etcd raised.
+	// Alarms are the alarms of etcd in the last answer.
 	Alarms []string
 }
 
-// New returns a Probe that does nothing until Run.
+// New returns a Probe that does nothing until Run is called.
 func New(o Options) (*Probe, error) {
 	if o.Etcd == nil || o.Interval <= 0 || o.Timeout <= 0 || o.Patience <= 0 {
 		return nil, errors.New("probe: Etcd, Interval, Timeout and Patience are required")
@@ -62,7 +61,7 @@ func New(o Options) (*Probe, error) {
 	return &Probe{Options: o, over: make(chan struct{}, 1)}, nil
 }
 
-// Run probes until ctx is done, and returns nil then.
+// Run probes until ctx is done, and then returns nil.
 func (p *Probe) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -160,15 +159,15 @@ func alarms(resp *clientv3.AlarmResponse) []string {
 	return names
 }
 
-// Status may be called concurrently with Run.
+// Status returns the present status. It may be called concurrently with Run.
 func (p *Probe) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status
 }
 
-// Overdue reports whether holders may be unable to renew at this moment: no probe
-// that began within the patience has shown that they can.
+// Overdue reports whether holders may be unable to renew at present: no probe that began within
+// the last Patience has shown that they can.
 func (p *Probe) Overdue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ func TestAllowanceForOutages(t *testing.T) {
 }
 
 // Merging may give a lock too much, but never too little.
-func TestOutagesBeyondTheBoundOnlyDelay(t *testing.T) {
+func TestOutagesBeyondTheLimitOnlyDelay(t *testing.T) {
 	t.Parallel()
 	var o outages
 	exact := func(seen time.Time) (sum time.Duration) {

@@ -57,10 +57,10 @@ func (g *gate) open() bool {
 	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
 }
 
-// updateInterval is how often the signals are read where nothing else happens.
+// updateInterval is the maximum time between two readings of the signals.
 const updateInterval = 50 * time.Millisecond
 
-// wait waits until the gate is open.
+// wait blocks until the gate is open.
 func (g *gate) wait(ctx context.Context) error {
 	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()

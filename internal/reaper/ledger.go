@@ -9,13 +9,13 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// ledgerBytes bounds the text in the ledger: some 100,000 locks of the usual size.
-// Above it the oldest entries are dropped before their time. Counters and the log
-// have all of them.
+// ledgerBytes is the maximum size of the text in the ledger: some 100,000 locks of the usual size.
+// Beyond it the oldest entries are dropped before the retention ends. Counters and the log
+// include them.
 const ledgerBytes = 32 << 20
 
-// Removal is an entry of the ledger: a lock that was removed by force, what it
-// held, and the verdict. All strings are bounded and valid UTF-8.
+// Removal is an entry of the ledger: a lock that was force-unlocked, its fields, and the verdict.
+// All strings are truncated and valid UTF-8.
 type Removal struct {
 	At       time.Time `json:"at"`
 	Name     string    `json:"name"`
@@ -23,13 +23,13 @@ type Removal struct {
 	Hostname string    `json:"hostname"`
 	Owner    string    `json:"owner"`
 	Revision int64     `json:"revision"`
-	// Fields are those that were read; More counts the others.
+	// Fields are the fields as in the log; More is the number of omitted keys.
 	Fields  []lockstore.Field `json:"fields"`
 	More    int               `json:"more_fields,omitempty"`
 	Verdict verdict.Verdict   `json:"verdict"`
 }
 
-// Ledger keeps the recent forced unlocks of this replica.
+// Ledger has the recent forced unlocks of this replica. It is safe for concurrent use.
 type Ledger struct {
 	retention time.Duration
 	now       func() time.Time
@@ -60,7 +60,7 @@ func (l *Ledger) add(a *attempt) {
 	defer l.mu.Unlock()
 	entry.At = l.now().UTC()
 	if n := len(l.entries); n > 0 && entry.At.Before(l.entries[n-1].At) {
-		entry.At = l.entries[n-1].At // our clock stepped back
+		entry.At = l.entries[n-1].At // the wall clock stepped back
 	}
 	l.expire()
 	l.entries = append(l.entries, entry)
@@ -70,7 +70,7 @@ func (l *Ledger) add(a *attempt) {
 	}
 }
 
-// size is the memory of an entry's text, and of the rest roughly.
+// size estimates the memory of an entry in bytes.
 func (r *Removal) size() int {
 	n := 256 + len(r.Name) + len(r.UUID)
 	for _, f := range r.Fields {
@@ -82,11 +82,11 @@ func (r *Removal) size() int {
 // Recent returns up to n entries, the newest first.
 func (l *Ledger) Recent(n int) []Removal { return l.recent(n, ledgerBytes) }
 
-// shownLedgerBytes bounds the text that people are shown at once: as JSON it may
-// be six times as long, and there are several copies in between.
+// shownLedgerBytes limits the text of one page: as JSON it may be six times as long, and it is
+// copied several times.
 const shownLedgerBytes = 4 << 20
 
-// Page is Recent for people: it returns fewer where the entries are big.
+// Page is Recent for the API. It returns fewer entries if they are big.
 func (l *Ledger) Page(n int) []Removal { return l.recent(n, shownLedgerBytes) }
 
 func (l *Ledger) recent(n, bytes int) []Removal {

@@ -10,7 +10,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// answered accounts for a transaction's answer for one lock.
+// answered counts and logs the answer of a transaction for one lock.
 func (w *worker) answered(a *attempt, res lockstore.Result) {
 	a.result = res
 	if res.Deleted == 0 {
@@ -25,14 +25,14 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 	w.confirmed(w.tally.done(a))
 }
 
-// withdraw is for what was announced and must not be sent any more.
+// withdraw ends an attempt that was announced but must not be sent.
 func (w *worker) withdraw(a *attempt) {
 	w.tally.end(a)
 	w.outcome(slog.LevelInfo, a, message.Withdrawn)
 	w.postpone(a.due, 0)
 }
 
-// failed is for a temporary failure of etcd.
+// failed ends an attempt after a temporary failure of etcd.
 func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
@@ -48,8 +48,8 @@ func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 	w.postpone(a.due, delay)
 }
 
-// refused is for a failure whose cause is the lock itself. It is tried again, as
-// roles and limits change.
+// refused ends an attempt after a failure whose cause is the lock itself. The lock is tried again
+// after refusedBackoff, since roles and limits may change.
 func (w *worker) refused(a *attempt, reason lockstore.Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
@@ -57,7 +57,7 @@ func (w *worker) refused(a *attempt, reason lockstore.Reason, err error) {
 	w.postpone(a.due, refusedBackoff)
 }
 
-// outcome logs what became of an attempt.
+// outcome logs the outcome of an attempt.
 func (w *worker) outcome(level slog.Level, a *attempt, msg string, more ...slog.Attr) {
 	attrs := append([]slog.Attr{
 		slog.String("lock", a.record.LoggedName()),

@@ -15,27 +15,26 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Source is where due locks come from: the table.
+// Source is the source of due locks: a table.Table.
 type Source interface {
 	// Take waits for due locks and returns up to limit of them, up to Lead before
 	// they are due.
 	Take(ctx context.Context, limit int) ([]table.Due, error)
 	// Postpone puts a lock back for a while.
 	Postpone(ctx context.Context, name string, token int64, delay time.Duration) error
-	// Gone returns the channel of the taken locks that were deleted.
+	// Gone returns the channel of the locks that were deleted after Take had returned them.
 	Gone() <-chan []table.Gone
 }
 
-// Options are what a Reaper needs.
+// Options are the options of New.
 type Options struct {
 	Store  lockstore.Store
 	Source Source
 	Rules  verdict.Rules
 	Holds  verdict.HoldRules
-	// Signals returns what the holds depend on. It is called whenever locks are
-	// about to be removed.
+	// Signals returns the input of the holds. It is called before every transaction.
 	Signals func() verdict.Signals
-	// Leader reports whether this replica acts first.
+	// Leader reports whether this replica acts without the standby delay.
 	Leader func() bool
 	// Allowance returns for how long outages kept a holder from renewing a lock that
 	// was last known to be current at the time given.
@@ -43,17 +42,17 @@ type Options struct {
 	// BatchSize is the number of locks in one transaction, Concurrency that of
 	// transactions in flight.
 	BatchSize, Concurrency int
-	// Rate is the maximum number of locks removed in a second; 0 for no limit.
+	// Rate is the maximum number of locks removed per second; 0 means no limit.
 	Rate float64
 	// Retention is how long the ledger keeps a forced unlock.
 	Retention time.Duration
-	// Delay observes, in seconds, how long after its due the deletion of a lock was
-	// observed.
+	// Delay observes the time from due until the deletion of a lock was observed, in
+	// seconds.
 	Delay interface{ Observe(float64) }
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
-	// Sleep waits until the duration has passed or ctx is done; nil means a timer
-	// finer than the runtime's.
+	// Sleep blocks until the duration has passed or ctx is done. nil means a function that is
+	// more precise than the timers of the runtime.
 	Sleep  func(ctx context.Context, d time.Duration)
 	Logger *slog.Logger
 }
@@ -67,7 +66,7 @@ type Reaper struct {
 	rate   *rate.Limiter
 }
 
-// New returns a Reaper that does nothing until Run.
+// New returns a Reaper that does nothing until Run is called.
 func New(o Options) (*Reaper, error) {
 	switch {
 	case o.Store.KV == nil, o.Store.Layout.Prefix() == "", o.Store.RequestTimeout <= 0, o.Source == nil, o.Delay == nil,
@@ -98,7 +97,7 @@ func New(o Options) (*Reaper, error) {
 	}, nil
 }
 
-// Verdict returns the verdict on a lock as it is now, regardless of holds.
+// Verdict returns the verdict on a lock at the present time, regardless of holds.
 func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
 	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(time.Since(d.At)), r.Now())
 	in.Leader = r.Leader()
@@ -116,12 +115,11 @@ func (r *Reaper) Holding() map[verdict.Hold]HoldStatus { return r.gate.holds() }
 // Ledger returns the recent forced unlocks.
 func (r *Reaper) Ledger() *Ledger { return r.ledger }
 
-// drainTimeout is how long requests in flight may continue after Run was told to
-// end.
+// drainTimeout is how long requests in flight may continue after the context of Run is done.
 const drainTimeout = 2 * time.Second
 
-// Run removes locks until ctx is done, and returns nil once no transaction is in
-// flight.
+// Run removes locks until ctx is done. It then waits until no transaction is in flight, and
+// returns nil.
 func (r *Reaper) Run(ctx context.Context) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -144,7 +142,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	return err
 }
 
-// confirm receives which of the taken locks were deleted, as the watch showed it.
+// confirm receives the deletions of taken locks that the watch showed.
 func (r *Reaper) confirm(ctx context.Context) error {
 	for {
 		select {
@@ -158,8 +156,8 @@ func (r *Reaper) confirm(ctx context.Context) error {
 	}
 }
 
-// confirmed accounts for a removal of which both the answer and the event are
-// known; nil is none.
+// confirmed measures a removal after both its answer and its event came. It does nothing if a is
+// nil.
 func (r *Reaper) confirmed(a *attempt) {
 	if a == nil {
 		return

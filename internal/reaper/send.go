@@ -8,8 +8,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// send removes locks in one transaction, or in several where they do not fit or
-// the server refuses them together, until the culprit stands alone.
+// send removes locks in one transaction. If they do not fit, or if etcd refuses them because of
+// one lock, it halves the batch until that lock is alone.
 func (w *worker) send(batch []*attempt) error {
 	if len(batch) == 0 {
 		return nil
@@ -22,7 +22,7 @@ func (w *worker) send(batch []*attempt) error {
 	}
 	results, err := w.Store.Delete(w.requests, records(batch)...)
 	if err != nil {
-		return w.unsent(batch, err)
+		return w.sendFailed(batch, err)
 	}
 	for i, a := range batch {
 		w.answered(a, results[i])
@@ -30,9 +30,9 @@ func (w *worker) send(batch []*attempt) error {
 	return nil
 }
 
-// unsent is for a transaction that came back with an error. It returns the error
-// where that is one of etcd, not of a single lock.
-func (w *worker) unsent(batch []*attempt, err error) error {
+// sendFailed handles the error of a transaction. It returns the error if its cause is etcd rather
+// than a single lock.
+func (w *worker) sendFailed(batch []*attempt, err error) error {
 	switch reason := lockstore.Classify(err); {
 	case reason.OfOneLock() && len(batch) > 1:
 		return w.halve(batch)
@@ -47,18 +47,17 @@ func (w *worker) unsent(batch []*attempt, err error) error {
 	}
 }
 
-// confirmDue makes the verdicts once more right before a transaction is sent, as
-// the last one may have taken long, and puts back what is not to be removed now.
-// It asks the gate first, so that the verdicts include an outage that has ended
-// since.
+// confirmDue makes the verdicts again right before a transaction is sent, since the previous
+// transaction may have taken long. It puts back the locks that must not be removed now. It checks
+// the gate first, so that the verdicts include an outage that has ended since.
 func (w *worker) confirmDue(batch []*attempt) []*attempt {
 	open := w.gate.open()
 	return slices.DeleteFunc(batch, func(a *attempt) bool {
-		stands := open && w.verdictOn(a).Action == verdict.Remove
-		if !stands {
-			w.withdraw(a)
+		if open && w.verdictOn(a).Action == verdict.Remove {
+			return false
 		}
-		return !stands
+		w.withdraw(a)
+		return true
 	})
 }
 

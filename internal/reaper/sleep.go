@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// coarse is how late a timer of the runtime may fire on an idle system, which
+// timerDelay is how late a timer of the runtime may fire on an idle system, on which the runtime
 // waits in whole milliseconds.
-const coarse = 2 * time.Millisecond
+const timerDelay = 2 * time.Millisecond
 
-// sleep waits for d, to some ten microseconds where the system can, or until
-// ctx is done.
+// sleep blocks for d, with a precision of some ten microseconds on Linux, or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
 	end := time.Now().Add(d)
 	select {
-	case <-time.After(d - coarse):
+	case <-time.After(d - timerDelay):
 		fineSleep(time.Until(end))
 	case <-ctx.Done():
 	}

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// fineSleep blocks the thread, which the kernel wakes by a high-resolution
-// timer. Being woken early, by a signal, does no harm: the verdict looks at
-// the clock.
+// fineSleep blocks the thread until a high-resolution timer of the kernel fires. A signal may wake
+// it early, which is harmless, since the verdict reads the clock.
 func fineSleep(d time.Duration) {
 	if d > 0 {
 		left := syscall.NsecToTimespec(d.Nanoseconds())

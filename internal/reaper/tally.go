@@ -9,24 +9,24 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Stats counts what was done since the start.
+// Stats are counters since the start.
 type Stats struct {
-	// Removed counts locks of which a transaction deleted something.
+	// Removed counts the locks of which a transaction deleted keys.
 	Removed map[verdict.Trigger]uint64
-	// Failures counts attempts without an answer, by reason.
+	// Failures counts failed attempts to read or to remove a lock, by reason.
 	Failures map[lockstore.Reason]uint64
-	// Conflicts counts verdicts on locks that were modified or released
-	// concurrently, also by another replica.
+	// Conflicts counts the attempts on locks that were modified or released concurrently,
+	// including those that another replica removed.
 	Conflicts uint64
 	// Would counts the verdicts of a dry run.
 	Would uint64
-	// ReleasedBySelf and ReleasedByOther count the taken locks whose deletion was
-	// observed.
+	// ReleasedBySelf and ReleasedByOther count the taken locks whose deletion was observed,
+	// by whether this replica deleted them.
 	ReleasedBySelf, ReleasedByOther uint64
 }
 
-// tally counts, and matches the two signs of a removal, which come in any order:
-// the answer to the transaction and the event of the watch.
+// tally counts, and matches the answer to a transaction with the event of the watch, which come
+// in any order.
 type tally struct {
 	mu    sync.Mutex
 	stats Stats
@@ -40,9 +40,10 @@ type lockID struct {
 
 type pending struct {
 	attempt *attempt
-	// answered: the transaction deleted the lock.
+	// answered is set if the transaction deleted the lock.
 	answered bool
-	gone     *table.Gone
+	// gone is the event of the deletion; nil before it came.
+	gone *table.Gone
 }
 
 func newTally() *tally {
@@ -55,7 +56,7 @@ func newTally() *tally {
 	return t
 }
 
-// Stats may be called concurrently with Run.
+// Stats returns the present counters. It may be called concurrently with Run.
 func (r *Reaper) Stats() Stats {
 	r.tally.mu.Lock()
 	defer r.tally.mu.Unlock()
@@ -74,14 +75,14 @@ func (t *tally) failed(r lockstore.Reason) { t.update(func(s *Stats) { s.Failure
 func (t *tally) conflict()                 { t.update(func(s *Stats) { s.Conflicts++ }) }
 func (t *tally) would()                    { t.update(func(s *Stats) { s.Would++ }) }
 
-// begin is called before a transaction is sent: its event may come first.
+// begin is called before a transaction is sent, since its event may come before its answer.
 func (t *tally) begin(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.open[lockID{a.due.Name, a.due.Token}] = &pending{attempt: a}
 }
 
-// end is called where the transaction deleted nothing, as far as is known.
+// end is called if the transaction is not known to have deleted the lock.
 func (t *tally) end(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,8 +93,8 @@ func (t *tally) end(a *attempt) {
 	delete(t.open, id)
 }
 
-// done is called where the transaction deleted the lock. It returns the attempt if
-// its event has come already.
+// done is called if the transaction deleted the lock. It returns the attempt if its event has
+// already come.
 func (t *tally) done(a *attempt) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +107,8 @@ func (t *tally) done(a *attempt) *attempt {
 	return t.match(p)
 }
 
-// gone is called when the deletion of a taken lock was observed. It returns the
-// attempt that removed it, if the answer has come already.
+// gone is called when the deletion of a taken lock was observed. It returns the attempt that
+// deleted the lock if its answer has already come.
 func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +121,8 @@ func (t *tally) gone(g table.Gone) *attempt {
 	return t.match(p)
 }
 
-// match ends a removal once both signs have come. The revision shows whether the
-// deletion observed is the one of the transaction.
+// match ends a removal once both the answer and the event have come. The revision shows whether
+// the transaction caused the event.
 func (t *tally) match(p *pending) *attempt {
 	if !p.answered || p.gone == nil {
 		return nil
@@ -137,7 +138,7 @@ func (t *tally) match(p *pending) *attempt {
 	return a
 }
 
-// released counts the end of a lock; an orphan was not held.
+// released counts the end of a lock. An orphan, whose token is 0, is not counted.
 func (t *tally) released(token int64, by *uint64) {
 	if token != 0 {
 		*by++

@@ -16,12 +16,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// worker takes due locks and removes them, one transaction at a time. While one
-// is in flight, the next locks are read.
+// worker takes due locks and removes them, one transaction at a time. While a transaction is in
+// flight, it reads the next locks.
 type worker struct {
 	*Reaper
-	// requests outlives the worker's own context a little, so that a transaction
-	// in flight may end and be reported.
+	// requests ends drainTimeout after the context of Run, so that a transaction in flight
+	// can end and be reported.
 	requests context.Context
 	// large are the locks that take several requests to read, each on its own.
 	large errgroup.Group
@@ -50,7 +50,7 @@ func (w *worker) run(ctx context.Context) error {
 	return errors.Join(g.Wait(), w.large.Wait())
 }
 
-// prepare takes due locks and reads them, one batch ahead.
+// prepare takes due locks and reads them, one batch ahead of remove.
 func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 	for failures := 0; ; {
 		if w.gate.wait(ctx) != nil {
@@ -73,7 +73,7 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 	}
 }
 
-// remove removes what was prepared.
+// remove removes the batches that prepare has read.
 func (w *worker) remove(ctx context.Context, next <-chan []*attempt) error {
 	for failures := 0; ; {
 		select {
@@ -85,9 +85,8 @@ func (w *worker) remove(ctx context.Context, next <-chan []*attempt) error {
 	}
 }
 
-// keepDue puts back, before they are read, the locks that are not due after all:
-// outages add to a deadline, and a standby waits for its leader. While the gate is
-// closed it puts back all.
+// keepDue puts back the locks that are not due yet because of outages or the standby delay, so
+// that they are not read. If the gate is not open, it puts back all locks.
 func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
 	return slices.DeleteFunc(due, func(d table.Due) bool {
 		switch v := w.Verdict(d); {
@@ -171,7 +170,7 @@ func (w *worker) unreadable(ctx context.Context, due []table.Due, err error) ([]
 	}
 	reason := lockstore.Classify(err)
 	if reason == lockstore.ReasonAmbiguous {
-		reason = lockstore.ReasonUnreadable // nothing was sent that could have changed anything
+		reason = lockstore.ReasonUnreadable // a read has no effect that could be unknown
 	}
 	w.logUnreadable(due, reason, err)
 	for _, d := range due {
@@ -184,16 +183,15 @@ func (w *worker) unreadable(ctx context.Context, due []table.Due, err error) ([]
 	return nil, err
 }
 
-// Lead is how long before they are due locks may be taken, so that they are read
-// when the instant comes.
+// Lead is how long before due locks are taken, so that they have been read when they are due.
 const Lead = 10 * time.Millisecond
 
-// handle decides on locks and removes them, each when it is due: first all those
-// that are, together, and then those that will be within Lead.
+// handle makes the verdicts on a batch and removes its locks when they are due: first those that
+// are due already, together, and then those that are due within Lead.
 func (w *worker) handle(ctx context.Context, batch []*attempt) error {
 	var errs []error
 	if len(batch) > 0 && w.rate.WaitN(ctx, len(batch)) != nil {
-		return nil // only ctx ends it: a batch is never larger than the burst
+		return nil // ctx is done: WaitN has no other error, as a batch never exceeds the burst
 	}
 	for start := time.Now(); len(batch) > 0; {
 		if !w.gate.open() {
@@ -202,24 +200,24 @@ func (w *worker) handle(ctx context.Context, batch []*attempt) error {
 			}
 			return errors.Join(errs...)
 		}
-		due, soon, wait := w.judge(batch, Lead-time.Since(start))
+		due, soon, wait := w.decideAll(batch, Lead-time.Since(start))
 		errs = append(errs, w.send(due))
 		if batch = soon; len(batch) > 0 {
 			w.Sleep(ctx, wait)
 		}
 		if ctx.Err() != nil {
-			break // the locks that remain are the next replica's
+			break // another replica removes the remaining locks
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// judge makes the verdicts of a batch, and returns what is to be removed, what is
-// due within the patience, and how long it is until the first of that.
-func (w *worker) judge(batch []*attempt, patience time.Duration) (due, soon []*attempt, wait time.Duration) {
+// decideAll makes the verdicts of a batch. It returns the attempts to send now, those that are due
+// within maxWait, and the time until the first of these is due.
+func (w *worker) decideAll(batch []*attempt, maxWait time.Duration) (due, soon []*attempt, wait time.Duration) {
 	wait = Lead
 	for _, a := range batch {
-		switch w.decide(a, patience) {
+		switch w.decide(a, maxWait) {
 		case verdict.Remove:
 			due = append(due, a)
 		case verdict.Wait:
@@ -230,11 +228,11 @@ func (w *worker) judge(batch []*attempt, patience time.Duration) (due, soon []*a
 	return due, soon, wait
 }
 
-// decide makes the verdict on one lock. It returns Remove for what is to be sent,
-// Wait for what is due within the patience, and Leave for what it put back.
-func (w *worker) decide(a *attempt, patience time.Duration) verdict.Action {
+// decide makes the verdict on one lock. It returns Remove if the attempt must be sent, Wait if the
+// lock is due within maxWait, and Leave if it put the lock back.
+func (w *worker) decide(a *attempt, maxWait time.Duration) verdict.Action {
 	if modified(a) {
-		// Released or renewed since: the watch will show it to the table.
+		// The lock was released or renewed; the table will learn it from the watch.
 		w.tally.conflict()
 		w.postpone(a.due, backoff(a.due.Attempts+1))
 		return verdict.Leave
@@ -260,7 +258,7 @@ func (w *worker) decide(a *attempt, patience time.Duration) verdict.Action {
 		w.tally.would()
 		w.postpone(a.due, table.UntilModified)
 	case verdict.Wait:
-		if a.verdict.Remaining <= patience {
+		if a.verdict.Remaining <= maxWait {
 			return verdict.Wait
 		}
 		w.postpone(a.due, max(a.verdict.Remaining-Lead, Lead))
@@ -270,28 +268,27 @@ func (w *worker) decide(a *attempt, patience time.Duration) verdict.Action {
 	return verdict.Leave
 }
 
-// verdictOn is the verdict on the lock as it was read.
+// verdictOn returns the verdict on the lock as it was read.
 func (w *worker) verdictOn(a *attempt) verdict.Verdict {
 	d := a.due
 	d.Lock = a.record.Lock
 	return w.Verdict(d)
 }
 
-// modified reports whether the lock read is no longer the one that was taken, or
-// has keys newer than those the table has seen.
+// modified reports whether the lock that was read differs from the one that was taken, or has keys
+// that are newer than the table.
 func modified(a *attempt) bool {
 	return a.record.Keys == 0 || a.record.Token != a.due.Token || a.record.Revision > a.due.Revision ||
 		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
 }
 
 func (w *worker) postpone(d table.Due, delay time.Duration) {
-	// The only error is that the table has stopped, and then there is nothing to
-	// put back.
+	// The only error is that the table has stopped; then the lock need not be put back.
 	_ = w.Source.Postpone(w.requests, d.Name, d.Token, delay)
 }
 
-// pauseAfter pauses after an error, which is one of etcd and not of the locks:
-// those were put back at once. It returns how many errors there were in a row.
+// pauseAfter sleeps after an error of etcd. The locks were put back without a delay. It returns
+// the number of consecutive errors.
 func (w *worker) pauseAfter(ctx context.Context, failures int, err error) int {
 	if err == nil {
 		return 0
@@ -300,18 +297,18 @@ func (w *worker) pauseAfter(ctx context.Context, failures int, err error) int {
 	return failures + 1
 }
 
-// Backoff between tries, doubled from the minimum to the maximum, with jitter. It
-// continues for as long as a lock is due.
+// The backoff between attempts doubles from the minimum to the maximum, with jitter. Attempts
+// continue as long as a lock is due.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
 
-// refusedBackoff is for causes that lie in a lock, in our role or in etcd's
-// limits: people have to correct them, and each try logs the whole record.
+// refusedBackoff applies if the cause is the lock, the role of the daemon or a limit of etcd, which
+// people have to correct. Each attempt logs the whole record.
 const refusedBackoff = time.Minute
 
-func backoff(tries int) time.Duration {
-	d := min(minBackoff<<min(max(tries-1, 0), 10), maxBackoff)
+func backoff(attempts int) time.Duration {
+	d := min(minBackoff<<min(max(attempts-1, 0), 10), maxBackoff)
 	return d/2 + rand.N(d)
 }

@@ -1,11 +1,11 @@
-// Package scan keeps the table of locks up to date with etcd: it lists all keys
-// below the prefix at one revision, watches them from there, and relists whenever
-// the watch cannot be trusted any more.
+// Package scan keeps the table of locks up to date with etcd. It lists all keys under the
+// prefix at one revision, watches them from there, and lists them again whenever the watch
+// fails. It writes nothing to etcd.
 //
-// It guarantees that the table never goes back in time within one history of
-// etcd, that a watch ends which shows neither an event nor a progress notice for
-// the freshness, and that it continues until its context is done. It does not
-// guarantee that the table is current: Status.Progress is the time of the newest
-// event or progress notice.
-// It writes nothing to etcd.
+// Guaranteed: the table never goes back to an older revision within one history of etcd. A
+// watch that shows neither an event nor a progress notice for the freshness is ended. Run
+// continues until its context is done.
+//
+// Not guaranteed: that the table is current. Status.Progress is the time of the newest event
+// or progress notice.
 package scan

@@ -16,21 +16,21 @@ import (
 // unlocker_watch_restarts_total.
 type Reason string
 
-// The reasons, each with its own path in recover.
+// The reasons.
 const (
-	ReasonCompacted  Reason = "compacted"         // the revision to go on from is gone
-	ReasonNoLeader   Reason = "no_leader"         // the member watched has no quorum
+	ReasonCompacted  Reason = "compacted"         // the next revision has been compacted
+	ReasonNoLeader   Reason = "no_leader"         // the member has no leader
 	ReasonAuth       Reason = "auth"              // token expired, or authentication changed
 	ReasonPermission Reason = "permission_denied" // the role does not cover the prefix
 	ReasonStalled    Reason = "stalled"           // no event and no progress notice for the freshness
 	ReasonEnded      Reason = "ended"             // closed without an error
 	ReasonRegressed  Reason = "regressed"         // another cluster, or an older history
-	ReasonTimeout    Reason = "timeout"           // a request ran into its deadline
+	ReasonTimeout    Reason = "timeout"           // a request exceeded its deadline
 	ReasonDown       Reason = "unavailable"       // no member answers
 	ReasonOther      Reason = "other"
 )
 
-// Reasons lists all reasons, for metrics that are to begin at zero.
+// Reasons returns all reasons, for metrics that begin at zero.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonCompacted, ReasonNoLeader, ReasonAuth, ReasonPermission, ReasonStalled,
@@ -44,9 +44,8 @@ var (
 	errRegressed = errors.New("etcd shows another history: another cluster, an older revision, or other writes")
 )
 
-// classify returns an error's class. Errors of a watch lose their type on the
-// way (errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch, see
-// etcd#17623), so that the text decides where the type does not.
+// classify returns the reason of an error. It compares texts, since the errors of a watch lose
+// their type: errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch (etcd#17623).
 func classify(err error) Reason {
 	switch {
 	case errors.Is(err, errStalled):
@@ -56,7 +55,7 @@ func classify(err error) Reason {
 	case errors.Is(err, errRegressed), errors.Is(err, table.ErrOlder):
 		return ReasonRegressed
 	case errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "connection error: "):
-		return ReasonDown // gRPC waited for a connection, and says why there was none
+		return ReasonDown // the text of gRPC if it had no connection
 	case errors.Is(err, context.DeadlineExceeded):
 		return ReasonTimeout
 	}
@@ -87,7 +86,7 @@ func classify(err error) Reason {
 	return ReasonOther
 }
 
-// code returns the gRPC code of an error, which etcd's own type hides.
+// code returns the gRPC code of an error, also if it is a rpctypes.EtcdError.
 func code(err error) codes.Code {
 	var known rpctypes.EtcdError
 	if errors.As(err, &known) {

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// cancelled is what the client makes of a watch's cancel reason: the type of
+// canceled is what the client makes of a watch's cancel reason: the type of
 // the server's error is lost (etcd#12385).
-func cancelled(err error) error {
+func canceled(err error) error {
 	return rpctypes.Error(status.Error(codes.FailedPrecondition, err.Error()))
 }
 
@@ -27,13 +27,13 @@ func TestClassify(t *testing.T) {
 		{rpctypes.ErrCompacted, ReasonCompacted},
 		{rpctypes.ErrGRPCCompacted, ReasonCompacted},
 		{rpctypes.ErrNoLeader, ReasonNoLeader},
-		{cancelled(rpctypes.ErrGRPCNoLeader), ReasonNoLeader},
+		{canceled(rpctypes.ErrGRPCNoLeader), ReasonNoLeader},
 		{rpctypes.ErrPermissionDenied, ReasonPermission},
-		{cancelled(rpctypes.ErrGRPCPermissionDenied), ReasonPermission},
+		{canceled(rpctypes.ErrGRPCPermissionDenied), ReasonPermission},
 		{rpctypes.ErrInvalidAuthToken, ReasonAuth},
-		{cancelled(rpctypes.ErrGRPCInvalidAuthToken), ReasonAuth},
+		{canceled(rpctypes.ErrGRPCInvalidAuthToken), ReasonAuth},
 		{rpctypes.ErrAuthOldRevision, ReasonAuth},
-		{cancelled(rpctypes.ErrGRPCAuthOldRevision), ReasonAuth},
+		{canceled(rpctypes.ErrGRPCAuthOldRevision), ReasonAuth},
 		{rpctypes.ErrUserEmpty, ReasonAuth},
 		{rpctypes.ErrUserNotFound, ReasonAuth},
 		{rpctypes.ErrAuthFailed, ReasonAuth},

@@ -30,7 +30,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 	require.EqualValues(t, 3, w.stats().Acquired)
 }
 
-func TestStartedWhileEtcdIsAbsent(t *testing.T) {
+func TestStartedWhileEtcdIsDown(t *testing.T) {
 	t.Parallel()
 	cluster := single(t)
 	cluster.Kill(0)

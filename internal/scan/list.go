@@ -16,13 +16,13 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// lister lists all keys below a prefix at one revision, as locks.
+// lister lists all keys under a prefix at one revision, as locks.
 type lister struct {
 	kv     clientv3.KV
 	layout lock.Layout
-	// timeout is how long the server may take for the next part.
+	// timeout limits the wait for each part of the answer.
 	timeout time.Duration
-	// emit gets the locks, and owns them.
+	// emit receives the locks, and may keep them.
 	emit func([]lock.Lock) error
 
 	// newest is the key with the newest modification.
@@ -34,9 +34,8 @@ type lister struct {
 	keys  int
 }
 
-// List reads all locks below the prefix at one revision, which it returns, and
-// calls emit with parts of them, ordered by key. The timeout bounds the wait for
-// each part.
+// List reads all locks under the prefix at one revision, which it returns. It calls emit with
+// parts of them, in no defined order. The timeout limits the wait for each part of the answer.
 func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration, emit func([]lock.Lock) error) (revision int64, err error) {
 	h, err := header(ctx, kv, layout, timeout)
 	if err != nil {
@@ -47,8 +46,8 @@ func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.
 	return h.Revision, err
 }
 
-// header reads the current revision, through a quorum. It gets the key that equals
-// the prefix, for which a role that covers the prefix suffices.
+// header reads the current revision, with the consent of a quorum. It gets the key that equals
+// the prefix, which every role with a permission on the prefix may read.
 func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration) (*etcdserverpb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -59,18 +58,18 @@ func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout tim
 	return resp.Header, nil
 }
 
-// openLock is a lock of which keys may still come: those of names nested in
-// it lie between its own.
+// openLock is a lock of which more keys may come, since the keys of nested names are between
+// its own.
 type openLock struct {
 	name  string
 	build lock.Builder
 }
 
-// batchLocks is how many locks go to the table at once: enough to make the
-// way there cheap, few enough to let others in between.
+// batchLocks is the number of locks that are sent to the table at once: enough to amortize the
+// cost, and few enough not to block other callers of the table.
 const batchLocks = 512
 
-// run lists at revision rev and returns how many keys there were.
+// run lists at revision rev and returns the number of keys.
 func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
 	err = l.stream(ctx, rev)
 	if status.Code(err) == codes.Unimplemented {
@@ -85,7 +84,7 @@ func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
 	return l.keys, l.flush()
 }
 
-// stream lists by one streamed answer.
+// stream lists by one request with a streamed answer.
 func (l *lister) stream(ctx context.Context, rev int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,7 +94,7 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	// The client's goroutine ends only when its channel is read to the end.
+	// The goroutine of the client ends only when its channel was read until it is closed.
 	defer func() {
 		cancel(nil)
 		for range chunks {
@@ -113,9 +112,9 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 	return context.Cause(ctx)
 }
 
-// Pages grow and shrink so that each is worth its cost (the server counts all
-// keys that remain for each) and none gets out of hand where values are big. The
-// first is small, as nothing is known of the values yet.
+// The size of the pages adapts to that of the values. Pages should be large, as for each of
+// them the server counts all keys that remain, but not exceed pageBudget. The first is small,
+// since the values may be big.
 const (
 	firstPage  = 16
 	largePage  = 20_000
@@ -123,8 +122,8 @@ const (
 	pageBudget = 8 << 20 // bytes
 )
 
-// pages lists page by page. One that is too big for the server
-// or the client is asked for again in half.
+// pages lists page by page. It requests half of a page that is too big for the server or the
+// client.
 func (l *lister) pages(ctx context.Context, rev int64) error {
 	limit := int64(firstPage)
 	from := l.layout.Prefix()
@@ -165,7 +164,7 @@ func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
 	return max(1, min(pageGrowth*limit, fits, largePage))
 }
 
-// add takes keys in their order.
+// add adds keys, which must be in order.
 func (l *lister) add(kvs []*mvccpb.KeyValue) error {
 	l.keys += len(kvs)
 	for _, kv := range kvs {
@@ -190,8 +189,8 @@ func toKV(kv *mvccpb.KeyValue) lock.KV {
 	return lock.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
 }
 
-// openFor returns the open lock of a key, which is the newest one where keys
-// come in order, and closes those that can get no more.
+// openFor returns the open lock of a key, and closes the locks that can get no more keys. With
+// keys in order it is always the last open lock.
 func (l *lister) openFor(name, key []byte) (*openLock, error) {
 	if n := len(l.open); n > 0 && l.open[n-1].name == string(name) {
 		return l.open[n-1], nil
@@ -218,7 +217,7 @@ func (l *lister) take() *openLock {
 	return o
 }
 
-// closeUntil closes all open locks that key does not lie in.
+// closeUntil closes the open locks, from the last one, until one whose name is a parent of key.
 func (l *lister) closeUntil(key string) error {
 	for n := len(l.open) - 1; n >= 0; n-- {
 		o := l.open[n]

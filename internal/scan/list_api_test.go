@@ -100,7 +100,7 @@ func TestListEndsWithItsContext(t *testing.T) {
 	require.NoError(t, p.Heal())
 }
 
-func TestListEndsWhereItsPartsAreNotWanted(t *testing.T) {
+func TestListEndsWhenEmitFails(t *testing.T) {
 	t.Parallel()
 	w := idle(t)
 	w.acquire("a")

@@ -89,8 +89,8 @@ func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
 	require.EqualValues(t, 64, nextLimit(8, page(8, 0)), "empty values")
 }
 
-// TestLockOfEveryKeyMixture compares the lister with grouping by Split.
-func TestLockOfEveryKeyMixture(t *testing.T) {
+// TestLocksOfAllMixturesOfKeys compares the lister with grouping by Split.
+func TestLocksOfAllMixturesOfKeys(t *testing.T) {
 	t.Parallel()
 	segment := rapid.SampledFrom([]string{"", "a", "b", "a-", "a0", "uuid", "hostname", "x", "\xff"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -131,7 +131,7 @@ func TestLockOfEveryKeyMixture(t *testing.T) {
 	})
 }
 
-func TestStalledStreamEndsByPatience(t *testing.T) {
+func TestStalledStreamEndsByTimeout(t *testing.T) {
 	t.Parallel()
 	w := idle(t)
 	w.acquire("a")

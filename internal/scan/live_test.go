@@ -82,7 +82,7 @@ func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
 	require.InDelta(t, 0, clocks.Median.Seconds(), 1)
 }
 
-func TestStatusTellsWhenListedAndOfWhichHistory(t *testing.T) {
+func TestStatusHasTimeAndHistoryOfTheListing(t *testing.T) {
 	t.Parallel()
 	s := newView()
 	require.Zero(t, s.Listed)
@@ -93,7 +93,7 @@ func TestStatusTellsWhenListedAndOfWhichHistory(t *testing.T) {
 	require.Equal(t, first, s.Listed, "a resync is not the first")
 	require.EqualValues(t, 7, s.Revision)
 	require.Zero(t, s.History)
-	s.forgot()
+	s.historyChanged()
 	require.Zero(t, s.Listed)
 	require.Equal(t, 1, s.History)
 	s.listed(1)

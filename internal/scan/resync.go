@@ -68,9 +68,9 @@ func (w *watching) resync(ctx context.Context) error {
 	return w.list(ctx, rev, true)
 }
 
-// begin begins a listing at exactly the revision up to which the table has the
-// events: with an older one, late events would look like drift; with a newer one, a
-// lock removed meanwhile would appear again.
+// begin begins a listing at exactly the revision up to which the table has all events. At an
+// older one, newer events would look like drift. At a newer one, a lock that was removed in the
+// meantime would appear again.
 func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	w.applying.Lock()
 	defer w.applying.Unlock()
@@ -78,8 +78,8 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	return rev, w.Table.Begin(ctx, rev, true, w.lastCurrent)
 }
 
-// await waits until the watch has reached a revision. Where it never does, the
-// freshness ends ctx.
+// await waits until the watch has reached a revision. If it never does, ctx ends after the
+// freshness.
 func (w *watching) await(ctx context.Context, rev int64) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()

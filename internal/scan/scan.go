@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// Options are what a Scanner needs.
+// Options are the options of New.
 type Options struct {
 	Client *clientv3.Client
 	Layout lock.Layout
@@ -27,11 +27,11 @@ type Options struct {
 	// Freshness is how long a watch may show neither an event nor a progress
 	// notice.
 	Freshness time.Duration
-	// Resync is the time between full listings beside the watch; 0 for none.
+	// Resync is the time between full listings during a watch; 0 means none.
 	Resync time.Duration
-	// RequestTimeout bounds each request, and each part of a listing.
+	// RequestTimeout limits each request, and the wait for each part of a listing.
 	RequestTimeout time.Duration
-	// Explain adds to an error of etcd which permission is missing.
+	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
 	Logger  *slog.Logger
 }
@@ -47,7 +47,7 @@ type Scanner struct {
 	lastCurrent time.Time
 }
 
-// New returns a Scanner that does nothing until Run.
+// New returns a Scanner that does nothing until Run is called.
 func New(o Options) (*Scanner, error) {
 	switch {
 	case o.Client == nil, o.Table == nil, o.Logger == nil, o.Explain == nil, o.Layout.Prefix() == "":
@@ -58,15 +58,15 @@ func New(o Options) (*Scanner, error) {
 	return &Scanner{Options: o, status: newView(), history: history{seed: maphash.MakeSeed()}}, nil
 }
 
-// Backoff between sessions: from minBackoff, doubled up to maxBackoff, each
-// with jitter; back to minBackoff after a session that was healthy.
+// The backoff between sessions begins at minBackoff and doubles up to maxBackoff, with jitter.
+// After a healthy session it begins again.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
 
-// Run lists and watches until ctx is done. It returns nil then; no failure of
-// etcd ends it, only that of the table.
+// Run lists and watches until ctx is done, and then returns nil. No failure of etcd ends it. It
+// returns an error only if the table has stopped.
 func (s *Scanner) Run(ctx context.Context) error {
 	backoff := minBackoff
 	for {
@@ -94,19 +94,18 @@ func (s *Scanner) Run(ctx context.Context) error {
 	}
 }
 
-// recover handles each class of failure in its own way and returns how long to
-// wait before the next session.
+// recover logs and counts a failure, and returns how long to wait before the next session.
 func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Duration) (time.Duration, error) {
 	reason, failure := classify(failure), s.Explain(failure)
-	again := s.status.failed(reason, failure)
+	warn := s.status.failed(reason, failure)
 	level := slog.LevelDebug
-	if again {
+	if warn {
 		level = slog.LevelWarn
 	}
 	s.Logger.Log(ctx, level, message.WatchFailed, "reason", string(reason), "error", failure)
 	switch reason {
 	case ReasonCompacted:
-		return 0, nil // nothing is wrong with etcd: relist at once
+		return 0, nil // etcd is healthy: relist at once
 	case ReasonRegressed:
 		// What is known belongs to another history and must not be compared with
 		// this one.
@@ -119,8 +118,8 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	return backoff/2 + rand.N(backoff), nil
 }
 
-// session lists once and watches until that fails. It was healthy where the
-// watch lived longer than the freshness.
+// session lists once and watches until the watch fails. It is healthy if the watch lasted
+// longer than the freshness.
 func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	s.history.doubt()
 	head, err := s.checkHistory(ctx)
@@ -151,14 +150,14 @@ func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
 		return err
 	}
 	s.status.listed(rev)
-	s.Logger.LogAttrs(ctx, listLevel(beside), message.Listed,
+	s.Logger.LogAttrs(ctx, listLevel(resync), message.Listed,
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
-		slog.Duration("took", time.Since(start)), slog.Bool("resync", beside))
+		slog.Duration("took", time.Since(start)), slog.Bool("resync", resync))
 	return nil
 }
 
-// fill gives the table all locks of revision rev. It reads the next part while the
-// table takes the last one.
+// fill adds all locks at revision rev to the table. It reads the next part of the listing while
+// the table applies the last one.
 func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	batches := make(chan []lock.Lock, 2)
@@ -193,9 +192,9 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 	return locks, keys, err
 }
 
-// listLevel keeps resyncs out of the log.
-func listLevel(beside bool) slog.Level {
-	if beside {
+// listLevel returns a level at which resyncs are not logged by default.
+func listLevel(resync bool) slog.Level {
+	if resync {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Status is what the scanner sees of etcd.
+// Status is the state of the listing and the watch.
 type Status struct {
-	// Listed is when the first listing of this history of etcd was done, zero
-	// before; History counts how often another history began.
+	// Listed is when the first listing of this history of etcd ended; zero before. History
+	// is the number of times that another history began.
 	Listed  time.Time
 	History int
-	// Connected reports whether a watch is up that has shown an event or a progress
-	// notice.
+	// Connected reports whether a watch is up and has shown an event or a progress notice.
 	Connected bool
-	// Revision is the newest of etcd's that was seen.
+	// Revision is the newest revision of etcd that was seen.
 	Revision int64
-	// Progress is when the watch last showed an event or a progress notice,
-	// Resynced when the last full listing ended; zero for never.
+	// Progress is when the watch last showed an event or a progress notice. Resynced is when
+	// the last full listing ended. Zero means never.
 	Progress, Resynced time.Time
-	// Restarts counts the failures by reason; LastError is the newest one.
+	// Restarts is the number of failures by reason. LastError is the newest one; nil after
+	// the watch has recovered.
 	Restarts  map[Reason]uint64
 	LastError error
 }
@@ -40,7 +40,7 @@ func newView() view {
 	return view{Status: Status{Restarts: restarts}}
 }
 
-// Status may be called concurrently with Run.
+// Status returns the present status. It may be called concurrently with Run.
 func (s *Scanner) Status() Status {
 	s.status.mu.Lock()
 	defer s.status.mu.Unlock()
@@ -66,8 +66,8 @@ func (s *view) progressed(rev int64) {
 	s.LastError, s.reason = nil, ""
 }
 
-// forgot is for a new history of etcd.
-func (s *view) forgot() {
+// historyChanged resets the status for another history of etcd.
+func (s *view) historyChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Listed, s.Revision = time.Time{}, 0
@@ -80,11 +80,11 @@ func (s *view) disconnected() {
 	s.Connected = false
 }
 
-// warnInterval is how often a failure that lasts is logged as a warning.
+// warnInterval is the interval in which a lasting failure is logged as a warning.
 const warnInterval = time.Minute
 
-// failed counts a failure and reports whether it deserves a warning: the first of
-// its reason, or one that lasts.
+// failed counts a failure, and reports whether to log it as a warning: if its reason is new, or
+// if the last warning is older than warnInterval.
 func (s *view) failed(reason Reason, err error) (warn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

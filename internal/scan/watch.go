@@ -17,11 +17,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// watching is one watch, with the goroutines beside it.
+// watching is one watch and its goroutines.
 type watching struct {
 	*Scanner
 	watcher clientv3.Watcher
-	// applying is held while events are applied and seen follows.
+	// applying is held while events are applied and seen is updated.
 	applying sync.Mutex
 	// seen is the revision up to which the table has every event.
 	seen atomic.Int64
@@ -73,24 +73,24 @@ func (c *currency) get() (liveAfter int64, stalls int) {
 	return c.liveAfter, c.stalls
 }
 
-// watch watches the prefix from revision rev, which the table has, until that
-// fails. It starts at rev and not after it: on an idle cluster a watch that starts
-// ahead of the store gets no progress notice, and would look dead. The table drops
-// the events of rev itself, which the listing contained.
+// watch watches the prefix from revision rev, that of the listing, until the watch fails. It
+// starts at rev rather than rev + 1: on an idle cluster a watch that starts after the current
+// revision gets no progress notice, and would look dead. The table drops the events at rev,
+// which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
 	w.watcher = s.newWatcher(func() { w.streams.Add(1) })
 	w.seen.Store(rev)
 	w.current.stall()
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	// It also bounds the call of Watch, which waits for the server to answer.
+	// The timer also limits the call of Watch, which waits for the server.
 	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
-	var beside sync.WaitGroup
+	var joined sync.WaitGroup
 	defer func() {
 		silence.Stop()
 		cancel(nil)
 		_ = w.watcher.Close()
-		beside.Wait()
+		joined.Wait()
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
 	beside.Go(func() { w.askProgress(ctx) })
@@ -98,8 +98,8 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 
-// follow applies events to the table until the watch fails or ctx is done, and
-// calls alive at each event or progress notice.
+// follow applies events to the table until the watch fails or ctx is done. It calls alive after
+// each response.
 func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, alive func()) error {
 	var batch []table.Event
 	for {
@@ -162,7 +162,7 @@ func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.W
 	return nil
 }
 
-// check returns why the watch cannot go on after a response.
+// check returns an error if the watch cannot continue after a response.
 func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool) error {
 	switch {
 	case ctx.Err() != nil:
@@ -178,8 +178,8 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 	return nil
 }
 
-// progressed records how far the watch has come. The header of a response with
-// events may be far ahead of them; that of a progress notice is not.
+// progressed records the revision that the watch has reached. The revision in the header of a
+// response with events may be far ahead of them; that of a progress notice is not.
 func (w *watching) progressed(r *clientv3.WatchResponse) {
 	seen := r.Header.GetRevision()
 	var newest *mvccpb.KeyValue
@@ -196,7 +196,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	w.status.progressed(w.history.saw(0, seen, newest, deleted))
 }
 
-// events turns etcd's events into the table's.
+// events converts events of etcd to events of the table.
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
 	for _, ev := range from {
 		name, field, valid := w.Layout.Split(ev.Kv.Key)

@@ -9,7 +9,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// core is the table without its goroutine: no locking, no waiting.
+// core is the table without its goroutine. It does not lock or block.
 type core struct {
 	options Options
 	clock   clock
@@ -56,7 +56,7 @@ type change struct {
 	was basis
 }
 
-// basis is what the instant at which a lock is due rests on.
+// basis is what the due of a lock depends on.
 type basis struct {
 	token    int64
 	deadline lock.Timestamp
@@ -79,8 +79,7 @@ func (c *core) newDeadline(e *entry) {
 	}
 }
 
-// released counts the end of a lock, at revision rev, or 0 where only a listing
-// showed it.
+// released counts the end of a lock, at revision rev, or 0 if only a listing showed it.
 func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
@@ -129,7 +128,7 @@ func (c *core) reschedule(now reading) {
 			c.newDeadline(e)
 		}
 		if e.phase == suspended {
-			c.setPhase(e, waiting) // the deadline, and what is known of it, may still stand
+			c.setPhase(e, waiting) // the lock was modified, even if its deadline was not
 		}
 		c.schedule(e, now)
 	}
@@ -137,8 +136,7 @@ func (c *core) reschedule(now reading) {
 	c.touched = c.touched[:0]
 }
 
-// drop forgets a lock without keys, deleted at revision rev, or 0 where that is
-// not known.
+// drop removes a lock without keys, deleted at revision rev, or 0 if that is not known.
 func (c *core) drop(e *entry, rev int64, now reading) {
 	if e.has(unanswered) {
 		c.reportGone(e, rev, now)
@@ -201,8 +199,8 @@ func (c *core) inputs(e *entry, now reading) verdict.Inputs {
 	return in
 }
 
-// nextWake returns the next instant at which something about the lock changes
-// by itself, due being one.
+// nextWake returns the next instant at which the state of the lock changes, or due if that
+// is earlier.
 func (c *core) nextWake(e *entry, due instant, now reading) instant {
 	wake := due
 	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
@@ -236,7 +234,7 @@ func (c *core) pend(e *entry, wake instant) {
 	}
 }
 
-// setPhase removes e from the index of its old phase and maintains the backlog.
+// setPhase removes e from the index of its old phase, and updates the backlog.
 func (c *core) setPhase(e *entry, p phase) {
 	if (e.phase == ready) != (p == ready) {
 		if e.phase == ready {
@@ -256,7 +254,7 @@ func inBacklog(p phase) int {
 	return 1
 }
 
-// none is the state of an entry that is not counted yet, or no longer.
+// none is the state of an entry that is not counted.
 const none = lock.NumStates
 
 func (c *core) setState(e *entry, s lock.State) {
@@ -313,7 +311,7 @@ func (c *core) advance() {
 	}
 }
 
-// sleep returns how long it is until the next transition.
+// sleep returns the time until the next transition.
 func (c *core) sleep() time.Duration {
 	e := c.pending.top()
 	if e == nil {

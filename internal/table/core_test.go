@@ -89,7 +89,7 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 	})
 }
 
-func TestOrphanGraceRestartsWhereModified(t *testing.T) {
+func TestOrphanGraceRestartsWhenModified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		require.Equal(t, lock.Orphaned, w.state("a"))
@@ -210,7 +210,7 @@ func TestAlertAfterTheDeadline(t *testing.T) {
 	})
 }
 
-func TestDeletedDeadlineIsNoRenewal(t *testing.T) {
+func TestDeletedDeadlineIsNotARenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, time.Minute)
 		w.live(w.del("a", "auto_unlock_at"))

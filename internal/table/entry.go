@@ -97,7 +97,7 @@ type instant int64
 
 const never instant = math.MaxInt64
 
-// clock reads both clocks at once.
+// clock reads the monotonic and the wall clock.
 type clock struct {
 	base time.Time
 	wall func() time.Time
@@ -108,7 +108,7 @@ type clock struct {
 	last time.Duration
 }
 
-// reading is one look at both clocks.
+// reading is the time of both clocks.
 type reading struct {
 	mono instant
 	wall lock.Timestamp
@@ -126,8 +126,8 @@ func (c *core) instantOf(t time.Time) instant {
 	return instant(t.Sub(c.clock.base))
 }
 
-// stepped reports whether, and by how much, the wall clock stepped since the last
-// call that reported a step. Slow drift adds up to a step as well.
+// stepped reports whether the wall clock stepped since the last reported step, and by how
+// much. Slow drift adds up to a step as well.
 func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	apart := time.Duration(now.wall) - time.Duration(now.mono)
 	step = apart - c.last
@@ -138,12 +138,12 @@ func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	return step, true
 }
 
-// at turns a wall-clock deadline into a monotonic instant.
+// at converts a deadline of the wall clock to a monotonic instant.
 func (r reading) at(t lock.Timestamp) instant {
 	return r.mono + instant(t-r.wall)
 }
 
-// time turns a monotonic instant into one of our wall clock.
+// time converts a monotonic instant to wall-clock time.
 func (r reading) time(i instant) time.Time {
 	return r.wall.Time().Add(time.Duration(i - r.mono))
 }

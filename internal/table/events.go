@@ -2,11 +2,11 @@ package table
 
 import "github.com/etcd-unlocker/unlocker/internal/lock"
 
-// Event is one key written or deleted, in the order of etcd's history.
+// Event is a write or a deletion of one key.
 type Event struct {
-	// Name is the lock's, as Layout.Split returns it; it is copied where kept.
+	// Name is the name of the lock as Layout.Split returns it. The table copies it.
 	Name []byte
-	// KV is the key. Of a deleted one only Field and Mod count.
+	// KV is the key. For a deletion only Field and Mod are used.
 	KV      lock.KV
 	Deleted bool
 }
@@ -32,7 +32,7 @@ func (c *core) apply(events []Event, live bool, known instant) {
 	c.reschedule(now)
 }
 
-// sameRevision returns how many events, from the first on, are of one revision.
+// sameRevision returns how many of the first events have the same revision.
 func sameRevision(events []Event) int {
 	n := 1
 	for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
@@ -41,8 +41,8 @@ func sameRevision(events []Event) int {
 	return n
 }
 
-// applyRevision applies what one transaction did. Releases come first, while the
-// other fields, which were deleted with the uuid, are still known.
+// applyRevision applies the events of one transaction. It counts releases first, while the
+// fields that were deleted with the uuid are still known.
 func (c *core) applyRevision(events []Event, now reading) {
 	for i := range events {
 		if ev := &events[i]; ev.Deleted && ev.KV.Field == lock.FieldUUID {

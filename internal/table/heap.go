@@ -2,13 +2,13 @@ package table
 
 import "container/heap"
 
-// index is a heap of entries that knows where each entry stands, so that a
-// change of key costs O(log n).
+// index is a heap of entries that store their places in it, so that a change of a key takes
+// O(log n).
 type index struct {
 	entries []*entry
 	key     func(*entry) int64
-	// pos is where an entry keeps its place in this index, counted from 1; 0
-	// is "not in it".
+	// pos returns where an entry stores its place in this index. Places begin at 1; 0
+	// means that the entry is not in the index.
 	pos func(*entry) *int32
 }
 
@@ -36,7 +36,7 @@ func (x *index) Pop() any {
 	return e
 }
 
-// set puts e into the index, or to its new place after its key changed.
+// set adds e to the index, or moves it after a change of its key.
 func (x *index) set(e *entry) {
 	if p := *x.pos(e); p != 0 {
 		heap.Fix(x, int(p-1))
@@ -51,7 +51,7 @@ func (x *index) remove(e *entry) {
 	}
 }
 
-// top returns the entry with the least key, or nil.
+// top returns the entry with the smallest key, or nil.
 func (x *index) top() *entry {
 	if len(x.entries) == 0 {
 		return nil
@@ -59,9 +59,9 @@ func (x *index) top() *entry {
 	return x.entries[0]
 }
 
-// least calls f with the n entries of the least keys, in order, in
-// O(n log n) and without changing the index.
-func (x *index) least(n int, f func(*entry)) {
+// smallest calls f with the n entries with the smallest keys, in order. It takes O(n log n)
+// and does not change the index.
+func (x *index) smallest(n int, f func(*entry)) {
 	if len(x.entries) == 0 {
 		return
 	}
@@ -77,7 +77,7 @@ func (x *index) least(n int, f func(*entry)) {
 	}
 }
 
-// frontier is the heap of places whose parents were visited already.
+// frontier is the heap of the places that are next: their parents were visited, they were not.
 type frontier struct {
 	*index
 	at []int

@@ -45,7 +45,7 @@ func TestIndexAgreesWithSorting(t *testing.T) {
 			"least": func(t *rapid.T) {
 				n := rapid.IntRange(0, 25).Draw(t, "n")
 				got := []instant{}
-				x.least(n, func(e *entry) { got = append(got, e.wake) })
+				x.smallest(n, func(e *entry) { got = append(got, e.wake) })
 				require.Equal(t, wakes()[:min(n, len(in))], got)
 			},
 			"": func(t *rapid.T) {

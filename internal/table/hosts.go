@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// maxHosts bounds the hosts whose clocks are known, hostMemory for how long.
 const (
-	maxHosts   = 10_000
+	// maxHosts is the maximum number of hosts whose clocks are kept.
+	maxHosts = 10_000
+	// hostMemory is how long an observation of a clock is kept.
 	hostMemory = time.Hour
 )
 
-// hosts are the clocks of the holders' hosts, as last measured.
+// hosts are the last observations of the clocks of the holders' hosts.
 type hosts map[string]hostClock
 
 type hostClock struct {
@@ -33,24 +34,24 @@ func (h hosts) shift(d time.Duration) {
 	}
 }
 
-// Clocks compares the holders' clocks with ours.
+// Clocks compares the clocks of the holders with that of the daemon.
 type Clocks struct {
-	// Hosts counts those measured within the last hour, Median is the median of
-	// their offsets: theirs minus ours.
+	// Hosts is the number of hosts whose clocks were observed within the last hour. Median
+	// is the median of their offsets: their clock minus that of the daemon.
 	Hosts  int
 	Median time.Duration
-	// Skewed are those beyond the tolerance, the worst first, up to the limit
-	// asked for.
+	// Skewed are the hosts with an offset beyond the tolerance, the largest first, up to the
+	// limit of the caller.
 	Skewed []HostClock
 }
 
-// HostClock is the clock of one host compared with ours.
+// HostClock is the offset of the clock of one host.
 type HostClock struct {
 	Hostname string
 	Offset   time.Duration
 }
 
-// clocks also forgets what is older than hostMemory.
+// clocks also removes observations that are older than hostMemory.
 func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
 	var all []time.Duration
 	var skewed []HostClock

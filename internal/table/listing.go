@@ -6,17 +6,17 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// listing is the state of the newest listing, finished or under way.
+// listing is the state of the newest listing, finished or in progress.
 type listing struct {
-	// revision is the one at which the keys are listed.
+	// revision is the revision at which the keys are listed.
 	revision int64
-	// known is the revision of the last listing that no watch ran beside: events
-	// up to it are dropped.
+	// known is the revision of the last listing without a watch. Events up to it are
+	// dropped.
 	known int64
-	// beside is set where a watch runs during the listing, so that a difference
-	// is drift.
-	beside bool
-	// first: nothing was known before, so that nothing is new.
+	// resync is set if a watch continues during the listing, so that differences count as
+	// drift.
+	resync bool
+	// first is set until the first listing has ended: its locks do not count as acquired.
 	first bool
 	// current is when the locks were last known to be current before the listing.
 	current instant
@@ -112,9 +112,9 @@ func isOlder(known *entry, listed *lock.Lock) bool {
 	return auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
-// same reports whether a listing shows the lock as it is known. The listing's
-// revision of a lock may be lower: a listing does not show when keys were deleted.
-// It may be equal although an earlier event was lost.
+// same reports whether a listing agrees with the known lock. Revisions are not sufficient:
+// that of the listing may be lower, as a listing does not show deletions, and it may be equal
+// although an earlier event was lost.
 func same(known, listed *lock.Lock) bool {
 	return known.Token == listed.Token && known.UUID() == listed.UUID() && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
@@ -123,9 +123,9 @@ func same(known, listed *lock.Lock) bool {
 		known.Removable() == listed.Removable()
 }
 
-// countUnseen counts what must have happened while no watch was up.
+// countUnseen counts the changes of which the watch showed no events.
 func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
-	if c.listing.beside {
+	if c.listing.resync {
 		c.totals.drift++
 	}
 	switch {
@@ -140,8 +140,7 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	}
 }
 
-// end finishes a listing: locks that it did not contain were deleted, unless they
-// are newer.
+// end finishes a listing, and drops the locks that it did not contain, unless they are newer.
 func (c *core) end() {
 	now := c.now()
 	for _, e := range c.locks {
@@ -150,7 +149,7 @@ func (c *core) end() {
 		if found || e.Revision > c.listing.revision {
 			continue
 		}
-		if c.listing.beside {
+		if c.listing.resync {
 			c.totals.drift++
 		}
 		if e.Token != 0 {
@@ -162,8 +161,7 @@ func (c *core) end() {
 	c.listing.first = false
 }
 
-// forget drops all locks, as after a restore: what is known belongs to another
-// history.
+// forget drops all locks, for example after a restore of etcd: they belong to another history.
 func (c *core) forget() {
 	now := c.now()
 	for _, e := range c.locks {

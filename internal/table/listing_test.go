@@ -20,7 +20,7 @@ func TestFirstListingCountsNothing(t *testing.T) {
 	})
 }
 
-func TestListingAfterABlindTime(t *testing.T) {
+func TestListingAfterAnInterruptedWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"gone", "taken-gone", "again", "kept"} {
 			w.put(name, fields(time.Hour, time.Hour))
@@ -80,8 +80,8 @@ func TestEventsUpToTheListingAreDropped(t *testing.T) {
 	})
 }
 
-func TestDriftCountsOnlyBesideAWatch(t *testing.T) {
-	for _, beside := range []bool{false, true} {
+func TestDriftCountsOnlyDuringAWatch(t *testing.T) {
+	for _, resync := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, w *world) {
 			w.put("a", fields(time.Minute, time.Minute))
 			w.put("b", fields(time.Minute, time.Minute))

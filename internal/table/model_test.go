@@ -40,8 +40,8 @@ type seen struct {
 // bubble hides Deadline, which must not be asked for inside one.
 type bubble struct{ testing.TB }
 
-// TestTableIsConsistentWhateverHappens runs random histories.
-func TestTableIsConsistentWhateverHappens(t *testing.T) {
+// TestTableIsConsistentForAnyHistory runs random histories.
+func TestTableIsConsistentForAnyHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(bubble{t}, func(t *rapid.T) {
 			m := &model{world: newWorld(t, stormOfTwo), t: t, last: make(map[string]seen), out: make(map[string]int64)}

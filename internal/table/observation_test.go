@@ -109,7 +109,7 @@ func TestS2_ALiveHolderWithoutStampsGetsPatience(t *testing.T) {
 }
 
 // A stamp in whole seconds is the low end of its second.
-func TestOffsetOfWholeSecondsIsTheLowEnd(t *testing.T) {
+func TestOffsetOfWholeSecondsIsTheMinimum(t *testing.T) {
 	inBubble(t, func(_ *testing.T, w *world) {
 		w.pass(999 * time.Millisecond)
 		f := fields(time.Hour, time.Hour)

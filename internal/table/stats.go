@@ -11,7 +11,7 @@ import (
 
 // Stats are the aggregates of the table.
 type Stats struct {
-	// Locks counts the locks in each state, indexed by lock.State.
+	// Locks is the number of locks in each state, indexed by lock.State.
 	Locks [lock.NumStates]int
 	// Backlog counts the locks that are due and still there, StormDelayed those that
 	// would be due but for a storm.
@@ -20,10 +20,10 @@ type Stats struct {
 	// asked for; OverdueTotal counts all of them.
 	Overdue      []lock.Lock
 	OverdueTotal int
-	// Acquired, Renewed and Drift count since the start; so does Released, without
-	// locks that Take returned, which Gone reports.
+	// Acquired, Renewed, Released and Drift are counters since the start. Released does not
+	// include locks that Take returned, which Gone reports.
 	Acquired, Renewed, Released, Drift uint64
-	// Clocks are those of the holders' hosts.
+	// Clocks are the clocks of the holders' hosts.
 	Clocks Clocks
 }
 
@@ -41,20 +41,19 @@ func (c *core) stats(overdue int) Stats {
 		Clocks:       c.hosts.clocks(c.clock.read().mono, c.options.Rules.Tolerance, overdue),
 	}
 	s.Overdue = make([]lock.Lock, 0, min(overdue, s.OverdueTotal))
-	c.overdue.least(overdue, func(e *entry) { s.Overdue = append(s.Overdue, e.Lock) })
+	c.overdue.smallest(overdue, func(e *entry) { s.Overdue = append(s.Overdue, e.Lock) })
 	return s
 }
 
 // Query selects locks for a page.
 type Query struct {
-	// States are those wanted; empty means all.
+	// States are the states to include; empty means all.
 	States []lock.State
-	// Contains is a part of the name, Hostname the whole name of the host; empty
-	// means any.
+	// Contains is a part of the name, Hostname the whole name of the host; empty means any.
 	Contains, Hostname string
-	// After is the name after which the page begins.
+	// After excludes names up to and including this one.
 	After string
-	// Limit is the size of the page.
+	// Limit is the maximum size of the page.
 	Limit int
 }
 
@@ -62,9 +61,9 @@ type Query struct {
 type Item struct {
 	lock.Lock
 	State lock.State
-	// Observation is what our clocks know of it.
+	// Observation is the clock observation of the lock.
 	Observation verdict.Observation
-	// Due is when Take may return the lock, by our wall clock; zero for never.
+	// Due is when Take may return the lock, by the daemon's wall clock; zero means never.
 	Due time.Time
 }
 
@@ -76,7 +75,7 @@ func (c *core) item(e *entry, now reading) Item {
 	return it
 }
 
-// page scans all locks, keeping the Limit first by name.
+// page scans all locks, and returns the first Limit of those that match, ordered by name.
 func (c *core) page(q Query) (items []Item, more bool) {
 	now := c.now()
 	var found []*entry

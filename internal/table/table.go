@@ -9,7 +9,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Options are what a table needs to know.
+// Options are the options of New.
 type Options struct {
 	// Rules and Storm decide when a lock is due.
 	Rules verdict.Rules
@@ -25,7 +25,7 @@ type Options struct {
 	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
-	// HoldDuration observes, in seconds, how long released locks were held.
+	// HoldDuration observes how long released locks were held, in seconds.
 	HoldDuration interface{ Observe(float64) }
 }
 
@@ -36,7 +36,7 @@ type Table struct {
 	ops     chan op
 	gone    chan []Gone
 	stopped chan struct{}
-	// takers wait for locks that are due, in the order of their calls.
+	// takers are the blocked calls of Take, in their order.
 	takers []*taker
 }
 
@@ -69,7 +69,7 @@ func New(o Options) (*Table, error) {
 	}, nil
 }
 
-// stepCheck is how often the clocks are compared where nothing else happens.
+// stepCheck is the maximum time between comparisons of the clocks.
 const stepCheck = time.Second
 
 // Run owns the table until ctx is done.
@@ -86,7 +86,7 @@ func (t *Table) Run(ctx context.Context) error {
 		case o := <-t.ops:
 			o.do(t.core)
 			close(o.done)
-		case t.goneTo() <- t.core.gone:
+		case t.goneIfAny() <- t.core.gone:
 			t.core.gone = nil
 		case <-timer.C:
 		}
@@ -94,15 +94,15 @@ func (t *Table) Run(ctx context.Context) error {
 	}
 }
 
-// goneTo returns nil, which blocks for ever, while there is nothing to send.
-func (t *Table) goneTo() chan []Gone {
+// goneIfAny returns the channel, or nil, which blocks, if there is nothing to send.
+func (t *Table) goneIfAny() chan []Gone {
 	if len(t.core.gone) == 0 {
 		return nil
 	}
 	return t.gone
 }
 
-// serve gives locks that are due to the calls of Take that wait for them.
+// serve answers blocked calls of Take if locks are due.
 func (t *Table) serve() {
 	for len(t.takers) > 0 && t.core.ready.Len() > 0 {
 		taker := t.takers[0]
@@ -159,26 +159,26 @@ func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
 	return older
 }
 
-// End finishes the listing: locks that it did not contain were deleted.
+// End finishes the listing, and drops the locks that it did not contain.
 func (t *Table) End(ctx context.Context) error {
 	return t.do(ctx, (*core).end)
 }
 
-// Forget drops all locks, as after etcd was restored from a backup.
+// Forget drops all locks, for example after a restore of etcd from a backup.
 func (t *Table) Forget(ctx context.Context) error {
 	return t.do(ctx, (*core).forget)
 }
 
-// Stats returns the aggregates, with up to overdue locks of those past their
-// alert time.
+// Stats returns the aggregates, with up to overdue locks past their alert time and as many
+// hosts with skewed clocks.
 func (t *Table) Stats(ctx context.Context, overdue int) (Stats, error) {
 	var s Stats
 	err := t.do(ctx, func(c *core) { s = c.stats(overdue) })
 	return s, err
 }
 
-// Page returns the first locks that match, ordered by name, and reports whether
-// there are more. It scans all locks: it is for people, not for scrapes.
+// Page returns the first locks that match, ordered by name, and reports whether there are
+// more. It scans all locks, so it is not for scrapes.
 func (t *Table) Page(ctx context.Context, q Query) (items []Item, more bool, err error) {
 	err = t.do(ctx, func(c *core) { items, more = c.page(q) })
 	return items, more, err

@@ -9,27 +9,27 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Due is a lock that is due, as Take returned it.
+// Due is a lock that is due within Options.Lead.
 type Due struct {
 	lock.Lock
-	// Observation is as of At, by our monotonic clock. The lock is due once
-	// Options.Lead has passed since.
+	// Observation is the clock observation at the time At, which has a monotonic clock
+	// reading.
 	Observation verdict.Observation
 	At          time.Time
-	// OrphanDue is when an orphan was due, by our wall clock; zero for a lock.
+	// OrphanDue is when an orphan is due, by the daemon's wall clock; zero for a lock.
 	OrphanDue time.Time
-	// Attempts counts the calls of Postpone since the lock was modified.
+	// Attempts is the number of calls of Postpone with a delay since the lock was modified.
 	Attempts int
 }
 
 // Gone reports that a lock which Take had returned was deleted.
 type Gone struct {
 	Name string
-	// Token is that of the lock returned; 0 for an orphan.
+	// Token is the token of the lock, or 0 for an orphan.
 	Token int64
-	// Revision is that of the deletion; 0 where only a listing showed it.
+	// Revision is the revision of the deletion, or 0 if only a listing showed it.
 	Revision int64
-	// At is when it was observed, by our wall clock.
+	// At is when the deletion was observed, by the daemon's wall clock.
 	At time.Time
 }
 
@@ -51,7 +51,7 @@ func (t *Table) Take(ctx context.Context, limit int) ([]Due, error) {
 	}
 }
 
-// withdraw removes a taker, and puts back what it was given in the meantime.
+// withdraw removes a taker, and puts back the locks that it got in the meantime.
 func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
 	err := t.do(context.WithoutCancel(ctx), func(c *core) {
 		for i, w := range t.takers {
@@ -70,18 +70,18 @@ func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
 	return ctx.Err()
 }
 
-// UntilModified is the delay with which Postpone puts a lock back until any key
-// of it is modified.
+// UntilModified is the delay of Postpone for a lock that Take must not return again until a
+// key of it is modified.
 const UntilModified time.Duration = -1
 
-// Postpone puts back a lock that Take returned, to be returned again after a
-// delay. It does nothing where the lock was modified since.
+// Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
+// It does nothing if the lock was modified since.
 func (t *Table) Postpone(ctx context.Context, name string, token int64, delay time.Duration) error {
 	return t.do(ctx, func(c *core) { c.postpone(name, token, delay) })
 }
 
-// Gone returns the channel of the locks that were deleted after Take had returned
-// them. It must be read, or the table keeps them.
+// Gone returns the channel of the locks that were deleted after Take had returned them. The
+// table buffers them without limit until they are received.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
 func (c *core) take(limit int) []Due {
@@ -126,7 +126,7 @@ func (c *core) postpone(name string, token int64, delay time.Duration) {
 	c.pending.set(e)
 }
 
-// putBack is for a lock that Take would have returned to a caller that gave up.
+// putBack puts back a lock for a call of Take that was canceled.
 func (c *core) putBack(name string, token int64) {
 	if e := c.answered(name, token); e != nil {
 		c.setPhase(e, waiting)
@@ -134,8 +134,8 @@ func (c *core) putBack(name string, token int64) {
 	}
 }
 
-// answered records that a lock was answered for, and returns it unless it was
-// modified since it was taken.
+// answered clears the mark of a lock that Take returned. It returns nil if the lock was
+// modified since.
 func (c *core) answered(name string, token int64) *entry {
 	e := c.locks[name]
 	if e == nil || e.Token != token {

@@ -1,12 +1,12 @@
 // Package verdict decides whether a lock may be removed.
 //
-// It holds the rules of promises S2, S3 and S8: what a verdict depends on
-// (Inputs), the decision (Decide), the rules and policies of the configuration
-// (Rules), and the holds that stop every automatic removal (Holds).
+// It implements the promises S2, S3 and S8 of docs/safety.md: what a verdict depends on
+// (Inputs), the decision (Decide), the rules and policies of the configuration (Rules), and
+// the holds that stop all automatic removals (Holds).
 //
-// It guarantees that the same inputs give the same verdict: everything in it is a
-// function of values, or a state machine that is given the time. It has no clock,
-// no goroutine, no I/O and no log. It does not know whether the inputs are
-// current, and it removes nothing: the guarded transaction of package lockstore
-// has the last word.
+// Guaranteed: the same inputs give the same verdict. Everything is a function of values, or a
+// state machine that gets the time as an argument. There is no clock, goroutine, I/O or log.
+//
+// Not guaranteed: that the inputs are current. The transaction of package lockstore checks
+// that.
 package verdict

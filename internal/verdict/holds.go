@@ -10,7 +10,7 @@ import (
 // Hold is a reason why no lock is removed automatically.
 type Hold string
 
-// The holds, as metrics spell them.
+// The holds, with their names in metrics.
 const (
 	HoldStarting     Hold = "starting"
 	HoldDisconnected Hold = "disconnected"
@@ -19,7 +19,7 @@ const (
 	HoldDryRun       Hold = "dry_run"
 )
 
-// AllHolds lists all holds, for metrics that begin at zero.
+// AllHolds returns all holds, for metrics that begin at zero.
 func AllHolds() []Hold {
 	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldRegressed, HoldDryRun}
 }
@@ -27,21 +27,21 @@ func AllHolds() []Hold {
 // Signals are what the holds depend on. Times are by our
 // monotonic clock, zero means never.
 type Signals struct {
-	// ListedAt is when the first listing of this history of etcd ended, History
-	// how often etcd showed another history.
+	// ListedAt is when the first listing of this history of etcd ended. History is the
+	// number of times that another history began.
 	ListedAt time.Time
 	History  int
-	// Connected reports whether a watch is up; LastSign is when it last showed an
-	// event or a progress notice.
+	// Connected reports whether a watch is up. LastSign is when it last showed an event or
+	// a progress notice.
 	Connected bool
 	LastSign  time.Time
-	// Probed reports whether the newest probe was answered; ProbeErr is why not.
-	// Alarms are those that etcd raised.
+	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was
+	// not. Alarms are the alarms of etcd.
 	Probed   bool
 	ProbeErr error
 	Alarms   []string
-	// Overdue reports whether a probe is overdue, so that holders may be unable
-	// to renew at this moment.
+	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
+	// present.
 	Overdue bool
 }
 
@@ -54,12 +54,12 @@ type HoldRules struct {
 // Holds is the state machine of the holds. It is not safe for concurrent use.
 type Holds struct {
 	rules HoldRules
-	// disconnectedAt and alarmedAt are when etcd was last found disconnected, or
-	// with an alarm.
+	// disconnectedAt and alarmedAt are when Update last found etcd disconnected, or with an
+	// alarm.
 	disconnectedAt, alarmedAt time.Time
 }
 
-// NewHolds returns the state machine as it is at the start.
+// NewHolds returns the state machine in its initial state.
 func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 
 // Update returns the holds that are in force at now, each with its reason in
@@ -102,11 +102,11 @@ func (h *Holds) listing(now time.Time, s Signals, holds map[Hold]string) {
 	}
 }
 
-// maxReason bounds, in bytes, what is repeated of an error.
+// maxReason is the maximum length of an error in a reason, in bytes.
 const maxReason = 500
 
-// disconnected returns why renewals may not reach etcd, or may not be observed by
-// us; "" if they do.
+// disconnected returns the reason why renewals may not reach etcd, or may not be observed here,
+// or "".
 func disconnected(now time.Time, s Signals, freshness time.Duration) string {
 	switch {
 	case !s.Connected:

@@ -2,8 +2,8 @@ package verdict
 
 import "log/slog"
 
-// LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without
-// it logfmt would show Go's names, all in one value.
+// LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without it, logfmt
+// would write the verdict as one value with the names of the Go fields.
 func (v Verdict) LogValue() slog.Value {
 	attrs := make([]slog.Attr, 0, 27)
 	attrs = append(attrs, slog.Time("now", v.Now))

@@ -23,7 +23,7 @@ type Observation struct {
 	StormDelay time.Duration
 }
 
-// Later returns the observation as it is after another d has passed.
+// Later returns the observation as it is when another d has passed.
 func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d
 	o.Stale += d

@@ -13,36 +13,36 @@ import (
 // Mode is what happens to a lock that is due.
 type Mode string
 
-// The modes, as the configuration spells them.
+// The modes, with their names in the configuration.
 const (
 	Enforce Mode = "enforce" // remove it
 	DryRun  Mode = "dry-run" // log and count that it would be removed
 	Off     Mode = "off"     // watch and alert only
 )
 
-// Policy applies to the locks whose names match a glob: "*" stops at a slash,
-// "**" does not.
+// Policy applies to the locks whose names match a glob, in which "*" does not match a slash and
+// "**" does.
 type Policy struct {
 	Match string
 	Mode  Mode
 	Grace time.Duration
 }
 
-// Rules are the part of the configuration that verdicts depend on.
+// Rules are the part of the configuration on which verdicts depend.
 type Rules struct {
-	// Mode and Grace apply to locks that no policy matches; of the policies the
-	// first that matches wins.
+	// Mode and Grace apply to locks that no policy matches. If several policies match, the
+	// first one applies.
 	Mode     Mode
 	Grace    time.Duration
 	Policies []Policy
-	// Tolerance is how far a holder's clock may be off before that counts; no
-	// grace may be less.
+	// Tolerance is the maximum offset of a holder's clock that is ignored. No grace may be
+	// less.
 	Tolerance time.Duration
 	// StandbyDelay is how much later than the leader a replica acts.
 	StandbyDelay time.Duration
 }
 
-// Validate returns an error where no verdict may be made by the rules.
+// Validate returns an error if the rules are not valid.
 func (r Rules) Validate() error {
 	if r.Tolerance < 0 || r.StandbyDelay < 0 {
 		return errors.New("verdict: tolerance and standby delay must not be negative")
@@ -69,9 +69,9 @@ func (r Rules) MinGrace() time.Duration {
 	return shortest
 }
 
-// Policy returns the policy that applies to a lock, and its index in Policies: -1
-// where the rules' own Mode applies, which also limits what a policy may do, so
-// that all removals can be stopped in one place.
+// Policy returns the policy that applies to a lock, and its index in Policies. The index is -1 if
+// the mode is that of the rules: no policy matches, or the mode of the rules is more restrictive
+// than that of the policy. So the mode of the rules can stop all removals.
 func (r Rules) Policy(name string) (p Policy, index int) {
 	for i, p := range r.Policies {
 		if !doublestar.MatchUnvalidated(p.Match, name) {
@@ -86,7 +86,7 @@ func (r Rules) Policy(name string) (p Policy, index int) {
 	return Policy{Mode: r.Mode, Grace: r.Grace}, -1
 }
 
-// beyond reports whether m does more than another mode.
+// beyond reports whether m is less restrictive than other.
 func (m Mode) beyond(other Mode) bool {
 	return other == Off && m != Off || other == DryRun && m == Enforce
 }

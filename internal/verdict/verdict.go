@@ -8,20 +8,20 @@ import (
 // Trigger is why a lock is removed.
 type Trigger string
 
-// The triggers, as metrics spell them.
+// The triggers, with their names in metrics.
 const (
 	Expiry Trigger = "expiry" // past its auto_unlock_at
-	Orphan Trigger = "orphan" // fields without a uuid, unmodified for long enough
-	API    Trigger = "api"    // a person asked for it
+	Orphan Trigger = "orphan" // fields without a uuid, unmodified for the orphan grace
+	API    Trigger = "api"    // requested by a person
 )
 
 // Inputs are all that a verdict depends on: the same inputs give the same verdict.
 // Times are UTC, zero means none; durations are in nanoseconds.
 type Inputs struct {
-	// Now is our wall clock.
+	// Now is the daemon's wall clock.
 	Now time.Time `json:"now"`
-	// The lock's own times, by its holder's clock. Renewed reports whether
-	// auto_unlock_at was written after the acquisition.
+	// The times of the lock, by its holder's clock. Renewed reports whether auto_unlock_at
+	// was written after the acquisition.
 	LockedAt     time.Time `json:"locked_at,omitzero"`
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
@@ -47,7 +47,7 @@ type Inputs struct {
 	Grace        time.Duration `json:"grace"`
 	Tolerance    time.Duration `json:"tolerance"`
 	StandbyDelay time.Duration `json:"standby_delay"`
-	// Leader reports whether no other replica acts before this one.
+	// Leader reports whether this replica acts without the standby delay.
 	Leader bool `json:"leader"`
 }
 
@@ -55,24 +55,24 @@ type Inputs struct {
 // renews, and the maximum for any other.
 const maxPatience = 5 * time.Minute
 
-// Action is what a verdict comes to.
+// Action is what to do with a lock.
 type Action string
 
 // The actions.
 const (
 	Remove Action = "remove"
-	Report Action = "report" // dry run: log and count it
-	Wait   Action = "wait"   // for Verdict.Remaining
-	Leave  Action = "leave"  // never automatically
+	Report Action = "report" // log and count it (dry run)
+	Wait   Action = "wait"   // act after Verdict.Remaining
+	Leave  Action = "leave"  // never remove it automatically
 )
 
-// Verdict is a decision on one lock, with the inputs that it was made on.
+// Verdict is a decision on one lock, with its inputs.
 type Verdict struct {
 	Inputs
 	Action  Action  `json:"action"`
 	Trigger Trigger `json:"trigger,omitempty"`
-	// Due is the instant, by our wall clock, from which the lock may be removed;
-	// Remaining is how long it is until this replica acts.
+	// Due is the instant, by the daemon's wall clock, from which the lock may be removed.
+	// Remaining is the time until this replica acts.
 	Due       time.Time     `json:"due,omitzero"`
 	Remaining time.Duration `json:"remaining,omitempty"`
 	// Reason is the rule that decides when the lock is due.

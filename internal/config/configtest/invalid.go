@@ -1,10 +1,12 @@
-// Package configtest has configuration files for tests of the packages that read them. It is not linked into a program.
+// Package configtest has configuration files for the tests of several packages. It is not linked
+// into a program.
 package configtest
 
-// Case is a file that is refused, and the error after the path of the file.
+// Case is the content of a file that is refused, and the error without the path of the file.
 type Case struct{ File, Error string }
 
-// Invalid returns a file for each error that a configuration file can have. The word hunter2 in them is a secret.
+// Invalid returns a file for each error that a configuration file can have. The word hunter2 in
+// them is a secret.
 func Invalid() []Case {
 	return []Case{
 		{"reaper:\n  storm:\n    window: 5m\n", `:3: reaper.storm.delay: must be at least half of reaper.storm.window (5m), not 2m`},
