@@ -110,7 +110,7 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 		// What is known belongs to another history and must not be compared with
 		// this one.
 		s.history.forget()
-		s.status.forgot()
+		s.status.historyChanged()
 		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
 			return 0, err
 		}
@@ -140,7 +140,7 @@ func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 
 // list fills the table, where the listing was begun, with what etcd held at
 // revision rev.
-func (s *Scanner) list(ctx context.Context, rev int64, beside bool) error {
+func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 	start := time.Now()
 	locks, keys, err := s.fill(ctx, rev)
 	if err != nil {

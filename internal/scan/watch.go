@@ -93,8 +93,8 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 		joined.Wait()
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
-	beside.Go(func() { w.askProgress(ctx) })
-	beside.Go(func() { w.maintain(ctx, cancel) })
+	joined.Go(func() { w.askProgress(ctx) })
+	joined.Go(func() { w.maintain(ctx, cancel) })
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
 

@@ -31,18 +31,18 @@ func (l *listing) noteDeleted(name string) {
 	}
 }
 
-// begin starts a listing of all keys at a revision. Where beside is set, the
-// table must have every event up to that revision and none after it: a lock that
-// was deleted after it, but before begin, would appear again.
-func (c *core) begin(revision int64, beside bool, known instant) {
+// begin starts a listing of all keys at a revision. If resync is set, the table must
+// have every event up to that revision and none after it: a lock that was deleted after
+// it, but before begin, would appear again.
+func (c *core) begin(revision int64, resync bool, known instant) {
 	if c.listing.deleted != nil { // the last one did not finish
 		for _, e := range c.locks {
 			e.mark(listed, false)
 		}
 	}
 	l := &c.listing
-	l.revision, l.beside, l.current, l.deleted = revision, beside, known, make(map[string]struct{})
-	if !beside {
+	l.revision, l.resync, l.current, l.deleted = revision, resync, known, make(map[string]struct{})
+	if !resync {
 		l.known = revision
 	}
 }

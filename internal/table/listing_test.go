@@ -90,10 +90,10 @@ func TestDriftCountsOnlyDuringAWatch(t *testing.T) {
 			w.del("a")                         // its events are lost
 			w.put("b", deadline(2*time.Hour))  // likewise
 			w.put("d", fields(time.Minute, 0)) // likewise
-			w.listing(beside)
+			w.listing(resync)
 			var want counted
 			want.acquired, want.released = 1, 1
-			if beside {
+			if resync {
 				want.drift = 3
 			}
 			require.Equal(t, want, w.counted())

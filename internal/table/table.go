@@ -145,8 +145,8 @@ func (t *Table) Reschedule(ctx context.Context) error {
 // Begin starts a listing at a revision. Where a watch continues beside it, the
 // table must have been given every event up to that revision, and none after. known is
 // when the locks were last known to be current; zero for never.
-func (t *Table) Begin(ctx context.Context, revision int64, beside bool, known time.Time) error {
-	return t.do(ctx, func(c *core) { c.begin(revision, beside, c.instantOf(known)) })
+func (t *Table) Begin(ctx context.Context, revision int64, resync bool, known time.Time) error {
+	return t.do(ctx, func(c *core) { c.begin(revision, resync, c.instantOf(known)) })
 }
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder
