@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -109,17 +110,21 @@ func TestDemoGoesOn(t *testing.T) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{d.out.find(t, `etcdctl --endpoints=(\S+)`)}, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
+	now := time.Now().Unix()
 	for _, op := range []clientv3.Op{
-		clientv3.OpPut(prefix+"try/purpose", "\x1b[2J\u202e"),
-		clientv3.OpPut(prefix+"try/uuid", "me"),
-		clientv3.OpPut(prefix+"try/auto_unlock_at", "1700000000"),
+		clientv3.OpTxn(nil, []clientv3.Op{
+			clientv3.OpPut(prefix+"try/purpose", "\x1b[2J\u202e"),
+			clientv3.OpPut(prefix+"try/uuid", "me"),
+			clientv3.OpPut(prefix+"try/locked_at", strconv.FormatInt(now, 10)),
+			clientv3.OpPut(prefix+"try/auto_unlock_at", strconv.FormatInt(now+1, 10)),
+		}, nil),
 		clientv3.OpDelete(prefix+"cache/warmup/", clientv3.WithPrefix()),
 		clientv3.OpDelete(prefix + "deploy/api/uuid"),
 	} {
 		_, err := client.Do(t.Context(), op)
 		require.NoError(t, err)
 	}
-	d.out.await(t, "REMOVES try", `\x1b[2J\u202e`, "removed try: 3 keys", "all 9 keys of cache/warmup", "no longer holds deploy/api")
+	d.out.await(t, "REMOVES try", `\x1b[2J\u202e`, "removed try: 4 keys", "all 9 keys of cache/warmup", "no longer holds deploy/api")
 	require.NotContains(t, d.out.String(), "should not have happened")
 	require.NotContains(t, d.out.String(), "\x1b")
 	require.NoError(t, d.cmd.Process.Signal(syscall.SIGINT))

@@ -154,10 +154,12 @@ Everything keeps running until Ctrl-C. Try this in another terminal:
     grep '%s' %s
   # remove cache/warmup by hand, as unlocker never does
     go run ./cmd/unlocker unlock cache/warmup --uuid %s --etcd-endpoints %[4]s
-  # make a lock that expired in 2023: unlocker removes it (needs etcdctl)
-    etcdctl --endpoints=%[4]s put /mutexes/try/uuid me
-    etcdctl --endpoints=%[4]s put /mutexes/try/auto_unlock_at 1700000000
-`, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0))
+  # take a lock and do not renew it: unlocker removes it in 7 seconds (needs etcdctl)
+    t=$(date +%%s); printf '\nput /mutexes/try/uuid me\nput /mutexes/try/locked_at %%d\nput /mutexes/try/auto_unlock_at %%d\n\n\n' $t $((t+5)) |
+      etcdctl --endpoints=%[4]s txn
+  # see what it waits for
+    go run ./cmd/unlocker show try --url http://%[5]s --etcd-endpoints %[4]s
+`, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0), d.app.WebAddr())
 	}
 	r.print("\nRead next: README.md, docs/protocol.md (how to lock), docs/metrics.md (alerts)\n\n")
 }
