@@ -166,7 +166,7 @@ func TestEtcdDownWhileLocksAreDue(t *testing.T) {
 		}
 		return sum
 	}
-	h.await(func() bool { return failed() >= 9*perBatch })
+	h.await(func() bool { return failed() >= 2*perBatch })
 	limit := 2 * workers * perBatch * (perSecond*time.Since(start).Seconds() + 2)
 	require.Less(t, float64(failed()), limit, "a hot loop")
 	require.Zero(t, h.removed())
