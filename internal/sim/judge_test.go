@@ -23,13 +23,16 @@ type judge struct {
 	of     map[*daemon]*dossier
 	all    []*daemon
 	alarms int
+	// lost is when a restore took back what had been written to locks.
+	lost map[time.Duration]bool
 	// leads is the identity of the leader, since leadsSince.
 	leads      string
 	leadsSince time.Duration
 
 	violations []violation
-	// removals, conflicts and overdue count what the judges had to look at.
-	removals, conflicts, deaths int
+	// removals, deaths and bounded count what the judges had to look at: bounded are the
+	// locks whose latest end lies within the history.
+	removals, deaths, bounded int
 }
 
 // violation is a broken promise.
@@ -59,7 +62,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier)}
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool)}
 }
 
 func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
@@ -134,7 +137,11 @@ func (j *judge) restored(backup *truth) {
 	for name, s := range j.locks {
 		if was := old.locks[name]; was == nil || was.newest() != s.newest() || was.value("uuid") != s.value("uuid") {
 			s.restored = now
+			j.lost[now] = true
 		}
+	}
+	for name := range old.locks {
+		j.lost[now] = j.lost[now] || j.locks[name] == nil
 	}
 	j.elected(now)
 }

@@ -159,7 +159,7 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		if noticed := j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.For > noticed && now > f.At+noticed && now < f.end()+r.Settle {
 			return "disconnected: " + string(f.Kind)
 		}
-		if f.restores() {
+		if f.Kind == newCluster || f.restores() && j.lost[f.At] {
 			since, notice := j.reachable(d, f.At), 2*time.Second
 			if f.Kind == rolledBack {
 				notice = r.Freshness + time.Second

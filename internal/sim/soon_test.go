@@ -20,6 +20,9 @@ func (j *judge) soon(s *state, now time.Duration) {
 			first, latest = d, at
 		}
 	}
+	if first != nil && latest <= j.w.Lasts {
+		j.bounded++
+	}
 	if first != nil && now > latest {
 		j.convict("S6", first, s.name, "still there at %s, due %s ago at the latest", now, now-latest)
 	}

@@ -147,12 +147,12 @@ type event struct {
 func (w *world) timeline() {
 	var events []event
 	for _, f := range w.Faults {
-		events = append(events, event{f.At, func() { w.begin(f) }}, event{f.end(), func() { w.stop(f) }})
 		if f.restores() {
 			events = append(events, event{max(0, f.At-f.By), func() {
 				w.snapshots[f.At] = backup{w.cluster.Snapshot(), w.judge.snapshot()}
 			}})
 		}
+		events = append(events, event{f.At, func() { w.begin(f) }}, event{f.end(), func() { w.stop(f) }})
 	}
 	slices.SortStableFunc(events, func(a, b event) int { return int(a.at - b.at) })
 	for _, e := range append(events, event{w.Lasts, func() {}}) {
