@@ -16,8 +16,8 @@ type Observation struct {
 	// lock's state was last known to be current: of a write observed live, that is
 	// its arrival; of any other, the last event or progress notice before it.
 	Age, Stale time.Duration
-	// NotBefore is how long a step of our wall clock still keeps the lock; zero or
-	// negative where none does.
+	// NotBefore is how long a step of our wall clock still keeps the lock, negative
+	// once that is over; zero where there was none.
 	NotBefore time.Duration
 	// StormDelay is what a storm adds.
 	StormDelay time.Duration
@@ -27,6 +27,8 @@ type Observation struct {
 func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d
 	o.Stale += d
-	o.NotBefore -= d
+	if o.NotBefore != 0 {
+		o.NotBefore -= d
+	}
 	return o
 }

@@ -109,7 +109,7 @@ func (r Rules) Inputs(l *lock.Lock, o Observation, now time.Time) Inputs {
 		Late:         o.Late,
 		Age:          o.Age,
 		Stale:        o.Stale,
-		NotBefore:    max(0, o.NotBefore),
+		NotBefore:    o.NotBefore,
 		StormDelay:   o.StormDelay,
 		Policy:       p.Match,
 		Mode:         p.Mode,

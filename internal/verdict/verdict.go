@@ -152,7 +152,7 @@ func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 			dueIn, reason = patience, ByPatience
 		}
 	}
-	if in.NotBefore > dueIn {
+	if in.NotBefore != 0 && in.NotBefore > dueIn {
 		dueIn, reason = in.NotBefore, ByStep
 	}
 	return dueIn, reason
