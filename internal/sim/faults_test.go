@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -124,7 +125,11 @@ func (w *world) begin(f fault) {
 	case compacted:
 		_, _ = w.admin.Compact(w.ctx, w.cluster.Revision())
 	case killed:
-		w.eachReplica(f, func(n int) { w.daemons[n].kill() })
+		w.eachReplica(f, func(n int) {
+			if w.daemons[n].ended == 0 {
+				w.daemons[n].kill()
+			}
+		})
 	case rolledBack, newCluster, bumped:
 		w.restore(f)
 	}
@@ -133,20 +138,26 @@ func (w *world) begin(f fault) {
 }
 
 func (w *world) stop(f fault) {
-	for i := range w.active {
-		if w.active[i] == f {
-			w.active = append(w.active[:i], w.active[i+1:]...)
-			break
-		}
+	if i := slices.Index(w.active, f); i >= 0 {
+		w.active = slices.Delete(w.active, i, i+1)
 	}
 	switch f.Kind {
 	case noSpace, corrupt:
 		w.judge.alarm(-1)
-		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), false)
+		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), w.still(f.Kind, 0))
 	case killed:
-		w.eachReplica(f, w.start)
+		w.eachReplica(f, func(n int) {
+			if !w.still(killed, n) {
+				w.start(n)
+			}
+		})
 	}
 	w.connectivity()
+}
+
+// still reports whether another fault of the kind meets a replica.
+func (w *world) still(k kind, n int) bool {
+	return slices.ContainsFunc(w.active, func(f fault) bool { return f.Kind == k && f.meets(replicas, n) })
 }
 
 func (w *world) eachReplica(f fault, do func(n int)) {

@@ -13,6 +13,9 @@ import (
 // but drift between stamp and deadline is not followed.
 const precise = 20 * time.Millisecond
 
+// look is how often the daemon looks whether a hold is in force.
+const look = 50 * time.Millisecond
+
 // sent is called with each request of a daemon as it leaves.
 func (j *judge) sent(d *daemon, req proto.Message) {
 	j.mu.Lock()
@@ -144,8 +147,9 @@ func (j *judge) living(d *daemon, s *state, now time.Duration) {
 // held returns which hold must be in force, "" for none.
 func (j *judge) held(d *daemon, now time.Duration) string {
 	r, o := j.w.config.Reaper, j.of[d]
+	r.Settle -= look
 	switch {
-	case now < d.started+r.Settle:
+	case now < d.started+r.Settle+look:
 		return "starting"
 	case now-o.good > r.Grace:
 		return "no probe has shown for longer than the grace that holders can renew"
@@ -160,9 +164,10 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 			return "disconnected: " + string(f.Kind)
 		}
 		if f.Kind == newCluster || f.restores() && j.lost[f.At] {
-			since, notice := j.reachable(d, f.At), 2*time.Second
-			if f.Kind == rolledBack {
-				notice = r.Freshness + time.Second
+			// A watch that resumes ahead of the store shows nothing until it is stalled.
+			since, notice := j.reachable(d, f.At), r.Freshness+time.Second
+			if f.Kind == bumped {
+				notice = 2 * time.Second
 			}
 			if now > since+notice && now < since+r.Settle {
 				return "regressed: " + string(f.Kind)
@@ -175,7 +180,7 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 // reachable returns when a daemon can first know what etcd shows from a time on.
 func (j *judge) reachable(d *daemon, at time.Duration) time.Duration {
 	for _, f := range j.w.Faults {
-		if f.blocks() && f.meets(replicas, d.replica) && f.At <= at && at < f.end() {
+		if f.blocks() && f.Kind != slowDisk && f.meets(replicas, d.replica) && f.At <= at && at < f.end() {
 			at = f.end()
 		}
 	}
@@ -240,7 +245,7 @@ func (j *judge) due(d *daemon, s *state) (earliest time.Duration, why string) {
 	own, learned, late := s.write.passes, max(s.write.at, d.started), s.write.at < d.started
 	for _, f := range j.w.Faults {
 		stood := f.Kind == unreachable || f.Kind == unanswered
-		if stood && f.meets(replicas, d.replica) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.At <= s.write.at && s.write.at < f.end() {
+		if stood && f.meets(replicas, d.replica) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.At+precise < s.write.at && s.write.at < f.end() {
 			late, learned = true, max(learned, f.end())
 		}
 	}

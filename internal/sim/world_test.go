@@ -25,6 +25,8 @@ type history struct {
 }
 
 // world is a history while it runs.
+var dbg func(*world)
+
 type world struct {
 	history
 	without without
@@ -103,6 +105,7 @@ func (w *world) live(t *testing.T) {
 		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
 		w.people.Go(func() { h.run(ctx) })
 	}
+	if dbg != nil { go dbg(w) }
 	w.timeline()
 	w.judge.end()
 	cancel()
