@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -51,7 +50,6 @@ type daemon struct {
 	reaper  *reaper.Reaper
 
 	cancel context.CancelFunc
-	parts  sync.WaitGroup
 }
 
 func (d *daemon) identity() string { return fmt.Sprintf("replica-%d", d.replica) }
@@ -184,7 +182,7 @@ func (d *daemon) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
 	for _, run := range []func(context.Context) error{d.table.Run, d.scanner.Run, d.probe.Run, d.elector.Run, d.reaper.Run} {
-		d.parts.Go(func() {
+		d.w.people.Go(func() {
 			if err := run(ctx); err != nil {
 				d.w.judge.failed(d, err)
 			}
@@ -193,12 +191,11 @@ func (d *daemon) run() {
 }
 
 // kill ends the process at once: what it has sent is sent, and its leadership stays
-// until the lease ends.
+// until the lease ends. Its goroutines end a little later, without a connection.
 func (d *daemon) kill() {
 	d.ended = d.w.elapsed()
 	d.link.OnRequest(nil)
 	d.link.Set(memetcd.Unreachable())
 	d.cancel()
 	_ = d.link.Close()
-	d.parts.Wait()
 }

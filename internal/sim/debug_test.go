@@ -7,15 +7,16 @@ import (
 )
 
 func TestDebug(t *testing.T) {
-	h := history{Replicas: 1, Lasts: 60 * time.Second, Holders: []holder{
-		{Name: "c", Start: 1050 * time.Millisecond, Interval: 2 * time.Second, TTL: 9 * time.Second, Retry: 5 * time.Second, LockedAt: true, AliveAt: true, Stall: 2400 * time.Millisecond, StallsFor: 18400 * time.Millisecond},
-		{Name: "c", Start: 1550 * time.Millisecond, Interval: 2100 * time.Millisecond, TTL: 5200 * time.Millisecond, Retry: 20 * time.Second, LockedAt: true, AliveAt: true, Dies: 8900 * time.Millisecond, Clock: clock{Offset: 90 * time.Second}},
-	}, Faults: []fault{{Kind: unreachable, At: 1050 * time.Millisecond, For: 3450 * time.Millisecond}}}
+	h := history{Replicas: 2, Lasts: 40 * time.Second, Holders: []holder{
+		{Name: "a", Host: 1, Start: 1550 * time.Millisecond, Interval: 8500 * time.Millisecond, TTL: 18 * time.Second, Retry: 20 * time.Second, LockedAt: true, AliveAt: true, Stall: 3 * time.Second, StallsFor: 20800 * time.Millisecond, Note: 3350 * time.Millisecond},
+	}, Faults: []fault{
+		{Kind: killed, Who: replicas, N: 1, At: time.Second, For: time.Second},
+		{Kind: unreachable, Who: replicas, N: 2, At: 1100 * time.Millisecond, For: 3250 * time.Millisecond}}}
 	dbg = func(w *world) {
 		for range 14 {
 			time.Sleep(2 * time.Second)
-			d := w.daemons[0]
-			it, ok, _ := d.table.Get(w.ctx, "c")
+			d := w.daemons[1]
+			it, ok, _ := d.table.Get(w.ctx, "a")
 			if !ok {
 				fmt.Println(w.elapsed(), "gone")
 				return

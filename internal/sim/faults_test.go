@@ -176,6 +176,9 @@ func (w *world) restore(f fault) {
 	}
 	w.judge.restored(s.truth)
 	w.cluster.Restore(s.data, how)
+	for _, k := range []kind{noSpace, corrupt} { // the cause of an alarm is in no backup
+		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(k)]), w.still(k, 0))
+	}
 	for range f.Writes {
 		_, _ = w.admin.Put(w.ctx, "/elsewhere", "x")
 	}

@@ -104,7 +104,7 @@ func (h *holding) ifMine() clientv3.Cmp {
 
 // acquire reports whether the holder has the lock, perhaps since an answer was lost.
 func (h *holding) acquire(ctx context.Context) bool {
-	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), fmt.Sprintf("host-%d", h.Host)))
+	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), h.uuid+".example"))
 	taken, err := h.commit(ctx, clientv3.Compare(clientv3.Version(key(h.Name, "uuid")), "=", 0), ops)
 	if err != nil || taken {
 		return taken

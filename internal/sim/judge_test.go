@@ -135,7 +135,7 @@ func (j *judge) restored(backup *truth) {
 	old, now := j.truth, j.w.elapsed()
 	j.truth = backup.clone()
 	for name, s := range j.locks {
-		if was := old.locks[name]; was == nil || was.newest() != s.newest() || was.value("uuid") != s.value("uuid") {
+		if was := old.locks[name]; was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
 			s.restored = now
 			j.lost[now] = true
 		}

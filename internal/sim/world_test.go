@@ -105,7 +105,9 @@ func (w *world) live(t *testing.T) {
 		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
 		w.people.Go(func() { h.run(ctx) })
 	}
-	if dbg != nil { go dbg(w) }
+	if dbg != nil {
+		go dbg(w)
+	}
 	w.timeline()
 	w.judge.end()
 	cancel()
