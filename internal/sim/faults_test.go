@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -22,6 +23,9 @@ const (
 	lag         kind = "lag"
 	latency     kind = "latency"
 
+	// reads of the lock named slow take longer than a request may
+	unreadable kind = "unreadable"
+
 	noSpace   kind = "NOSPACE"
 	corrupt   kind = "CORRUPT"
 	broken    kind = "connections reset"
@@ -34,6 +38,8 @@ const (
 	newCluster kind = "restored as a new cluster"
 	bumped     kind = "restored with a bumped revision"
 )
+
+const slow = "slow"
 
 // who a fault of the network lies between and etcd.
 type who string
@@ -110,6 +116,14 @@ func proposes(req proto.Message) bool {
 		return true
 	}
 	return false
+}
+
+// reads reports whether a request reads the lock named slow.
+func reads(req proto.Message) bool {
+	r, txn := req.(*pb.TxnRequest)
+	return txn && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool {
+		return strings.HasPrefix(string(op.GetRequestRange().GetKey()), key(slow, ""))
+	})
 }
 
 // begin and stop are called by the timeline, while all else waits.
@@ -201,8 +215,12 @@ func (w *world) connectivity() {
 func (w *world) disk(req proto.Message) (faults memetcd.Faults) {
 	now := w.elapsed()
 	for _, f := range w.Faults {
-		if f.Kind == slowDisk && f.At <= now && now < f.end() && proposes(req) {
+		switch {
+		case f.At > now || now >= f.end():
+		case f.Kind == slowDisk && proposes(req):
 			faults.Request = max(faults.Request, f.end()-now)
+		case f.Kind == unreadable && reads(req):
+			faults.Request = 2 * w.config.Etcd.RequestTimeout
 		}
 	}
 	return faults

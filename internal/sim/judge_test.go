@@ -33,6 +33,13 @@ type judge struct {
 	// removals, deaths and bounded count what the judges had to look at: bounded are the
 	// locks whose latest end lies within the history.
 	removals, deaths, bounded int
+	removed                   []removal
+}
+
+// removal is a lock that a daemon removed.
+type removal struct {
+	name, uuid string
+	at         time.Duration
 }
 
 // violation is a broken promise.

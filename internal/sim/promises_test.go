@@ -106,6 +106,8 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	for name, keys := range gone {
 		s, a := j.locks[name], j.of[d].open[name]
 		j.removals++
+		j.removed = append(j.removed, removal{name, s.value("uuid"), now})
+		j.silent(d, s)
 		switch {
 		case a == nil:
 			j.convict("S4", d, name, "deleted %d keys of a lock on which there was no verdict", keys)
@@ -116,7 +118,6 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		case keys != len(s.fields):
 			j.convict("S4", d, name, "deleted %d of %d keys", keys, len(s.fields))
 		}
-		j.silent(d, s)
 		j.living(d, s, now)
 		j.soon(s, now)
 	}
@@ -201,7 +202,7 @@ func (j *judge) delay(d *daemon) (sum time.Duration) {
 // etcd was not itself.
 func (j *judge) disturbed(d *daemon, from, to time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
-		return f.Kind != killed && f.meets(replicas, d.replica) && f.At <= to && f.end() >= from
+		return f.Kind != killed && f.Kind != unreadable && f.meets(replicas, d.replica) && f.At <= to && f.end() >= from
 	})
 }
 

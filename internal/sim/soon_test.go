@@ -6,7 +6,7 @@ import "time"
 // be the first.
 func (j *judge) soon(s *state, now time.Duration) {
 	auto, dated := s.deadline()
-	if !dated || s.fields["uuid"] == nil {
+	if !dated || s.fields["uuid"] == nil || s.name == slow {
 		return
 	}
 	j.deaths++
@@ -33,7 +33,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	r := j.w.config.Reaper
 	quiet, noticed, allowance := d.started, d.started+time.Second, time.Duration(0)
 	for _, f := range j.w.Faults {
-		if f.At >= now || f.Kind == killed || !f.meets(replicas, d.replica) {
+		if f.At >= now || f.Kind == killed || f.Kind == unreadable || !f.meets(replicas, d.replica) {
 			continue
 		}
 		// A watch that is silently dead is noticed within the freshness, and the pause

@@ -25,8 +25,6 @@ type history struct {
 }
 
 // world is a history while it runs.
-var dbg func(*world)
-
 type world struct {
 	history
 	without without
@@ -104,9 +102,6 @@ func (w *world) live(t *testing.T) {
 	for i := range w.Holders {
 		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
 		w.people.Go(func() { h.run(ctx) })
-	}
-	if dbg != nil {
-		go dbg(w)
 	}
 	w.timeline()
 	w.judge.end()
