@@ -57,12 +57,14 @@ func TestA_DeadlinesLongPastAreTheNormalCaseAfterAnOutage(t *testing.T) {
 	}
 }
 
-func TestB_ALockThatCannotBeReadDelaysNoOther(t *testing.T) {
-	j := judged(t, history{Replicas: 1, Lasts: s(200), Holders: []holder{lease(slow, 20, 20).dies(30), lease("b", 20, 20).dies(30), lease("c", 60, 10).dies(61)},
-		Faults: []fault{{Kind: unreadable, Who: replicas, At: 0, For: s(190)}}})
+func TestB_ALockThatTakesTooLongToReadDelaysNoOther(t *testing.T) {
+	big := lease(slow, 20, 20).dies(30)
+	big.Big = 20 << 10
+	j := judged(t, history{Replicas: 1, Lasts: s(200), Holders: []holder{big, lease("b", 20, 20).dies(30), lease("c", 60, 10).dies(61)},
+		Faults: []fault{{Kind: unreadable, Who: replicas, At: 0, For: s(200)}}})
 	require.Zero(t, j.gone(slow))
-	require.NotZero(t, j.gone("b"))
-	require.NotZero(t, j.gone("c"))
+	require.InDelta(t, 26.7+20+2, j.gone("b").Seconds(), 0.1)
+	require.InDelta(t, 60+10+2, j.gone("c").Seconds(), 0.1)
 }
 
 // cutOff are holders whose network fails at 60 s for a while, the daemons' does not.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,6 +28,8 @@ type holder struct {
 	Note time.Duration
 	// Deadline is written in place of one, "none" for none.
 	Deadline string
+	// Big is the size of a value of its own that it writes with the acquisition.
+	Big int
 	// Blind leaves a deadline without a uuid when it releases.
 	Blind bool
 }
@@ -105,6 +108,9 @@ func (h *holding) ifMine() clientv3.Cmp {
 // acquire reports whether the holder has the lock, perhaps since an answer was lost.
 func (h *holding) acquire(ctx context.Context) bool {
 	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), h.uuid+".example"))
+	if h.Big > 0 {
+		ops = append(ops, clientv3.OpPut(key(h.Name, "payload"), strings.Repeat("x", h.Big)))
+	}
 	taken, err := h.commit(ctx, clientv3.Compare(clientv3.Version(key(h.Name, "uuid")), "=", 0), ops)
 	if err != nil || taken {
 		return taken
@@ -115,7 +121,7 @@ func (h *holding) acquire(ctx context.Context) bool {
 
 func (h *holding) release(ctx context.Context) {
 	var ops []clientv3.Op
-	for _, field := range []string{"uuid", "hostname", "locked_at", "alive_at", "auto_unlock_at", "status"} {
+	for _, field := range []string{"uuid", "hostname", "locked_at", "alive_at", "auto_unlock_at", "status", "payload"} {
 		ops = append(ops, clientv3.OpDelete(key(h.Name, field)))
 	}
 	if _, err := h.commit(ctx, h.ifMine(), ops); err == nil && h.Blind {
