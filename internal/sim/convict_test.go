@@ -24,7 +24,7 @@ func TestJudgesConvict(t *testing.T) {
 	dead := lease("a", 20, 30).dies(32) // due at 62 s: renewed at 30 s, and 2 s of grace
 	short := holder{Name: "a", Start: s(1), TTL: s(3), Retry: s(20), LockedAt: true, AliveAt: true}
 	orphan := lease("a", 5, 30)
-	orphan.Releases, orphan.Blind = s(10), true // due at 70 s
+	orphan.Releases, orphan.Blind = s(10), true                                                                     // due at 70 s
 	busy := holder{Name: "a", Start: s(20), TTL: s(30), Retry: s(20), LockedAt: true, AliveAt: true, Note: s(33.5)} // between the sending and the arrival of its removal
 	second := dead
 	second.Start, second.Dies, second.Deadline, second.Interval = s(30), s(35), "1766620860", 0 // due at 62 s as well
@@ -52,7 +52,7 @@ func TestJudgesConvict(t *testing.T) {
 			history{Holders: []holder{dead, fresh}, Faults: []fault{{Kind: unreachable, Who: replicas, At: s(48.5), For: s(1.5)}, {Kind: rolledBack, At: s(49.9), By: s(10), Writes: 500}}}},
 		{"nothing logged before it is sent", without{handler: silent}, "S7", history{Holders: []holder{dead}}},
 		{"no standby delay", without{rules: func(r *verdict.Rules) { r.StandbyDelay = 0 }}, "S6", history{Replicas: 2, Holders: []holder{dead}, Faults: []fault{
-			{Kind: killed, Who: replicas, N: 2, At: s(0.1), For: s(10)}, {Kind: logFull, Who: replicas, N: 1, At: s(30), For: s(70)}}},
+			{Kind: killed, Who: replicas, N: 2, At: s(0.1), For: s(10)}, {Kind: logFull, Who: replicas, N: 1, At: s(30), For: s(70)}}}},
 		{"nothing is removed", without{rules: func(r *verdict.Rules) { r.Mode = verdict.Off }}, "S6", history{Holders: []holder{dead}}},
 		{"another lock goes as well", without{request: deletes("b")}, "S4", history{Holders: []holder{dead, fresh}}},
 		{"a lock without a deadline goes as well", without{request: deletes("u")}, "S8",
