@@ -20,7 +20,9 @@ type announcement struct {
 	revision       int64
 	orphan         bool
 	fields         int
-	sent           bool
+	// sent, and concluded by the line with its outcome. One without an answer may still
+	// be carried out then.
+	sent, concluded bool
 }
 
 func (j *journal) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
@@ -54,7 +56,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	case message.Removing:
 		j.d.w.judge.announced(j.d, name, &a)
 	case message.Removed, message.Conflict, message.Withdrawn, message.Refused, message.Ambiguous, message.CannotRemove:
-		j.d.w.judge.concluded(j.d, name)
+		j.d.w.judge.concluded(j.d, name, r.Message == message.Ambiguous)
 	}
 	return nil
 }
@@ -81,17 +83,21 @@ func (j *judge) announced(d *daemon, name string, a *announcement) {
 }
 
 // concluded is the one after it.
-func (j *judge) concluded(d *daemon, name string) {
+func (j *judge) concluded(d *daemon, name string, ambiguous bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.of[d].open, name)
+	if a := j.of[d].open[name]; a != nil && ambiguous {
+		a.concluded = true
+	} else {
+		delete(j.of[d].open, name)
+	}
 }
 
 // noLoose convicts removals whose outcome the log does not have, requests that may
 // still be on their way aside.
 func (j *judge) noLoose(d *daemon, now time.Duration) {
 	for name, a := range j.of[d].open {
-		if a.sent && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
+		if a.sent && !a.concluded && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
 			j.convict("S7", d, name, "no outcome in the log")
 		}
 	}

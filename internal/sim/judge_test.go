@@ -161,7 +161,7 @@ func (j *judge) applied(a memetcd.Applied) {
 	now := j.w.elapsed()
 	if d != nil {
 		if _, probe := a.Request.(*pb.AlarmRequest); probe && a.Err == nil {
-			j.probed(j.of[d], a.Request, now)
+			j.probed(d, a.Request, now)
 		}
 		j.trial(d, a.Events, now)
 	}
@@ -175,10 +175,13 @@ func (j *judge) applied(a memetcd.Applied) {
 	j.election(a.Events, now)
 }
 
-func (j *judge) probed(o *dossier, req proto.Message, now time.Duration) {
+// probed records a probe. An alarm that a late answer shows may be over, and hidden by the
+// next probe, before the daemon looks.
+func (j *judge) probed(d *daemon, req proto.Message, now time.Duration) {
+	o := j.of[d]
 	if j.alarms == 0 {
 		o.good = max(o.good, o.asked[req])
-	} else {
+	} else if j.reachable(d, now) == now {
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now
 		}

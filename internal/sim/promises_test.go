@@ -70,7 +70,7 @@ func hasPut(r *pb.TxnRequest) bool {
 // removal judges a removal as it is sent.
 func (j *judge) removal(d *daemon, name string, now time.Duration) {
 	a := j.of[d].open[name]
-	if a == nil {
+	if a == nil || a.concluded {
 		j.convict("S7", d, name, "sent without its record in the log")
 		return
 	}
