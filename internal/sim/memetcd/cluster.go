@@ -7,6 +7,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // Options describes a cluster. The zero value is a new, empty one.
@@ -35,6 +37,37 @@ type Cluster struct {
 	changed chan struct{}
 	expiry  *time.Timer
 	closed  bool
+	applied func(Applied)
+}
+
+// Applied is a request that etcd carried out or refused.
+type Applied struct {
+	// Link is the client that sent it; nil for the end of a lease.
+	Link    *Link
+	Request proto.Message
+	Err     error
+	// Events are what it changed, each with its key-value of the revision before.
+	Events []*mvccpb.Event
+}
+
+// OnApply sets a function that is called with each request in the order in which they
+// are carried out: the true history. It must not call the cluster, and not keep or
+// change what it is given.
+func (c *Cluster) OnApply(f func(Applied)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applied = f
+}
+
+// observe reports what happened since the log had n commits.
+func (c *Cluster) observe(a Applied, n int) {
+	if c.applied == nil {
+		return
+	}
+	for _, commit := range c.log[n:] {
+		a.Events = append(a.Events, commit.events...)
+	}
+	c.applied(a)
 }
 
 // state is what a backup has.

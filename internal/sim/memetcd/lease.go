@@ -120,7 +120,9 @@ func (c *Cluster) expire() {
 		if l.expiry.After(time.Now()) {
 			break
 		}
+		n := len(c.log)
 		_, _ = c.revoke(l.id) // it is there
+		c.observe(Applied{}, n)
 	}
 	c.arm()
 }

@@ -123,7 +123,10 @@ func (l *Link) serve(req proto.Message) (proto.Message, error) {
 	if _, admin := req.(*pb.CompactionRequest); admin && l.allowed != nil {
 		return nil, rpctypes.ErrGRPCPermissionDenied
 	}
-	return c.apply(l.visible(), req)
+	n := len(c.log)
+	resp, err := c.apply(l.visible(), req)
+	c.observe(Applied{Link: l, Request: req, Err: err}, n)
+	return resp, err
 }
 
 func (l *Link) authorize(token int, wanted []span) error {

@@ -1,0 +1,35 @@
+package sim
+
+import "time"
+
+// shift makes the bubble's clock, which begins in the year 2000, a plausible one.
+const shift = 26 * 365 * 24 * time.Hour
+
+// clock is somebody's wall clock. Durations count from the beginning of the history.
+type clock struct {
+	Offset time.Duration
+	// Drift is in parts per million.
+	Drift int
+	Steps []step
+}
+
+type step struct{ At, By time.Duration }
+
+// apart returns the clock minus true time, at a time.
+func (c clock) apart(at time.Duration) time.Duration {
+	apart := c.Offset + at*time.Duration(c.Drift)/1_000_000
+	for _, s := range c.Steps {
+		if at >= s.At {
+			apart += s.By
+		}
+	}
+	return apart
+}
+
+// stepped returns when the clock was last set.
+func (c clock) stepped() (last time.Duration) {
+	for _, s := range c.Steps {
+		last = max(last, s.At)
+	}
+	return last
+}

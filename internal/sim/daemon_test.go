@@ -1,0 +1,201 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/elect"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/probe"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// without takes rules out of the daemon, at the seams that it has.
+type without struct {
+	rules     func(*verdict.Rules)
+	signals   func(verdict.Signals) verdict.Signals
+	allowance bool
+	source    func(*daemon) reaper.Source
+	handler   func(slog.Handler) slog.Handler
+	// request edits a request before it is sent, answer what came back.
+	request func(proto.Message)
+	answer  func(req, reply proto.Message, err error) error
+}
+
+// daemon is one process of unlocker, from its start to its end.
+type daemon struct {
+	w       *world
+	replica int
+	link    *memetcd.Link
+	clock   clock
+	// started and ended are since the beginning; ended is 0 while it runs.
+	started, ended time.Duration
+
+	table   *table.Table
+	probe   *probe.Probe
+	scanner *scan.Scanner
+	elector *elect.Elector
+	reaper  *reaper.Reaper
+
+	cancel context.CancelFunc
+}
+
+func (d *daemon) identity() string { return fmt.Sprintf("replica-%d", d.replica) }
+
+// now is the daemon's wall clock.
+func (d *daemon) now() time.Time {
+	return time.Now().Add(shift + d.clock.apart(d.w.elapsed()))
+}
+
+// connect is internal/etcd's client as far as the daemon's behaviour depends on it.
+func (d *daemon) connect(timeout time.Duration) (err error) {
+	d.link, err = d.w.cluster.Connect(func(c *clientv3.Config) {
+		c.Username, c.Password = "unlocker", "secret"
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(d.intercept(timeout)))
+	})
+	return err
+}
+
+func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if _, has := ctx.Deadline(); !has {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		if edit := d.w.without.request; edit != nil {
+			edit(req.(proto.Message))
+		}
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if edit := d.w.without.answer; edit != nil {
+			err = edit(req.(proto.Message), reply.(proto.Message), err)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("no answer from etcd: %w", ctx.Err())
+		}
+		return err
+	}
+}
+
+type discard struct{}
+
+func (discard) Observe(float64) {}
+
+func explain(err error) error { return err }
+
+// wire makes the parts as internal/app does.
+func (d *daemon) wire(c config.Config) (err error) {
+	layout, err := lock.NewLayout(c.Prefix)
+	if err != nil {
+		return err
+	}
+	out, rules := d.w.without, verdict.RulesFromConfig(c)
+	if out.rules != nil {
+		out.rules(&rules)
+	}
+	allowance := func(known time.Time) time.Duration { return d.probe.Allowance(known) }
+	if out.allowance {
+		allowance = func(time.Time) time.Duration { return 0 }
+	}
+	var handler slog.Handler = &journal{d}
+	if out.handler != nil {
+		handler = out.handler(handler)
+	}
+	logger := slog.New(handler)
+	d.table, err = table.New(table.Options{
+		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Lead: reaper.Lead,
+		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{},
+	})
+	if err != nil {
+		return err
+	}
+	d.probe, err = probe.New(probe.Options{
+		Etcd: d.link.Client, Interval: c.Reaper.ProbeInterval, Timeout: c.Etcd.RequestTimeout, Patience: rules.MinGrace(),
+		Ended: func(ctx context.Context) { _ = d.table.Reschedule(ctx) },
+	})
+	if err != nil {
+		return err
+	}
+	d.scanner, err = scan.New(scan.Options{
+		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: max(rules.Tolerance, time.Second),
+		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	d.elector, err = elect.New(elect.Options{
+		Client: d.link.Client, Key: c.ElectionKey(), TTL: c.Election.TTL, Identity: d.identity(),
+		RequestTimeout: c.Etcd.RequestTimeout, Explain: explain, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	var source reaper.Source = d.table
+	if out.source != nil {
+		source = out.source(d)
+	}
+	d.reaper, err = reaper.New(reaper.Options{
+		Store:  lockstore.Store{KV: d.link.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain},
+		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader,
+		Allowance: allowance, Rate: c.Reaper.RateLimit, BatchSize: c.Reaper.BatchSize, Concurrency: c.Reaper.Concurrency,
+		Retention: c.Metrics.ForcedUnlockRetention, Delay: discard{}, Now: d.now, Sleep: sleep, Logger: logger,
+	})
+	return err
+}
+
+// signals is internal/app's.
+func (d *daemon) signals() verdict.Signals {
+	seen, probed := d.scanner.Status(), d.probe.Status()
+	s := verdict.Signals{
+		ListedAt: seen.Listed, History: seen.History, Connected: seen.Connected, LastSign: seen.Progress,
+		Probed: probed.OK, ProbeErr: probed.Err, Alarms: probed.Alarms, Overdue: d.probe.Overdue(),
+	}
+	if out := d.w.without.signals; out != nil {
+		return out(s)
+	}
+	return s
+}
+
+// sleep is a plain timer: the daemon's own waits for the system's, outside of the bubble.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (d *daemon) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	for _, run := range []func(context.Context) error{d.table.Run, d.scanner.Run, d.probe.Run, d.elector.Run, d.reaper.Run} {
+		d.w.people.Go(func() {
+			if err := run(ctx); err != nil {
+				d.w.judge.failed(d, err)
+			}
+		})
+	}
+}
+
+// kill ends the process at once: what it has sent is sent, and its leadership stays
+// until the lease ends. Its goroutines end a little later, without a connection.
+func (d *daemon) kill() {
+	d.ended = d.w.elapsed()
+	d.link.OnRequest(nil)
+	d.link.Set(memetcd.Unreachable())
+	d.cancel()
+	_ = d.link.Close()
+}

@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// judged runs a history in which no promise may be broken.
+func judged(t *testing.T, h history) *judge {
+	t.Helper()
+	j := run(t, h, without{})
+	for _, v := range j.violations {
+		t.Errorf("%s at %s: %s\n%s", v.promise, v.at, v.text, h)
+	}
+	return j
+}
+
+// gone returns when a daemon removed a lock, zero for never.
+func (j *judge) gone(name string) time.Duration {
+	for _, r := range j.removed {
+		if r.name == name {
+			return r.at
+		}
+	}
+	return 0
+}
+
+func s(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// lease is a holder that renews every third of its time, and tries again after 20 s.
+func lease(name string, start, ttl float64) holder {
+	return holder{Name: name, Start: s(start), Interval: s(ttl / 3), TTL: s(ttl), Retry: s(20), LockedAt: true, AliveAt: true}
+}
+
+func (h holder) dies(at float64) holder { h.Dies = s(at); return h }
+
+func TestA_DeadlinesLongPastAreTheNormalCaseAfterAnOutage(t *testing.T) {
+	mute := lease("a", 20, 60)
+	mute.AliveAt = false
+	slow := lease("a", 20, 60)
+	slow.Clock.Offset = -s(420)
+	for name, h := range map[string]history{
+		"daemon restarts while etcd is away": {Replicas: 1, Lasts: s(600), Holders: []holder{lease("a", 20, 60)},
+			Faults: []fault{{Kind: refused, At: s(60), For: s(390)}, {Kind: killed, Who: replicas, At: s(200), For: s(5)}}},
+		"restore of an old backup": {Replicas: 1, Lasts: s(600), Holders: []holder{lease("a", 20, 60)},
+			Faults: []fault{{Kind: newCluster, At: s(420), By: s(380)}}},
+		"our clock is fast, the client writes no alive_at": {Replicas: 1, Lasts: s(400), Clocks: []clock{{Offset: s(420)}}, Holders: []holder{mute}},
+		"the holder is slow, and the daemon restarts": {Replicas: 1, Lasts: s(300), Holders: []holder{slow},
+			Faults: []fault{{Kind: killed, Who: replicas, At: s(100), For: s(1)}}},
+		"the leader has measured the holder, the standby has not": {Replicas: 2, Lasts: s(300), Holders: []holder{slow},
+			Faults: []fault{{Kind: killed, Who: replicas, N: 2, At: s(100), For: s(1)}, {Kind: killed, Who: replicas, N: 1, At: s(130), For: s(100)}}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Zero(t, judged(t, h).gone("a"), "its holder lives") })
+	}
+}
+
+func TestB_ALockThatTakesTooLongToReadDelaysNoOther(t *testing.T) {
+	big := lease(slow, 20, 20).dies(30)
+	big.Big = 20 << 10
+	j := judged(t, history{Replicas: 1, Lasts: s(200), Holders: []holder{big, lease("b", 20, 20).dies(30), lease("c", 60, 10).dies(61)},
+		Faults: []fault{{Kind: unreadable, Who: replicas, At: 0, For: s(200)}}})
+	require.Zero(t, j.gone(slow))
+	require.InDelta(t, 26.7+20+2, j.gone("b").Seconds(), 0.1)
+	require.InDelta(t, 60+10+2, j.gone("c").Seconds(), 0.1)
+}
+
+// cutOff are holders whose network fails at 60 s for a while, the daemons' does not.
+func cutOff(count int, lasts float64) history {
+	h := history{Replicas: 1, Lasts: s(60 + lasts + 60), Faults: []fault{{Kind: unreachable, Who: hosts, At: s(60), For: s(lasts)}}}
+	for i := range count {
+		o := lease(fmt.Sprintf("job-%d", i), 20+float64(i)*10/float64(count), 30)
+		h.Holders = append(h.Holders, o)
+	}
+	return h
+}
+
+func TestC_AStormBoundsWhatAFaultUnseenByUsCosts(t *testing.T) {
+	for _, minutes := range []float64{1, 2, 5} {
+		j := judged(t, cutOff(1000, 60*minutes))
+		early := 0
+		for _, r := range j.removed {
+			if r.at < s(60+120) {
+				early++
+			}
+		}
+		t.Logf("fault of %v min: %d of 1000 living holders removed, %d of them within two minutes", minutes, len(j.removed), early)
+		require.LessOrEqual(t, early, 100)
+	}
+}
+
+func TestC_AStormAfterARestart(t *testing.T) {
+	h := cutOff(200, 100)
+	h.Faults = append(h.Faults, fault{Kind: killed, Who: replicas, At: s(70), For: s(1)})
+	require.LessOrEqual(t, len(judged(t, h).removed), 20)
+}
+
+func TestC_AnAttackerDelaysAnHonestLockByNoMoreThanTheDelay(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(300), Holders: []holder{lease("honest", 20, 30).dies(60)}}
+	for i := range 170 {
+		o := lease(fmt.Sprintf("attack-%d", i), 20, 5)
+		o.Interval, o.TTL = 0, s(5+float64(i)/3)
+		h.Holders = append(h.Holders, o)
+	}
+	j := judged(t, h)
+	require.NotZero(t, j.gone("honest"))
+	require.LessOrEqual(t, j.gone("honest"), s(60+30+2+120+1))
+}
+
+func TestD_AClockThatWasSetBackWhileNobodyLooked(t *testing.T) {
+	h := holder{Name: "d", Start: s(20), Interval: s(40), TTL: s(60), Retry: s(20), LockedAt: true, AliveAt: true, Clock: clock{Steps: []step{{s(50), -s(90)}}}}
+	j := judged(t, history{Replicas: 1, Lasts: s(300), Holders: []holder{h}, Faults: []fault{{Kind: unanswered, Who: replicas, At: s(59), For: s(4)}}})
+	require.Zero(t, j.gone("d"))
+}
+
+func TestE_AnOutageCountsFromTheLastSignOfLifeBeforeIt(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		h := lease("e", 20, 30).dies(55)
+		h.AliveAt = alive
+		j := judged(t, history{Replicas: 1, Lasts: s(420), Holders: []holder{h}, Faults: []fault{
+			{Kind: lag, Who: replicas, At: s(40), For: s(30), By: s(0.2)}, {Kind: unreachable, At: s(50.1), For: s(8)}}})
+		require.GreaterOrEqual(t, j.gone("e"), s(50+30+8))
+	}
+}
+
+// living are holders of all ages.
+func living(count int) (all []holder) {
+	for i := range count {
+		all = append(all, lease(fmt.Sprintf("l-%d", i), 20+float64(i), 12))
+	}
+	return all
+}
+
+func TestF_RolledBackInPlaceAndWrittenBeyond(t *testing.T) {
+	for _, k := range []kind{rolledBack, newCluster, bumped} {
+		for _, writes := range []int{0, 1000} {
+			j := judged(t, history{Replicas: 1, Lasts: s(150), Holders: living(10), Faults: []fault{
+				{Kind: unreachable, Who: replicas, At: s(58), For: s(4)}, {Kind: k, At: s(60), By: s(15), Writes: writes}}})
+			require.Empty(t, j.removed, "%s, %d writes", k, writes)
+		}
+	}
+}
+
+func TestF2_RestoredWithABumpedRevision(t *testing.T) {
+	j := judged(t, history{Replicas: 2, Lasts: s(150), Holders: living(10), Faults: []fault{{Kind: bumped, At: s(60), By: s(15)}}})
+	require.Empty(t, j.removed)
+}
+
+// A stopped process is simulated as far as etcd's answers wait for it.
+func TestF3_WhatWaitedForUsMeasuresNoClock(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(120), Faults: []fault{{Kind: unanswered, Who: replicas, At: s(40), For: s(8)}}}
+	for i := range 4 {
+		o := lease(fmt.Sprintf("f-%d", i), 41, 20).dies(42)
+		o.Host = i
+		h.Holders = append(h.Holders, o)
+	}
+	j := judged(t, h)
+	for i := range 4 {
+		require.InDelta(t, (48 + 20 + 2 + 10), j.gone(fmt.Sprintf("f-%d", i)).Seconds(), 2, "patience, grace, the outage of our own connection")
+	}
+}
+
+func TestG_ALogOnAFullDisk(t *testing.T) {
+	j := judged(t, history{Replicas: 1, Lasts: s(100), Holders: []holder{lease("g", 5, 10).dies(6)}, Faults: []fault{{Kind: logFull, Who: replicas, At: s(10), For: s(50)}}})
+	require.Greater(t, j.gone("g"), s(60))
+}
+
+func TestH_AClockOfOursThatWasWrongForAWhile(t *testing.T) {
+	day := 24 * time.Hour
+	for name, c := range map[string]clock{
+		"a day back for 3 s":                {Steps: []step{{s(40), -day}, {s(43), day}}},
+		"three days slow until NTP sets it": {Offset: -3 * day, Steps: []step{{s(60), 3 * day}}},
+		"a day ahead for 3 s":               {Steps: []step{{s(40), day}, {s(43), -day}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := judged(t, history{Replicas: 1, Lasts: s(200), Clocks: []clock{c}, Holders: []holder{lease("h", 20, 15).dies(36), lease("lives", 20, 15)}})
+			require.NotZero(t, j.gone("h"))
+			require.Zero(t, j.gone("lives"))
+		})
+	}
+}
+
+func TestFaultsOfEtcd(t *testing.T) {
+	dead, alive := lease("dead", 20, 30).dies(40), lease("alive", 20, 30)
+	for name, faults := range map[string][]fault{
+		"leader killed":            {{Kind: killed, Who: replicas, N: 1, At: s(65), For: s(60)}},
+		"all replicas restarted":   {{Kind: killed, Who: replicas, At: s(65), For: s(3)}},
+		"NOSPACE":                  {{Kind: noSpace, At: s(60), For: s(20)}},
+		"CORRUPT":                  {{Kind: corrupt, At: s(60), For: s(20)}},
+		"compacted meanwhile":      {{Kind: unreachable, Who: replicas, At: s(50), For: s(20)}, {Kind: compacted, At: s(60)}},
+		"tokens expired":           {{Kind: tokens, At: s(60)}, {Kind: broken, At: s(61)}},
+		"a lagging member":         {{Kind: lag, Who: replicas, N: 1, At: s(30), For: s(60), By: s(3)}},
+		"no leader":                {{Kind: noLeader, At: s(60), For: s(15)}},
+		"a slow disk":              {{Kind: slowDisk, At: s(60), For: s(8)}},
+		"connections reset":        {{Kind: broken, At: s(60)}, {Kind: broken, At: s(66)}},
+		"etcd's answers are lost":  {{Kind: unanswered, At: s(65), For: s(10)}},
+		"a slow network of a host": {{Kind: latency, Who: hosts, At: s(30), For: s(60), By: s(2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := judged(t, history{Replicas: 2, Lasts: s(260), Holders: []holder{dead, alive}, Faults: faults})
+			require.NotZero(t, j.gone("dead"))
+			require.Zero(t, j.gone("alive"))
+		})
+	}
+}
+
+func TestNothingElseIsTouched(t *testing.T) {
+	undated, odd, orphan := lease("u", 20, 20).dies(30), lease("m", 20, 20).dies(30), lease("o", 20, 20)
+	undated.Deadline, odd.Deadline = "none", "soon"
+	orphan.Releases, orphan.Blind = s(30), true
+	j := judged(t, history{Replicas: 1, Lasts: s(120), Holders: []holder{undated, odd, orphan, lease("a", 20, 20).dies(30), lease("a/b", 20, 20)}})
+	require.Zero(t, j.gone("u")+j.gone("m")+j.gone("a/b"))
+	require.NotZero(t, j.gone("a"))
+	require.GreaterOrEqual(t, j.gone("o"), s(90))
+}

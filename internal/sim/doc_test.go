@@ -1,0 +1,15 @@
+// Package sim runs the daemon's real parts (scanner, table, probe, reaper, elector) on
+// an etcd in memory, under virtual time, with simulated holders and faults.
+//
+// A history is a value: what holders, clocks, networks and etcd do, and when. Judges
+// hold each run against the promises S1 to S8. They compute from what etcd carried
+// out, what was injected and what the simulated holders did, never from the state of a
+// daemon; of the daemon they know its requests and its log alone.
+//
+// Guaranteed: a history that a judge convicts breaks a promise as it is specified.
+// Each judge convicts at least one daemon from which a rule was taken out.
+//
+// Not guaranteed: that a repeated history interleaves equally, as the daemon's own
+// backoff is random. A process that is stopped cannot be simulated, only the answers
+// of etcd that wait for it: its timers would stand still as well.
+package sim

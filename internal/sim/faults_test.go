@@ -1,0 +1,242 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+)
+
+// kind is what goes wrong.
+type kind string
+
+const (
+	unreachable kind = "unreachable"
+	refused     kind = "refused"
+	unanswered  kind = "unanswered"
+	noLeader    kind = "no leader"
+	slowDisk    kind = "slow disk" // what is written waits, what is read does not
+	lag         kind = "lag"
+	latency     kind = "latency"
+
+	// reads of the lock named slow take longer than a request may
+	unreadable kind = "unreadable"
+
+	noSpace   kind = "NOSPACE"
+	corrupt   kind = "CORRUPT"
+	broken    kind = "connections reset"
+	tokens    kind = "tokens expired"
+	compacted kind = "compacted"
+	logFull   kind = "log full"
+	killed    kind = "killed" // a replica, restarted after For
+
+	rolledBack kind = "rolled back in place"
+	newCluster kind = "restored as a new cluster"
+	bumped     kind = "restored with a bumped revision"
+)
+
+const slow = "slow"
+
+// who a fault of the network lies between and etcd.
+type who string
+
+const (
+	everybody who = "everybody"
+	replicas  who = "replicas" // all, or number N-1
+	hosts     who = "hosts"
+)
+
+// fault is one thing that goes wrong, from At on for a while.
+type fault struct {
+	Kind    kind
+	Who     who
+	N       int
+	At, For time.Duration
+	// By is the lag, the latency, or the age of the backup; Writes are those of other
+	// programs right after a restore.
+	By     time.Duration
+	Writes int
+}
+
+func (f fault) end() time.Duration { return f.At + f.For }
+
+// blocks reports whether no renewal comes through.
+func (f fault) blocks() bool {
+	switch f.Kind {
+	case unreachable, refused, unanswered, noLeader, slowDisk:
+		return true
+	}
+	return false
+}
+
+func (f fault) restores() bool {
+	return f.Kind == rolledBack || f.Kind == newCluster || f.Kind == bumped
+}
+func (f fault) alarms() bool { return f.Kind == noSpace || f.Kind == corrupt }
+
+// meets reports whether a fault lies between etcd and somebody, a replica or a host.
+func (f fault) meets(who who, n int) bool {
+	return f.Who == everybody || f.Who == "" || f.Who == who && (f.N == 0 || f.N == n+1)
+}
+
+// network is the fault as the etcd in memory knows it.
+func (f fault) network() memetcd.Faults {
+	switch f.Kind {
+	case unreachable:
+		return memetcd.Unreachable()
+	case refused:
+		return memetcd.Faults{Refuse: true}
+	case unanswered:
+		return memetcd.Faults{HoldAnswers: true}
+	case noLeader:
+		return memetcd.Faults{NoLeader: true}
+	case lag:
+		return memetcd.Faults{Lag: f.By}
+	case latency:
+		return memetcd.Faults{Request: f.By}
+	}
+	return memetcd.Faults{}
+}
+
+// proposes reports whether a request has to be written to etcd's log.
+func proposes(req proto.Message) bool {
+	switch r := req.(type) {
+	case *pb.TxnRequest:
+		for _, op := range append(r.Success, r.Failure...) {
+			if op.GetRequestRange() == nil {
+				return true
+			}
+		}
+		return false
+	case *pb.PutRequest, *pb.DeleteRangeRequest, *pb.AlarmRequest, *pb.LeaseGrantRequest, *pb.LeaseRevokeRequest:
+		return true
+	}
+	return false
+}
+
+// reads reports whether a request reads the lock named slow.
+func reads(req proto.Message) bool {
+	r, txn := req.(*pb.TxnRequest)
+	return txn && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool {
+		return strings.HasPrefix(string(op.GetRequestRange().GetKey()), key(slow, ""))
+	})
+}
+
+// begin and stop are called by the timeline, while all else waits.
+func (w *world) begin(f fault) {
+	switch f.Kind {
+	case noSpace, corrupt:
+		w.judge.alarm(+1)
+		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), true)
+	case broken:
+		w.cluster.Break()
+	case tokens:
+		w.cluster.ExpireTokens()
+	case compacted:
+		_, _ = w.admin.Compact(w.ctx, w.cluster.Revision())
+	case killed:
+		w.eachReplica(f, func(n int) {
+			if w.daemons[n].ended == 0 {
+				w.daemons[n].kill()
+			}
+		})
+	case rolledBack, newCluster, bumped:
+		w.restore(f)
+	}
+	w.active = append(w.active, f)
+	w.connectivity()
+}
+
+func (w *world) stop(f fault) {
+	if i := slices.Index(w.active, f); i >= 0 {
+		w.active = slices.Delete(w.active, i, i+1)
+	}
+	switch f.Kind {
+	case noSpace, corrupt:
+		w.judge.alarm(-1)
+		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), w.still(f.Kind, 0))
+	case killed:
+		w.eachReplica(f, func(n int) {
+			if !w.still(killed, n) {
+				w.start(n)
+			}
+		})
+	}
+	w.connectivity()
+}
+
+// still reports whether another fault of the kind meets a replica.
+func (w *world) still(k kind, n int) bool {
+	return slices.ContainsFunc(w.active, func(f fault) bool { return f.Kind == k && f.meets(replicas, n) })
+}
+
+func (w *world) eachReplica(f fault, do func(n int)) {
+	for n := range w.Replicas {
+		if f.meets(replicas, n) {
+			do(n)
+		}
+	}
+}
+
+func (w *world) restore(f fault) {
+	s := w.snapshots[f.At]
+	how := memetcd.Restored{NewCluster: f.Kind == newCluster}
+	if f.Kind == bumped {
+		how.Bump = 1_000_000
+	}
+	w.judge.restored(s.truth)
+	w.cluster.Restore(s.data, how)
+	for _, k := range []kind{noSpace, corrupt} { // the cause of an alarm is in no backup
+		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(k)]), w.still(k, 0))
+	}
+	for range f.Writes {
+		_, _ = w.admin.Put(w.ctx, "/elsewhere", "x")
+	}
+}
+
+// connectivity gives every client the faults of its network.
+func (w *world) connectivity() {
+	for n, l := range w.hosts {
+		l.Set(w.networkOf(hosts, n))
+		l.OnRequest(w.disk)
+	}
+	for _, d := range w.daemons {
+		if d.ended == 0 {
+			d.link.Set(w.networkOf(replicas, d.replica))
+		}
+	}
+}
+
+// disk delays what is written.
+func (w *world) disk(req proto.Message) (faults memetcd.Faults) {
+	now := w.elapsed()
+	for _, f := range w.Faults {
+		switch {
+		case f.At > now || now >= f.end():
+		case f.Kind == slowDisk && proposes(req):
+			faults.Request = max(faults.Request, f.end()-now)
+		case f.Kind == unreadable && reads(req):
+			faults.Request = 2 * w.config.Etcd.RequestTimeout
+		}
+	}
+	return faults
+}
+
+func (w *world) networkOf(who who, n int) (sum memetcd.Faults) {
+	for _, f := range w.active {
+		if !f.meets(who, n) {
+			continue
+		}
+		one := f.network()
+		sum.Refuse = sum.Refuse || one.Refuse
+		sum.HoldRequests = sum.HoldRequests || one.HoldRequests
+		sum.HoldAnswers = sum.HoldAnswers || one.HoldAnswers
+		sum.NoLeader = sum.NoLeader || one.NoLeader
+		sum.Lag, sum.Request = sum.Lag+one.Lag, sum.Request+one.Request
+	}
+	return sum
+}

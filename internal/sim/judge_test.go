@@ -1,0 +1,270 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+)
+
+// judge holds a run against the promises.
+type judge struct {
+	w  *world
+	mu sync.Mutex
+	*truth
+	claims map[string]*claim // by uuid
+	links  map[*memetcd.Link]*daemon
+	of     map[*daemon]*dossier
+	all    []*daemon
+	alarms int
+	// lost is when a restore took back what had been written to locks.
+	lost map[time.Duration]bool
+	// leads is the identity of the leader, since leadsSince.
+	leads      string
+	leadsSince time.Duration
+
+	violations []violation
+	// removals, deaths and bounded count what the judges had to look at: bounded are the
+	// locks whose latest end lies within the history.
+	removals, deaths, bounded int
+	removed                   []removal
+}
+
+// removal is a lock that a daemon removed.
+type removal struct {
+	name, uuid string
+	at         time.Duration
+}
+
+// violation is a broken promise.
+type violation struct {
+	promise string
+	at      time.Duration
+	text    string
+}
+
+// claim is a holder's uuid, with the deadlines that it made.
+type claim struct {
+	*holder
+	dead   bool
+	passes map[string]sign // by the text of auto_unlock_at
+}
+
+// dossier is what etcd and the log saw of a daemon.
+type dossier struct {
+	open map[string]*announcement
+	// asked is when each probe was sent, good when the newest began that was carried
+	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
+	asked                     map[proto.Message]time.Duration
+	good                      time.Duration
+	alarmedFirst, alarmedLast time.Duration
+}
+
+const never = time.Duration(-1) << 62
+
+func newJudge(w *world) *judge {
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool)}
+}
+
+func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if d != nil {
+		text = fmt.Sprintf("%s (started %s) on %q: %s", d.identity(), d.started, name, text)
+	}
+	j.violations = append(j.violations, violation{promise, j.w.elapsed(), text})
+}
+
+func (j *judge) failed(d *daemon, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.convict("run", d, "", "a part failed: %v", err)
+}
+
+// enter gives a holder its uuid.
+func (j *judge) enter(h *holder) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	uuid := fmt.Sprintf("holder-%d", len(j.claims))
+	j.claims[uuid] = &claim{holder: h, passes: make(map[string]sign)}
+	return uuid
+}
+
+// intends is called before a holder sends a deadline that it made at a time.
+func (j *judge) intends(h *holding, deadline string, at time.Duration, clock time.Time) {
+	t, ok := timestamp(deadline)
+	if !ok {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.claims[h.uuid]
+	if _, made := c.passes[deadline]; !made {
+		c.passes[deadline] = sign{passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
+	}
+}
+
+func (j *judge) died(h *holding) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.claims[h.uuid].dead = true
+}
+
+func (j *judge) alarm(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.alarms += n
+}
+
+func (j *judge) started(d *daemon) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.links[d.link] = d
+	j.all = append(j.all, d)
+	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[proto.Message]time.Duration), good: never, alarmedFirst: never, alarmedLast: never}
+}
+
+func (j *judge) snapshot() *truth {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.truth.clone()
+}
+
+// restored is called right before etcd is.
+func (j *judge) restored(backup *truth) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	old, now := j.truth, j.w.elapsed()
+	j.truth = backup.clone()
+	for name, s := range j.locks {
+		if was := old.locks[name]; was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
+			s.restored = now
+			j.lost[now] = true
+		}
+	}
+	for name := range old.locks {
+		j.lost[now] = j.lost[now] || j.locks[name] == nil
+	}
+	j.elected(now)
+}
+
+// applied is called with each request that etcd carried out.
+func (j *judge) applied(a memetcd.Applied) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	d := j.links[a.Link]
+	now := j.w.elapsed()
+	if d != nil {
+		if _, probe := a.Request.(*pb.AlarmRequest); probe && a.Err == nil {
+			j.probed(d, a.Request, now)
+		}
+		j.trial(d, a.Events, now)
+	}
+	for _, ev := range a.Events {
+		if ev.Type == mvccpb.Event_DELETE {
+			j.delete(ev.Kv.Key, now)
+		} else if s := j.put(ev.Kv, now); s != nil {
+			j.signOf(s, ev.Kv, a.Events, now)
+		}
+	}
+	j.election(a.Events, now)
+}
+
+// probed records a probe. An alarm that a late answer shows may be over, and hidden by the
+// next probe, before the daemon looks.
+func (j *judge) probed(d *daemon, req proto.Message, now time.Duration) {
+	o := j.of[d]
+	if j.alarms == 0 {
+		o.good = max(o.good, o.asked[req])
+	} else if j.reachable(d, now) == now {
+		if now-o.alarmedLast > 10*time.Second {
+			o.alarmedFirst = now
+		}
+		o.alarmedLast = now
+	}
+	delete(o.asked, req)
+}
+
+// signOf records a write of uuid or auto_unlock_at.
+func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, now time.Duration) {
+	_, field, _ := split(kv.Key)
+	if field != "uuid" && field != "auto_unlock_at" {
+		return
+	}
+	taken, stamp := false, false
+	for _, ev := range events {
+		name, f, _ := split(ev.Kv.Key)
+		taken = taken || name == s.name && f == "uuid" && ev.Kv.CreateRevision == ev.Kv.ModRevision
+		stamp = stamp || name == s.name && (f == "locked_at" || f == "alive_at")
+	}
+	w := sign{}
+	uuid, deadline := s.value("uuid"), s.value("auto_unlock_at")
+	for _, ev := range events { // which may come in any order
+		if name, f, _ := split(ev.Kv.Key); name == s.name && f == "uuid" {
+			uuid = string(ev.Kv.Value)
+		} else if name == s.name && f == "auto_unlock_at" {
+			deadline = string(ev.Kv.Value)
+		}
+	}
+	if c := j.claims[uuid]; c != nil {
+		w = c.passes[deadline]
+	}
+	w.at, w.stamped, w.renewal = now, stamp, !taken
+	if s.write = w; taken {
+		s.taken = w
+	}
+	s.restored = 0
+}
+
+// election follows who leads.
+func (j *judge) election(events []*mvccpb.Event, now time.Duration) {
+	for _, ev := range events {
+		key := string(ev.Kv.Key)
+		if !strings.HasPrefix(key, j.w.config.ElectionPrefix()) {
+			continue
+		}
+		if ev.Type == mvccpb.Event_PUT {
+			if ev.Kv.CreateRevision == ev.Kv.ModRevision {
+				j.candidates = append(j.candidates, candidate{key, string(ev.Kv.Value)})
+			}
+			continue
+		}
+		for i, c := range j.candidates {
+			if c.key == key {
+				j.candidates = append(j.candidates[:i:i], j.candidates[i+1:]...)
+				break
+			}
+		}
+	}
+	j.elected(now)
+}
+
+func (j *judge) elected(now time.Duration) {
+	leads := ""
+	if len(j.candidates) > 0 {
+		leads = j.candidates[0].identity
+	}
+	if leads != j.leads {
+		j.leads, j.leadsSince = leads, now
+	}
+}
+
+// end is called when the history is over.
+func (j *judge) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := j.w.elapsed()
+	for _, s := range j.locks {
+		j.soon(s, now)
+	}
+	for _, d := range j.all {
+		if d.ended == 0 {
+			j.noLoose(d, now)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package sim
+
+import "time"
+
+// soon judges S6: a lock is gone within a bound after due, of the replica that had to
+// be the first.
+func (j *judge) soon(s *state, now time.Duration) {
+	auto, dated := s.deadline()
+	if !dated || s.fields["uuid"] == nil || s.name == slow {
+		return
+	}
+	j.deaths++
+	var first *daemon
+	var latest time.Duration
+	for _, d := range j.all {
+		if d.ended > 0 {
+			continue
+		}
+		if at := j.latest(d, s, auto, now); first == nil || at < latest {
+			first, latest = d, at
+		}
+	}
+	if first != nil && latest <= j.w.Lasts {
+		j.bounded++
+	}
+	if first != nil && now > latest {
+		j.convict("S6", first, s.name, "still there at %s, due %s ago at the latest", now, now-latest)
+	}
+}
+
+// latest returns when a daemon has removed a lock at the latest.
+func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) time.Duration {
+	r := j.w.config.Reaper
+	quiet, noticed, allowance := d.started, d.started+time.Second, time.Duration(0)
+	for _, f := range j.w.Faults {
+		if f.At >= now || f.Kind == killed || f.Kind == unreadable || !f.meets(replicas, d.replica) {
+			continue
+		}
+		// A watch that is silently dead is noticed within the freshness, and the pause
+		// before the next is at most 7.5 s.
+		quiet = max(quiet, f.end())
+		noticed = max(noticed, f.end()+r.Freshness+8*time.Second+f.By)
+		allowance += f.For + 8*time.Second
+	}
+	learned := max(s.write.at+time.Second, noticed)
+	apart := d.clock.apart(now)
+	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second)
+	if taken := s.write.passes + s.write.apart - s.taken.apart; !s.write.stamped {
+		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second)
+	}
+	if j.quietFor(d, s) {
+		learned = never
+	}
+	latest := max(noticed+r.Settle, due, learned+s.patience()+r.Grace)
+	if len(d.clock.Steps) > 0 {
+		latest = max(latest, d.clock.stepped()+s.patience()+r.Grace+2*time.Second)
+	}
+	latest += allowance + r.StandbyDelay + time.Second
+	if allowance > 0 {
+		latest += 8 * time.Second // the pause after what failed
+	}
+	if len(j.claims) >= r.Storm.MinLocks {
+		latest += r.Storm.Delay
+	}
+	return latest
+}
+
+// quietFor reports whether a daemon must have observed the holder's clock.
+func (j *judge) quietFor(d *daemon, s *state) bool {
+	observed := func(w sign) bool {
+		return w.stamped && d.started+20*time.Second < w.at && !j.disturbed(d, w.at-40*time.Second, w.at+time.Second)
+	}
+	last := d.started+20*time.Second < s.write.at && !j.disturbed(d, s.write.at-40*time.Second, s.write.at+time.Second)
+	return s.restored == 0 && last && (observed(s.write) || observed(s.taken))
+}

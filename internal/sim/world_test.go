@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+)
+
+// history is all that happens in one run.
+type history struct {
+	Replicas int
+	// Clocks are those of the replicas' hosts; without one they are right.
+	Clocks  []clock
+	Holders []holder
+	Faults  []fault
+	Lasts   time.Duration
+}
+
+// world is a history while it runs.
+type world struct {
+	history
+	without without
+	config  config.Config
+	cluster *memetcd.Cluster
+	judge   *judge
+	began   time.Time
+	epoch   time.Time
+	ctx     context.Context
+
+	admin *memetcd.Link
+	hosts []*memetcd.Link
+	// daemons are the newest of each replica.
+	daemons   []*daemon
+	people    sync.WaitGroup
+	active    []fault
+	snapshots map[time.Duration]backup
+}
+
+// backup is what a restore brings back.
+type backup struct {
+	data  *memetcd.Snapshot
+	truth *truth
+}
+
+// keepAlive is when a silent connection breaks, as internal/etcd has it.
+const keepAlive = 14 * time.Second
+
+// settings are the configuration of the daemons.
+func settings() config.Config {
+	c := config.Default()
+	c.Prefix = prefix
+	return c
+}
+
+// run runs a history and returns the judge.
+func run(t *testing.T, h history, out without) (j *judge) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{history: h, without: out, config: settings(), began: time.Now(), snapshots: make(map[time.Duration]backup)}
+		w.epoch = w.began.Add(shift)
+		w.cluster = memetcd.New(memetcd.Options{Revision: 100, KeepAlive: keepAlive})
+		w.judge = newJudge(w)
+		j = w.judge
+		w.cluster.OnApply(w.judge.applied)
+		w.live(t)
+	})
+	return j
+}
+
+func (w *world) elapsed() time.Duration { return time.Since(w.began) }
+
+func (w *world) live(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.ctx = ctx
+	var err error
+	if w.admin, err = w.cluster.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	last := 0
+	for _, h := range w.Holders {
+		last = max(last, h.Host)
+	}
+	for range last + 1 {
+		l, err := w.cluster.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.hosts = append(w.hosts, l)
+	}
+	w.daemons = make([]*daemon, w.Replicas)
+	for n := range w.daemons {
+		w.start(n)
+	}
+	w.connectivity()
+	for i := range w.Holders {
+		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
+		w.people.Go(func() { h.run(ctx) })
+	}
+	w.timeline()
+	w.judge.end()
+	cancel()
+	for _, d := range w.daemons {
+		if d.ended == 0 {
+			d.kill()
+		}
+	}
+	_ = w.cluster.Close()
+	w.people.Wait()
+}
+
+// start starts a replica.
+func (w *world) start(n int) {
+	d := &daemon{w: w, replica: n, started: w.elapsed()}
+	if n < len(w.Clocks) {
+		d.clock = w.Clocks[n]
+	}
+	if err := d.connect(w.config.Etcd.RequestTimeout); err != nil {
+		panic(err)
+	}
+	d.link.Set(w.networkOf(replicas, n))
+	d.link.OnRequest(func(req proto.Message) memetcd.Faults {
+		w.judge.sent(d, req)
+		return w.disk(req)
+	})
+	if err := d.wire(w.config); err != nil {
+		panic(err)
+	}
+	w.judge.started(d)
+	w.daemons[n] = d
+	d.run()
+}
+
+// event is one point of the timeline.
+type event struct {
+	at time.Duration
+	do func()
+}
+
+// timeline lets the faults happen, each while everything else waits for time to pass.
+func (w *world) timeline() {
+	var events []event
+	for _, f := range w.Faults {
+		if f.restores() {
+			events = append(events, event{max(0, f.At-f.By), func() {
+				w.snapshots[f.At] = backup{w.cluster.Snapshot(), w.judge.snapshot()}
+			}})
+		}
+		events = append(events, event{f.At, func() { w.begin(f) }}, event{f.end(), func() { w.stop(f) }})
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return int(a.at - b.at) })
+	for _, e := range append(events, event{w.Lasts, func() {}}) {
+		sleep(w.ctx, e.at-w.elapsed())
+		synctest.Wait()
+		e.do()
+	}
+}
