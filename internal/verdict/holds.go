@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -71,13 +72,13 @@ func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 		h.disconnectedAt = now
 		holds[HoldDisconnected] = reason
 	} else if h.settling(now, h.disconnectedAt) {
-		holds[HoldDisconnected] = "settling after the connection to etcd was restored"
+		holds[HoldDisconnected] = h.until(h.disconnectedAt, "the connection to etcd was restored")
 	}
 	if len(s.Alarms) > 0 {
 		h.alarmedAt = now
 		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
 	} else if h.settling(now, h.alarmedAt) {
-		holds[HoldAlarm] = "settling after an alarm of etcd"
+		holds[HoldAlarm] = h.until(h.alarmedAt, "an alarm of etcd")
 	}
 	if h.rules.DryRun {
 		holds[HoldDryRun] = "reaper.mode is dry-run"
@@ -89,16 +90,21 @@ func (h *Holds) settling(now, bad time.Time) bool {
 	return !bad.IsZero() && now.Sub(bad) < h.rules.Settle
 }
 
+// until says for how long holders get time to renew after something, which ended at.
+func (h *Holds) until(at time.Time, after string) string {
+	return fmt.Sprintf("settling until %s after %s", at.Add(h.rules.Settle).UTC().Format(time.TimeOnly), after)
+}
+
 func (h *Holds) listing(now time.Time, s Signals, holds map[Hold]string) {
-	hold, reason := HoldStarting, "settling after the first listing"
+	hold, after := HoldStarting, "the first listing"
 	if s.History > 0 {
-		hold, reason = HoldRegressed, "settling after etcd showed another history"
+		hold, after = HoldRegressed, "etcd showed another history"
 	}
 	switch {
 	case s.ListedAt.IsZero():
 		holds[hold] = "the locks are not listed yet"
 	case h.settling(now, s.ListedAt):
-		holds[hold] = reason
+		holds[hold] = h.until(s.ListedAt, after)
 	}
 }
 
