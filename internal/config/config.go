@@ -55,8 +55,8 @@ type Reaper struct {
 	BatchSize, Concurrency                      int
 	RateLimit                                   float64 // locks per second; 0 means no limit
 	Storm                                       struct {
-		MinLocks     int // 0 disables storms
-		Fraction     float64
+		MinLocks      int // 0 disables storms
+		Fraction      float64
 		Window, Delay time.Duration
 	}
 }
