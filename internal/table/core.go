@@ -98,8 +98,8 @@ func (c *core) reportGone(e *entry, rev int64, now reading) {
 	c.setPhase(e, waiting)
 }
 
-// touch is called before a lock changes. It removes the lock from the indexes
-// whose keys the change may move: a heap tolerates one misplaced key at a time.
+// touch is called before a lock changes. It removes the lock from the index whose
+// key the change may move: a heap tolerates one misplaced key at a time.
 func (c *core) touch(e *entry) {
 	if e.has(touched) {
 		return
@@ -107,9 +107,6 @@ func (c *core) touch(e *entry) {
 	e.mark(touched, true)
 	c.touched = append(c.touched, change{e, basisOf(e)})
 	c.overdue.remove(e)
-	if e.phase == ready {
-		c.setPhase(e, waiting)
-	}
 }
 
 // reschedule updates the indexes for the locks that were touched, by events or by
@@ -123,8 +120,7 @@ func (c *core) reschedule(now reading) {
 			c.drop(e, e.Revision, now)
 			continue
 		}
-		// Any change of an orphan counts.
-		if e.Token == 0 || basisOf(e) != t.was {
+		if basisOf(e) != t.was {
 			c.newDeadline(e)
 		}
 		if e.phase == suspended {

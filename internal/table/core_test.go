@@ -62,6 +62,17 @@ func TestReleaseCountsOnceAndMeasuresTheHold(t *testing.T) {
 	})
 }
 
+func TestHoldOfALockWithoutLockedAtIsNotMeasured(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		f := fields(time.Minute, time.Minute)
+		delete(f, "locked_at")
+		w.live(w.put("a", f))
+		w.release("a")
+		require.Empty(t, *w.held)
+		require.EqualValues(t, 1, w.counted().released)
+	})
+}
+
 // A holder whose clock is ahead of ours has held its lock for no negative time.
 func TestHoldOfAFastHolderIsNotNegative(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -146,6 +157,34 @@ func TestLockOverATakenOrphanIsTakenAgain(t *testing.T) {
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", 0, 0)
 		require.Empty(t, w.taken(), "the answer for the orphan does not count")
+	})
+}
+
+func TestTakenLockThatIsOrphanedIsAnOrphanLikeAny(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, -time.Minute)
+		require.Equal(t, []string{"a"}, w.taken())
+		w.live(w.del("a", "uuid"))
+		require.Len(t, w.gone(), 1)
+		require.Zero(t, w.stats().Backlog)
+		w.pass(orphanGrace)
+		require.Equal(t, []string{"a"}, w.taken())
+	})
+}
+
+// One batch may move many locks within the index of those that are overdue.
+func TestManyAlertsMoveInOneBatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		name := func(i int) string { return fmt.Sprintf("%02d", i) }
+		for i := range 64 {
+			w.acquire(name(i), -time.Duration(i+1)*time.Second, time.Hour)
+		}
+		var events []Event
+		for i := range 64 {
+			events = append(events, w.put(name(i), map[string]string{"alert_at": at(-time.Duration((i*37)%64+1) * time.Minute)})...)
+		}
+		w.live(events)
+		require.Equal(t, 64, w.stats().OverdueTotal)
 	})
 }
 

@@ -1,13 +1,13 @@
-// Package table keeps the state of every lock in memory.
+// Package table keeps what is known of every lock.
 //
-// One goroutine (Table.Run) owns the table. Callers send it functions through a channel, and
-// get copies of aggregates, pages and single locks, never of all locks. The table guarantees
-// that an event, a timer or a scrape does not scan all locks: the next transition of each
-// lock is in a heap that tracks its indexes. All locks are scanned at a listing, when the
-// wall clock steps, and for a page.
+// One goroutine (Table.Run) owns it; others reach it through a channel and get
+// copies of aggregates, of pages and of single locks, never of everything.
+// The table guarantees that nothing scans all locks on an event, on a tick or
+// on a scrape: states change by an index-tracking heap ordered by each lock's
+// next transition. It scans them at a listing, when the wall clock steps, when an
+// outage has ended (Reschedule), and when a person asks for a page.
 //
-// Take returns a lock that is due once, and again only after the lock was modified or put
-// back by Postpone. Not guaranteed: that a lock returned by Take may be removed, which is
-// decided elsewhere. The result of a request to etcd does not remove a lock from the table;
-// only an event or a listing does.
+// Take returns each lock that is due once, until the lock is modified or put back
+// by Postpone. The table does not decide whether a lock may be removed, and no
+// answer of a request removes a lock from it: only what was observed in etcd does.
 package table

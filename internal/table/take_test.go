@@ -116,6 +116,33 @@ func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
 	})
 }
 
+// What was taken is taken once until it is answered for, whatever is computed again.
+func TestTakenLockIsNotTakenAgain(t *testing.T) {
+	for name, again := range map[string]func(*world){
+		"reschedule":        func(w *world) { require.NoError(w.t, w.Reschedule(w.ctx)) },
+		"step":              func(w *world) { w.clock(time.Hour) },
+		"write":             func(w *world) { w.live(w.put("a", map[string]string{"purpose": "x"})) },
+		"another past due":  func(w *world) { w.live(w.put("a", deadline(-time.Hour))) },
+		"listing":           func(w *world) { w.put("a", map[string]string{"purpose": "x"}); w.listing(true) },
+		"time":              func(w *world) { w.pass(time.Hour) },
+		"small outage":      func(w *world) { w.pass(time.Minute); w.outage(time.Second) },
+		"back and forth":    func(w *world) { w.put("a", deadline(time.Hour)); w.live(w.put("a", deadline(-time.Hour))) },
+		"another's release": func(w *world) { w.acquire("b", time.Hour, time.Hour); w.release("b") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.acquire("a", 0, -time.Minute)
+				require.Equal(t, []string{"a"}, w.taken())
+				again(w)
+				require.Empty(t, w.taken())
+				require.Equal(t, 1, w.stats().Backlog)
+				w.postpone("a", w.token("a"), 0)
+				require.Equal(t, []string{"a"}, w.taken())
+			})
+		})
+	}
+}
+
 func TestAttemptsSaturate(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 0, -time.Minute)
