@@ -148,6 +148,18 @@ func TestS6_ReadLeavesOutWhatTakesMoreThanOneRequest(t *testing.T) {
 	}
 }
 
+// A lock that has known fields only is deleted key by key where much is nested in it.
+func TestS6_KnownFieldsTakeFewRequestsWhateverIsNested(t *testing.T) {
+	h := newHarness(t)
+	h.set("a", "uuid", "u", "auto_unlock_at", past, "backtrace", strings.Repeat("x", 64<<10))
+	h.crowd("a/%04d/uuid", surveyPage*optionalPages+100)
+	r, err := h.ReadLarge(h.ctx, h.listed("a"))
+	require.NoError(t, err)
+	require.Equal(t, int(lock.FieldUUID-lock.FieldUnknown)+optionalPages, h.reads)
+	require.Equal(t, []int64{3}, h.deleted(r))
+	require.Len(t, h.keys(), surveyPage*optionalPages+100)
+}
+
 func TestLargeIsWhatTakesSeveralRequests(t *testing.T) {
 	t.Parallel()
 	var b lock.Builder

@@ -42,11 +42,10 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	for i := range locks {
 		if !Large(&locks[i]) {
 			from, end := st.Layout.Range(locks[i].Name)
-			// A limit of one more key than are known shows whether there are more, and
-			// reads the value of at most one nested key.
-			limit := min(readLimit, int64(locks[i].Keys)+1)
+			// One more than it has shows whether there are more keys.
+			limit := clientv3.WithLimit(int64(locks[i].Keys) + 1)
 			small = append(small, i)
-			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(limit)))
+			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), limit))
 		}
 	}
 	answers, err := st.get(ctx, gets)

@@ -125,6 +125,14 @@ func TestNoOutageWithinThePatience(t *testing.T) {
 		require.False(t, p.ended(time.Now(), time.Now(), []string{"NOSPACE"}, nil))
 		require.True(t, p.ended(time.Now(), time.Now(), nil, nil))
 		require.False(t, p.ended(time.Now(), time.Now(), nil, nil))
+		require.Zero(t, p.Allowance(time.Now()))
+		require.False(t, p.ended(time.Now(), time.Now(), []string{"NOSPACE"}, nil))
+		require.Equal(t, unfinished, p.Allowance(time.Now()), "an alarm is an outage at once")
+		require.True(t, p.ended(time.Now(), time.Now(), nil, nil))
+		pass(2 * second)
+		require.False(t, p.Overdue(), "as long as the patience")
+		pass(1)
+		require.True(t, p.Overdue())
 	})
 }
 
@@ -185,12 +193,18 @@ func TestS3_EndedDelaysNoProbe(t *testing.T) {
 // Run ends although Ended waits for a table that has stopped serving.
 func TestRunEndsWhileEndedWaits(t *testing.T) {
 	t.Parallel()
-	bubbled(t, func(ctx context.Context) { <-ctx.Done() }, func(_ *Probe, etcd *fake) {
+	var left atomic.Bool
+	bubbled(t, func(ctx context.Context) {
+		<-ctx.Done()
+		pass(second)
+		left.Store(true)
+	}, func(_ *Probe, etcd *fake) {
 		etcd.nospace.Store(true)
 		pass(2 * second)
 		etcd.nospace.Store(false)
 		pass(2 * second)
 	})
+	require.True(t, left.Load(), "and waits for it")
 }
 
 // pass lets virtual time pass.
