@@ -13,7 +13,7 @@ LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION)
 # The race detector needs the C compiler that go uses.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test e2e hunt hunt-short hunt-model chart lint fuzz bench bench-big image release clean
+.PHONY: help build demo test e2e sim hunt hunt-short chart lint fuzz bench bench-big image release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,9 @@ hunt: ## Search for broken promises on real etcd under faults (16 min)
 hunt-short: ## The same for CI (2.5 min)
 	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
 
-hunt-model: ## Run 10,000 random histories on the pure core (25 s)
-	HUNT_HISTORIES=$${HUNT_HISTORIES:-10000} $(GO) test -count=1 -timeout 20m -run TestHuntForBrokenPromises -v ./internal/reaper
+# SIM_HISTORIES sets how many, SIM_SEED=n repeats a run.
+sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2 min)
+	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v ./internal/sim $(if $(SIM_SEED),-rapid.seed=$(SIM_SEED))
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh
