@@ -38,8 +38,9 @@ hunt: ## Search for broken promises on real etcd under faults (16 min)
 hunt-short: ## The same for CI (2.5 min)
 	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
 
-sim: ## Run 20,000 histories of the real daemon's parts on an etcd in memory
-	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v ./internal/sim
+# SIM_HISTORIES sets how many, SIM_SEED=n repeats a run.
+sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2 min)
+	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v ./internal/sim $(if $(SIM_SEED),-rapid.seed=$(SIM_SEED))
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh

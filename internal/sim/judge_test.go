@@ -25,6 +25,8 @@ type judge struct {
 	alarms int
 	// lost is when a restore took back what had been written to locks.
 	lost map[time.Duration]bool
+	// older is when it showed a lock older than before.
+	older map[time.Duration]bool
 	// leads is the identity of the leader, since leadsSince.
 	leads      string
 	leadsSince time.Duration
@@ -69,7 +71,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool)}
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool), older: make(map[time.Duration]bool)}
 }
 
 func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
@@ -142,7 +144,11 @@ func (j *judge) restored(backup *truth) {
 	old, now := j.truth, j.w.elapsed()
 	j.truth = backup.clone()
 	for name, s := range j.locks {
-		if was := old.locks[name]; was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
+		was := old.locks[name]
+		if was != nil && was.newest() > s.newest() && len(was.fields) == len(s.fields) {
+			j.older[now] = true
+		}
+		if was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
 			s.restored = now
 			j.lost[now] = true
 		}

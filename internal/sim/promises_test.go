@@ -164,7 +164,7 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		if noticed := j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.For > noticed && now > f.At+noticed && now < f.end()+r.Settle {
 			return "disconnected: " + string(f.Kind)
 		}
-		if f.Kind == newCluster || f.restores() && j.lost[f.At] {
+		if f.Kind == newCluster || f.Kind == rolledBack && j.lost[f.At] || f.Kind == bumped && j.older[f.At] {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
 			since, notice := j.reachable(d, f.At), r.Freshness+time.Second
 			if f.Kind == bumped {
