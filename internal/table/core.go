@@ -288,7 +288,7 @@ func (c *core) now() reading {
 // clock, before being the clocks without it.
 func (c *core) keepAfterStep(e *entry, before reading) {
 	if e.Token != 0 && e.Removable() {
-		e.notBefore = max(0, before.mono+instant(c.inputs(e, before).AfterStep()))
+		e.notBefore = max(1, before.mono+instant(c.inputs(e, before).AfterStep()))
 	}
 }
 
