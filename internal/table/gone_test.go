@@ -96,6 +96,7 @@ func TestLockOverATakenOrphanIsReleasedLikeAny(t *testing.T) {
 
 func TestRetryingLockWaitsForItsTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
+		w.pass(1)
 		w.acquire("a", 0, -time.Minute)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), time.Minute)

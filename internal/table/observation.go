@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
@@ -46,7 +47,7 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 		o.Offset = e.ahead - (time.Duration(now.wall) - time.Duration(now.mono))
 	}
 	if e.notBefore != 0 {
-		o.NotBefore = time.Duration(e.notBefore - now.mono)
+		o.NotBefore = cmp.Or(time.Duration(e.notBefore-now.mono), -1)
 	}
 	if e.has(stormDelayed) {
 		o.StormDelay = c.options.Storm.Delay

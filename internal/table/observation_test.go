@@ -253,6 +253,7 @@ func TestS3_LastKnownCurrentIsNeverRoundedToLater(t *testing.T) {
 			{-time.Minute, 0},
 			{65534 * time.Second, 65534 * time.Second},
 			{65534*time.Second + 1, 24 * time.Hour}, // to when the table was made
+			{20 * time.Hour, 24 * time.Hour},
 			{48 * time.Hour, 24 * time.Hour},
 		} {
 			w.replay(w.put("a", deadline(time.Hour)), time.Now().Add(-c.ago))

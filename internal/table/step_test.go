@@ -138,6 +138,24 @@ func TestS2_AWrongClockDelaysOnlyAsLongAsItIsWrong(t *testing.T) {
 	})
 }
 
+// What a step kept a lock for counts when that is over, too: outages and storms add to it.
+func TestS3_AStormAfterAStepDelaysAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquireAll("", stormMin+1, func(int) time.Duration { return time.Minute })
+		w.pass(time.Minute)
+		w.clock(-day)
+		w.clock(0) // a day later their deadlines are long past
+		w.clock(day)
+		w.clock(2 * day)
+		w.pass(time.Minute + grace)
+		require.Len(t, w.taken(), stormMin)
+		w.pass(1)
+		require.Equal(t, stormDelay-1, w.due(w.delayed()[0]))
+		w.pass(stormDelay - 1)
+		require.Len(t, w.taken(), 1)
+	}, stormy)
+}
+
 // Another deadline is not kept by steps before it.
 func TestS2_AStepKeepsOneDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

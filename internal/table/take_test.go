@@ -131,6 +131,7 @@ func TestTakenLockIsNotTakenAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
+				w.pass(1)
 				w.acquire("a", 0, -time.Minute)
 				require.Equal(t, []string{"a"}, w.taken())
 				again(w)

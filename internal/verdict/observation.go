@@ -1,6 +1,9 @@
 package verdict
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Observation is what our own clocks know of a lock. Durations count from now, by our
 // monotonic clock.
@@ -17,7 +20,7 @@ type Observation struct {
 	// its arrival; of any other, the last event or progress notice before it.
 	Age, Stale time.Duration
 	// NotBefore is how long a step of our wall clock still keeps the lock, negative
-	// once that is over; zero where none did.
+	// from the end of that on; zero where none did.
 	NotBefore time.Duration
 	// StormDelay is what a storm adds.
 	StormDelay time.Duration
@@ -28,7 +31,7 @@ func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d
 	o.Stale += d
 	if o.NotBefore != 0 {
-		o.NotBefore -= d
+		o.NotBefore = cmp.Or(o.NotBefore-d, -1)
 	}
 	return o
 }

@@ -15,6 +15,8 @@ import (
 func TestS2_ObservationsAge(t *testing.T) {
 	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5}
 	require.Equal(t, verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 12, Stale: 13, NotBefore: -6, StormDelay: 5}, o.Later(10))
+	o.NotBefore = 4
+	require.EqualValues(t, -1, o.Later(4).NotBefore, "over, which is not none")
 	o.NotBefore = 0
 	require.Zero(t, o.Later(10).NotBefore, "no step kept it")
 }
