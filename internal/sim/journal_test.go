@@ -42,6 +42,10 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 		switch attr.Key {
 		case "lock":
 			name = attr.Value.String()
+		case "hold":
+			if r.Message == message.HoldBegins {
+				j.d.w.judge.holds(attr.Value.String())
+			}
 		case "record":
 			record := attr.Value.Any().(lockstore.Record)
 			fields, more := record.Logged()
@@ -70,6 +74,13 @@ func (j *judge) full(d *daemon) bool {
 		}
 	}
 	return false
+}
+
+// holds counts the log lines about holds that begin.
+func (j *judge) holds(hold string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.begun[hold]++
 }
 
 // announced is the log line before a removal.

@@ -36,6 +36,7 @@ type judge struct {
 	// locks whose latest end lies within the history.
 	removals, deaths, bounded int
 	removed                   []removal
+	begun                     map[string]int // holds, by the log
 }
 
 // removal is a lock that a daemon removed.
@@ -71,7 +72,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool), older: make(map[time.Duration]bool)}
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool), older: make(map[time.Duration]bool), begun: make(map[string]int)}
 }
 
 func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
