@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,6 +34,13 @@ func (f *fake) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
 }
 
 const second = time.Second
+
+// outagesOf returns the outages so far.
+func outagesOf(p *Probe) outages {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.outages)
+}
 
 // bubbled runs a probe, once a second with a patience of 2 s, on a fake etcd under
 // virtual time. It has probed twice.
@@ -76,7 +84,7 @@ func TestS3_AnOutageInProgressKeepsLocksFromComingDue(t *testing.T) {
 				}
 				fault(etcd).Store(false)
 				pass(10 * second)
-				ended := p.outages.end()
+				ended := outagesOf(p).end()
 				require.Less(t, time.Since(ended), 10*second+1)
 				require.Equal(t, ended.Sub(known), p.Allowance(known), "exact")
 				require.Equal(t, ended.Sub(good), p.Allowance(good), "exact")
@@ -177,14 +185,14 @@ func TestS3_EndedDelaysNoProbe(t *testing.T) {
 		pass(10 * second)
 		require.InDelta(t, 10, etcd.asked.Load()-asked, 1)
 		require.False(t, p.Overdue())
-		require.Len(t, p.outages, 1)
+		require.Len(t, outagesOf(p), 1)
 		for range 2 { // two end while Ended is at work: one call follows
 			etcd.nospace.Store(true)
 			pass(1500 * time.Millisecond)
 			etcd.nospace.Store(false)
 			pass(1500 * time.Millisecond)
 		}
-		require.Len(t, p.outages, 3)
+		require.Len(t, outagesOf(p), 3)
 		pass(5 * time.Minute)
 		require.EqualValues(t, 2, calls.Load())
 	})

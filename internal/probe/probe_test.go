@@ -242,5 +242,5 @@ func TestProbeOfALostQuorumIsOverdue(t *testing.T) {
 	defer cancel()
 	require.NoError(t, cluster.Restart(ctx))
 	fine(t, p)
-	require.NotZero(t, p.Allowance(epoch), fmt.Sprint(p.outages))
+	require.NotZero(t, p.Allowance(epoch), fmt.Sprint(outagesOf(p)))
 }
