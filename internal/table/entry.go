@@ -65,8 +65,8 @@ const (
 	stormDelayed                   // a storm delays its due, for the deadline in force
 	stormWaiting                   // and it waits for that now
 	unanswered                     // returned by Take, and not answered yet
-	acquiredSeen                   // among the events being applied is the acquisition
-	writtenSeen                    // and a write of uuid or auto_unlock_at
+	writtenSeen                    // among the events being applied is a write of uuid or auto_unlock_at
+	acquiredSeen                   // and one that is the acquisition
 	aliveSeen                      // and one of alive_at
 	deletedLast                    // Revision is that of a deletion
 	touched                        // being changed

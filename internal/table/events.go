@@ -47,7 +47,6 @@ func (c *core) applyRevision(events []Event, now reading) {
 	for i := range events {
 		if ev := &events[i]; ev.Deleted && ev.KV.Field == lock.FieldUUID {
 			if e := c.locks[string(ev.Name)]; e != nil && e.Token != 0 {
-				c.touch(e)
 				c.released(e, ev.KV.Mod, now)
 			}
 		}
@@ -80,9 +79,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e.mark(measured|aliveSeen|unanswered, false)
 		e.mark(acquiredSeen, true)
 		c.totals.acquired++
-		if e.phase == taken {
-			c.setPhase(e, waiting)
-		}
+		c.setPhase(e, waiting)
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock
 		// is not known.

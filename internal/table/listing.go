@@ -77,7 +77,7 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 		return false
 	}
 	older = isOlder(e, l)
-	if e.state != none && same(&e.Lock, l) {
+	if same(&e.Lock, l) {
 		return older
 	}
 	c.touch(e)

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,9 +69,9 @@ func TestTakenOrphanDeletedWhileNobodyWatched(t *testing.T) {
 
 func TestEventsUpToTheListingAreDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		events := w.put("a", fields(time.Minute, time.Minute))
-		events = append(events, w.put("b", fields(time.Minute, time.Minute))...)
+		events := w.put("b", fields(time.Minute, time.Minute))
 		events = append(events, w.del("b")...)
+		events = append(events, w.put("a", fields(time.Minute, time.Minute))...)
 		w.listing(false)
 		w.live(events) // a watch from R replays R
 		require.Zero(t, w.counted())
@@ -146,7 +147,7 @@ func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
 	})
 }
 
-// Each field that people or rules see is corrected.
+// Each field that people or rules see is corrected, also where a later event arrived.
 func TestListingCorrectsEachField(t *testing.T) {
 	for field, value := range map[string]func() string{
 		"uuid":           func() string { return "another" },
@@ -157,18 +158,46 @@ func TestListingCorrectsEachField(t *testing.T) {
 		"auto_unlock_at": func() string { return at(time.Second) },
 		"alive_at":       func() string { return "garbage" },
 	} {
-		t.Run(field, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
-				w.acquire("a", time.Minute, time.Minute)
-				w.put("a", map[string]string{field: value()})
-				w.listing(true)
-				want := w.collect()[0]
-				got := w.get("a").Lock
-				require.Equal(t, want, got)
-				require.EqualValues(t, 1, w.counted().drift)
+		for _, later := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, later event: %t", field, later), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, w *world) {
+					f := fields(time.Minute, time.Minute)
+					f["owner"], f["alive_at"], f["status"] = "web", at(0), "x"
+					w.live(w.put("a", f))
+					w.put("a", map[string]string{field: value()})
+					if later {
+						w.live(w.put("a", map[string]string{"status": "y"}))
+					}
+					w.listing(true)
+					require.Equal(t, w.collect()[0], w.get("a").Lock)
+					require.EqualValues(t, 1, w.counted().drift)
+				})
 			})
-		})
+		}
 	}
+}
+
+func TestListingCorrectsALease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		w.put("a", map[string]string{"hostname": "h1"}) // its event is lost, and it had a lease
+		kv := w.locks["a"]["hostname"]
+		kv.Lease = 7
+		w.locks["a"]["hostname"] = kv
+		w.live(w.put("a", map[string]string{"alert_at": at(time.Minute)}))
+		w.listing(true)
+		require.Equal(t, lock.Malformed, w.state("a"))
+	})
+}
+
+func TestListingThatFindsALockOrphanedCountsItsRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		w.listing(false)
+		w.del("a", "uuid")
+		w.listing(false)
+		require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
+	})
 }
 
 // While a listing is in progress beside a watch, locks come, go and change.
@@ -216,6 +245,7 @@ func TestBrokenListing(t *testing.T) {
 
 func TestForgetBeginsAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
+		w.listing(false)
 		w.acquire("a", -time.Minute, -time.Minute)
 		w.acquire("b", time.Minute, time.Minute)
 		require.Equal(t, []string{"a"}, w.taken())
@@ -264,6 +294,17 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
 			func(w *world) { w.live(w.del("a", "alert_at")); w.renew("a", time.Hour, time.Hour) }, true,
 		},
+		"renewed after a deletion and a listing": {
+			func(w *world) {
+				w.acquire("a", time.Minute, time.Minute)
+				w.live(w.put("a", map[string]string{"status": "x"}))
+			},
+			func(w *world) {
+				w.live(w.del("a", "status"))
+				w.put("a", map[string]string{"purpose": "x"}) // its event is lost
+				w.listing(true)
+			}, true,
+		},
 		"nothing since": {
 			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
 			func(*world) {}, false,
@@ -301,16 +342,34 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 	}
 }
 
-// The same history is never taken for another one, whatever events were lost.
+// An older holder's lock is another history's, also if it was renewed since the restore.
+func TestS3_AnOlderHolderIsAnotherHistory(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		backup := w.snapshot()
+		w.release("a")
+		w.acquire("a", time.Minute, time.Minute)
+		w.etcd = backup
+		w.rev += 1_000_000
+		w.put("a", holder(0).renews(time.Hour))
+		require.ErrorIs(t, w.list(false, time.Now()), ErrOlder)
+	})
+}
+
+// The same history is not taken for another one where the last events were lost.
 func TestS3_ALostWriteIsNotAnotherHistory(t *testing.T) {
 	for name, lost := range map[string]func(*world){
-		"write":          func(w *world) { w.put("a", map[string]string{"status": "x"}) },
-		"renewal":        func(w *world) { w.put("a", holder(0).renews(time.Hour)) },
-		"deletion":       func(w *world) { w.del("a", "alert_at") },
-		"release":        func(w *world) { w.del("a") },
-		"last written":   func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})); w.del("a", "status") },
-		"reacquisition":  func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
-		"end of the uid": func(w *world) { w.del("a", "uuid") },
+		"write":           func(w *world) { w.put("a", map[string]string{"status": "x"}) },
+		"renewal":         func(w *world) { w.put("a", holder(0).renews(time.Hour)) },
+		"deletion":        func(w *world) { w.del("a", "alert_at") },
+		"release":         func(w *world) { w.del("a") },
+		"last written":    func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})); w.del("a", "status") },
+		"reacquisition":   func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
+		"end of the uuid": func(w *world) { w.del("a", "uuid") },
+		"end of the deadline": func(w *world) {
+			w.renew("a", time.Hour, time.Hour)
+			w.del("a", "auto_unlock_at", "alert_at", "alive_at")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, beside := range []bool{false, true} {

@@ -234,6 +234,7 @@ func (m *model) holds(*rapid.T) {
 			delete(m.out, name)
 		}
 	}
+	m.handBack()
 }
 
 func (m *model) requirePhase(name string, e *entry) {

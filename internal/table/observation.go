@@ -16,7 +16,7 @@ import (
 func (c *core) observed(e *entry, live bool, known instant, now reading) {
 	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
 	e.mark(acquiredSeen|writtenSeen|aliveSeen, false)
-	if !acquired && !written && e.Token != 0 {
+	if !written && e.Token != 0 {
 		return // any other field alone is not a sign of the holder
 	}
 	e.learn(now.mono, known)
@@ -28,7 +28,7 @@ func (c *core) observed(e *entry, live bool, known instant, now reading) {
 	if at := e.AliveAt(); alive && at != 0 {
 		stamp = at
 	}
-	if !live || stamp == 0 || e.Token == 0 {
+	if !live || stamp == 0 {
 		return
 	}
 	e.mark(measured, true)

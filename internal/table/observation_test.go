@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -191,7 +192,7 @@ func TestS2_AnotherHolderIsNotMeasuredYet(t *testing.T) {
 
 // A client that writes all its fields again at each renewal is the same holder.
 func TestS2_TheSameUUIDAgainIsTheSameHolder(t *testing.T) {
-	inBubble(t, func(_ *testing.T, w *world) {
+	inBubble(t, func(t *testing.T, w *world) {
 		f := slow.acquires(time.Hour)
 		w.live(w.put("a", f))
 		w.live(w.put("a", map[string]string{"uuid": f["uuid"]}))
@@ -203,6 +204,28 @@ func TestS2_TheSameUUIDAgainIsTheSameHolder(t *testing.T) {
 		w.put("a", map[string]string{"uuid": f["uuid"]})
 		w.listing(true)
 		w.requireOffset("a", 5*time.Second)
+		require.Equal(t, counted{acquired: 1, renewed: 1, drift: 1}, w.counted())
+	})
+}
+
+// The events of an acquisition come in the order of its operations.
+func TestS2_AnAcquisitionIsMeasuredInAnyOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		f := slow.acquires(time.Hour)
+		f["alive_at"] = slow.at(0)
+		events := w.put("a", f)
+		slices.Reverse(events)
+		w.live(events)
+		w.requireOffset("a", -90*time.Second)
+		require.Equal(t, counted{acquired: 1}, w.counted())
+	})
+}
+
+// What arrives with an acquisition and renews nothing does not hide its stamp.
+func TestS2_AnAliveAtAloneDoesNotHideTheAcquisition(t *testing.T) {
+	inBubble(t, func(_ *testing.T, w *world) {
+		w.live(append(w.put("a", slow.acquires(time.Hour)), w.put("a", map[string]string{"alive_at": at(0)})...))
+		w.requireOffset("a", -90*time.Second)
 	})
 }
 

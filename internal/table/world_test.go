@@ -298,4 +298,8 @@ func (w *world) check() {
 			require.False(w.t, x.Less(i, (i-1)/2), "heap order at %d", i)
 		}
 	}
+	w.handBack()
 }
+
+// handBack orders what a test has read of the core before what the table does next.
+func (w *world) handBack() { require.NoError(w.t, w.do(w.ctx, func(*core) {})) }
