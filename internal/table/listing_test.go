@@ -177,6 +177,30 @@ func TestListingCorrectsEachField(t *testing.T) {
 	}
 }
 
+// A lost renewal is found by either of its fields, whatever came later.
+func TestListingCorrectsALostRenewal(t *testing.T) {
+	for name, renewal := range map[string]func() map[string]string{
+		"another deadline":    func() map[string]string { return deadline(time.Hour) },
+		"another alive_at":    func() map[string]string { return holder(time.Second).renews(time.Minute) },
+		"both of one renewal": func() map[string]string { return holder(time.Second).renews(time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				f := fields(time.Minute, time.Minute)
+				if name != "another deadline" {
+					f["alive_at"] = at(0)
+				}
+				w.live(w.put("a", f))
+				w.put("a", renewal())
+				w.live(w.put("a", map[string]string{"hostname": "h1"}))
+				w.listing(true)
+				require.Equal(t, w.collect()[0], w.get("a").Lock)
+				require.True(t, w.observation("a").Late)
+			})
+		})
+	}
+}
+
 func TestListingCorrectsALease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Minute, time.Minute)

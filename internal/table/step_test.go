@@ -24,6 +24,9 @@ func TestS2_OurWallClockDoesNotMoveTheHoldersClock(t *testing.T) {
 		require.False(t, w.observation("late").Measured)
 		w.clock(-time.Minute + tolerance) // not a step
 		w.requireOffset("a", -30*time.Second-tolerance)
+		w.live(w.put("new", fields(time.Hour, time.Hour)))
+		w.clock(-time.Minute)
+		require.Zero(t, w.observation("new").NotBefore)
 		for _, ahead := range []time.Duration{-day, 0, time.Hour, -time.Minute, 30 * day} {
 			w.clock(ahead)
 			require.GreaterOrEqual(t, w.due("a"), time.Minute+grace, "our clock is %s ahead", ahead)

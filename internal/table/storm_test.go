@@ -263,6 +263,19 @@ func TestS3_StormIsNotHiddenByOldBacklog(t *testing.T) {
 	}, stormy)
 }
 
+// Nor do locks that their holders released.
+func TestS3_StormIsNotHiddenByReleases(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquireAll("released", 1_000, func(int) time.Duration { return time.Hour })
+		released := w.names()
+		w.acquireAll("held", 200, func(int) time.Duration { return time.Hour })
+		w.acquireAll("dead", 100, at1s)
+		w.releaseAll(released)
+		w.pass(time.Second + grace)
+		require.Len(t, w.taken(), 30)
+	}, stormy)
+}
+
 // cutOff simulates n holders with leases of a minute, renewed every 20 s, some at each
 // second, and a fault between them and etcd from the first minute on. It returns how many
 // of the living were removed: whatever is due is, at once.

@@ -117,12 +117,7 @@ func (c *core) postpone(name string, token int64, delay time.Duration) {
 	}
 	e.attempts += min(1, math.MaxUint8-e.attempts)
 	c.setPhase(e, retrying)
-	if delay <= 0 {
-		e.wake = now.mono
-		c.schedule(e, now)
-		return
-	}
-	e.wake = now.mono + instant(delay)
+	e.wake = now.mono + instant(max(0, delay))
 	c.pending.set(e)
 }
 

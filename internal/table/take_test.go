@@ -82,6 +82,7 @@ func TestTakeReturnsTheObservation(t *testing.T) {
 		w.pass(grace + 90*time.Second + time.Second)
 		got := w.take()
 		require.Len(t, got, 2)
+		require.Zero(t, got[0].OrphanDue)
 		require.Equal(t, verdict.Observation{Late: true, Age: 94 * time.Second, Stale: 94 * time.Second}, got[0].Observation)
 		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: 93 * time.Second, Stale: 93 * time.Second}, got[1].Observation)
 	})
@@ -293,6 +294,35 @@ func TestTakersAreServedInOrder(t *testing.T) {
 		w.acquire("b", 0, time.Second)
 		require.Equal(t, "a", (<-first)[0].Name)
 		require.Equal(t, "b", (<-second)[0].Name)
+	})
+}
+
+func TestCanceledTakeIsNotServed(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		first := make(chan []Due, 1)
+		go func() {
+			due, _ := w.Take(w.ctx, 1)
+			first <- due
+		}()
+		synctest.Wait()
+		require.Empty(t, w.taken(), "it was canceled")
+		w.acquire("a", 0, 0)
+		require.Equal(t, "a", (<-first)[0].Name)
+	})
+}
+
+// A call that was canceled after it had been given a lock that was released since.
+func TestCanceledTakeOfAReleasedLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", -time.Hour, -time.Hour)
+		given := &taker{limit: 1, got: make(chan []Due, 1)}
+		require.NoError(t, w.do(w.ctx, func(*core) { w.takers = append(w.takers, given) }))
+		synctest.Wait()
+		w.release("a")
+		canceled, cancel := context.WithCancel(w.ctx)
+		cancel()
+		require.ErrorIs(t, w.withdraw(canceled, given), context.Canceled)
+		require.Len(t, w.gone(), 1)
 	})
 }
 
