@@ -23,8 +23,8 @@ type judge struct {
 	of     map[*daemon]*dossier
 	all    []*daemon
 	alarms int
-	// lost is when a restore took back what had been written to locks.
-	lost map[time.Duration]bool
+	// lost is when that was written to locks which a restore took back.
+	lost map[time.Duration][]time.Duration
 	// older is when it showed a lock older than before.
 	older map[time.Duration]bool
 	// leads is the identity of the leader, since leadsSince.
@@ -72,7 +72,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration]bool), older: make(map[time.Duration]bool), begun: make(map[string]int)}
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int)}
 }
 
 func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
@@ -144,6 +144,7 @@ func (j *judge) restored(backup *truth) {
 	defer j.mu.Unlock()
 	old, now := j.truth, j.w.elapsed()
 	j.truth = backup.clone()
+	j.lost[now] = old.writes[len(j.writes):]
 	for name, s := range j.locks {
 		was := old.locks[name]
 		if was != nil && was.newest() > s.newest() && len(was.fields) == len(s.fields) {
@@ -151,11 +152,7 @@ func (j *judge) restored(backup *truth) {
 		}
 		if was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
 			s.restored = now
-			j.lost[now] = true
 		}
-	}
-	for name := range old.locks {
-		j.lost[now] = j.lost[now] || j.locks[name] == nil
 	}
 	j.elected(now)
 }

@@ -164,7 +164,7 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		if noticed := j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.For > noticed && now > f.At+noticed && now < f.end()+r.Settle {
 			return "disconnected: " + string(f.Kind)
 		}
-		if f.Kind == newCluster || f.Kind == rolledBack && j.lost[f.At] || f.Kind == bumped && j.older[f.At] {
+		if f.Kind == newCluster || f.Kind == rolledBack && j.missed(d, f.At) || f.Kind == bumped && j.older[f.At] {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
 			since, notice := j.reachable(d, f.At), r.Freshness+time.Second
 			if f.Kind == bumped {
@@ -176,6 +176,17 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		}
 	}
 	return ""
+}
+
+// missed reports whether a restore took back what a daemon had seen.
+func (j *judge) missed(d *daemon, restored time.Duration) bool {
+	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool {
+		at = max(at, d.started+time.Second)
+		return at <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
+			silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
+			return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+look+f.By && at < f.end()+silent
+		})
+	})
 }
 
 // reachable returns when a daemon can first know what etcd shows from a time on.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -97,6 +98,9 @@ func draw(rt *rapid.T) (h history) {
 	last := 40 * time.Second
 	for range oneOf(rt, "faults", 0, 1, 1, 2, 3) {
 		f := drawFault(rt, h.Replicas)
+		if f.restores() && slices.ContainsFunc(h.Faults, fault.restores) {
+			continue // what a daemon saw between two is known to nobody
+		}
 		h.Faults = append(h.Faults, f)
 		last = max(last, f.end())
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,8 @@ import (
 // alone.
 type truth struct {
 	locks map[string]*state
+	// writes is when locks were written to.
+	writes []time.Duration
 	// candidates are the keys of the election, in the order of their creation.
 	candidates []candidate
 }
@@ -47,7 +50,7 @@ func newTruth() *truth { return &truth{locks: make(map[string]*state)} }
 
 func (t *truth) clone() *truth {
 	c := newTruth()
-	c.candidates = append(c.candidates, t.candidates...)
+	c.candidates, c.writes = slices.Clone(t.candidates), slices.Clip(t.writes)
 	for name, s := range t.locks {
 		own := *s
 		own.fields = maps.Clone(s.fields)
@@ -134,7 +137,7 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 		t.locks[name] = s
 	}
 	s.fields[field] = kv
-	s.touched = now
+	s.touched, t.writes = now, append(t.writes, now)
 	return s
 }
 
@@ -142,6 +145,7 @@ func (t *truth) delete(key []byte, now time.Duration) {
 	name, field, _ := split(key)
 	if s := t.locks[name]; s != nil {
 		delete(s.fields, field)
+		t.writes = append(t.writes, now)
 		if s.touched = now; len(s.fields) == 0 {
 			delete(t.locks, name)
 		}
