@@ -159,6 +159,16 @@ func (l *Link) visible() int64 {
 	return head
 }
 
+// shows returns when the member gets a revision, the zero time where it waits for
+// something else than time.
+func (l *Link) shows(rev int64) time.Time {
+	f, later := l.effective(), l.cluster.since(rev)
+	if f.Lag == 0 || f.NoLeader || len(later) == 0 {
+		return time.Time{}
+	}
+	return later[0].at.Add(f.Lag)
+}
+
 // revisionAt returns the newest revision of the store at a time.
 func (s *store) revisionAt(at time.Time) int64 {
 	i := sort.Search(len(s.log), func(i int) bool { return s.log[i].at.After(at) })

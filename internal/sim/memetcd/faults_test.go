@@ -341,3 +341,20 @@ func TestRestores(t *testing.T) {
 		require.Equal(w, rev, after.Header.Revision)
 	})
 }
+
+// A member that lags and then loses its leader gets nothing more: virtual time goes on.
+func TestALaggingMemberWithoutALeader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.link.Set(Faults{Lag: time.Second})
+		watch := w.link.Watch(w.Context(), "a")
+		time.Sleep(2 * time.Second)
+		_, err := w.link.Put(w.context(100*time.Millisecond), "a", "1")
+		require.ErrorIs(w, err, context.DeadlineExceeded, "the answer waits for the revision")
+		w.link.Set(Faults{Lag: time.Second, NoLeader: true})
+		time.Sleep(5 * time.Second)
+		w.at(7100 * time.Millisecond)
+		w.link.Set(Faults{})
+		keys, _ := w.events(watch)
+		require.Equal(w, []string{"a"}, keys)
+	})
+}

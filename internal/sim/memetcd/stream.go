@@ -253,10 +253,7 @@ func (s *stream) answer(now time.Time, f Faults, m any) (done bool, again time.T
 	case now.Before(out.arrives):
 		return false, out.arrives, nil
 	case out.rev > s.link.visible():
-		if later := s.link.cluster.since(out.rev); len(later) > 0 {
-			again = later[0].at.Add(f.Lag)
-		}
-		return false, again, nil
+		return false, s.link.shows(out.rev), nil
 	case out.err != nil:
 		return true, again, out.err
 	}

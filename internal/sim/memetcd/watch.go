@@ -131,12 +131,7 @@ func (ws *watchStream) pump(s *stream) (again time.Time) {
 		}
 		return false
 	})
-	if f := s.link.effective(); f.Lag > 0 {
-		if later := c.since(rev + 1); len(later) > 0 {
-			again = earliest(again, later[0].at.Add(f.Lag))
-		}
-	}
-	return earliest(again, ws.notify(s, now, rev))
+	return earliest(earliest(again, s.link.shows(rev+1)), ws.notify(s, now, rev))
 }
 
 // sync brings a watcher up to revision rev in one response, whose header has that
