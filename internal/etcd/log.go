@@ -22,6 +22,7 @@ func perAttempt(message string) bool {
 		"clientv3/retry_interceptor: getToken failed",
 		"streamer failed to create ClientStream",
 		"failed reestablishStreamAndResendBuffer",
+		"error occurred during lease keep alive",
 	} {
 		if strings.HasPrefix(message, start) {
 			return true
