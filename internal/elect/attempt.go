@@ -42,10 +42,11 @@ func (e *Elector) contend(ctx context.Context, lease clientv3.LeaseID) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// A canceled campaign resigns with the context of its client. Here that context is done too, so
 	// that the call fails at once. The watcher is new because it opens a new stream: etcd refuses
-	// watches on a stream whose token has expired.
+	// watches on a stream whose token has expired. Nobody waits for its end: where etcd refuses a
+	// watch in the same instant, Close never returns (etcd's client v3.7.3).
 	client := clientv3.NewCtxClient(ctx)
 	client.KV, client.Lease, client.Watcher = e.Client.KV, e.Client.Lease, clientv3.NewWatcher(e.Client)
-	defer func() { _ = client.Watcher.Close() }()
+	defer func() { go client.Watcher.Close() }()
 
 	session, err := concurrency.NewSession(client, concurrency.WithLease(lease), concurrency.WithContext(ctx))
 	if err != nil {

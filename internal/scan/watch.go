@@ -89,7 +89,8 @@ func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	defer func() {
 		silence.Stop()
 		cancel(nil)
-		_ = w.watcher.Close()
+		// Close never returns where etcd refuses the watch in the same instant (etcd's client v3.7.3).
+		go w.watcher.Close()
 		joined.Wait()
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())

@@ -161,7 +161,7 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		if f.At < d.started || !f.meets(replicas, d.replica) {
 			continue
 		}
-		if noticed := j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.For > noticed && now > f.At+noticed && now < f.end()+r.Settle {
+		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since && now > since && now < f.end()+r.Settle {
 			return "disconnected: " + string(f.Kind)
 		}
 		if f.Kind == newCluster || f.Kind == rolledBack && j.missed(d, f.At) || f.Kind == bumped && j.older[f.At] {
@@ -176,6 +176,17 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		}
 	}
 	return ""
+}
+
+// undisturbed returns from when on no other fault decides when a probe is sent.
+func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
+	since := f.At
+	for _, g := range j.w.Faults {
+		if slow := g.blocks() || g.Kind == latency || g.Kind == lag; slow && g != f && g.meets(replicas, d.replica) && g.At <= f.end() {
+			since = max(since, g.end())
+		}
+	}
+	return since
 }
 
 // missed reports whether a restore took back what a daemon had seen.

@@ -17,7 +17,7 @@ import (
 )
 
 // TestRandomHistories runs SIM_HISTORIES random histories, 1,000 unless told otherwise.
-// -rapid.seed repeats a run as far as the daemon's own random pauses allow.
+// -rapid.seed repeats them as far as the daemon's own random pauses allow.
 func TestRandomHistories(t *testing.T) {
 	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "1000"))
 	require.NoError(t, err)
@@ -32,6 +32,7 @@ func TestRandomHistories(t *testing.T) {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
 				rapid.Check(t, func(rt *rapid.T) {
+					rapid.SliceOfN(rapid.Byte(), i, i).Draw(rt, "of this worker") // or all had the same histories
 					h := draw(rt)
 					j := run(t, h, without{})
 					sums[i].add(j)
