@@ -220,6 +220,7 @@ func (a *App) Start() {
 	}
 	// The reaper is started last and stopped first, while this replica still leads and the
 	// watch still updates the table.
+	a.start("waiting locks", a.logWaiting)
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info(message.Started, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())

@@ -13,6 +13,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // clock is a time of day in an explanation.
@@ -78,6 +79,29 @@ func TestS8_EveryLockIsExplained(t *testing.T) {
 		require.Equal(t, detail.Verdict.Action == "leave", detail.Due.IsZero(), name)
 		require.WithinDuration(t, l.Due, detail.Due, time.Second, name)
 	}
+}
+
+// The log says it too, once.
+func TestS8_ALockThatWaitsIsLogged(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	past := time.Now().Add(-time.Minute)
+	e.Put(e.Lock("found", past, past, "locked_at", etcdtest.Stamp(past.Add(-2*time.Minute)))...)
+	later := time.Now().Add(time.Hour)
+	e.Put(e.Lock("held", later, later)...)
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReaping()
+	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(message.Waiting)) > 0 })
+	before := time.Now()
+	e.Put(e.Lock("second", past, past)...)
+	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(message.Waiting)) > 1 })
+	require.Greater(t, time.Since(before), time.Second, "another look at all locks")
+	lines := d.log.Lines(message.Waiting)
+	require.Len(t, lines, 2)
+	require.Equal(t, "found", lines[0]["lock"])
+	require.Regexp(t, `^waits until `+clock+`: .* learned late, patience 2m0s`, lines[0]["explanation"])
+	require.Equal(t, "second", lines[1]["lock"])
+	require.EqualValues(t, 2, lines[1]["locks"])
 }
 
 // A lock that is due, while a hold is in force.

@@ -38,5 +38,6 @@ const (
 	Ambiguous    = "removal ambiguous: no answer from etcd"
 	CannotRemove = "lock cannot be removed"
 	CannotRead   = "cannot read locks that are due"
+	Waiting      = "a lock past its deadline is still there"
 	CannotLog    = "lock not removed: its record cannot be logged"
 )

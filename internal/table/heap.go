@@ -12,8 +12,17 @@ type index struct {
 	pos func(*entry) *int32
 }
 
-func (x *index) Len() int           { return len(x.entries) }
-func (x *index) Less(i, j int) bool { return x.key(x.entries[i]) < x.key(x.entries[j]) }
+func (x *index) Len() int { return len(x.entries) }
+
+// Less orders equal keys by name, so that in a storm every replica delays the same locks.
+func (x *index) Less(i, j int) bool {
+	a, b := x.entries[i], x.entries[j]
+	if ka, kb := x.key(a), x.key(b); ka != kb {
+		return ka < kb
+	}
+	return a.Name < b.Name
+}
+
 func (x *index) Swap(i, j int) {
 	x.entries[i], x.entries[j] = x.entries[j], x.entries[i]
 	*x.pos(x.entries[i]), *x.pos(x.entries[j]) = int32(i+1), int32(j+1)

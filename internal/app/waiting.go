@@ -1,0 +1,60 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+)
+
+const (
+	// waitingInterval is how often the log says what locks past their deadline wait for.
+	waitingInterval = 10 * time.Second
+	// maxWaiting is how many locks it names at a time.
+	maxWaiting = 20
+)
+
+// logWaiting logs for locks past their deadline what they wait for, each again only when
+// that has changed.
+func (a *App) logWaiting(ctx context.Context) error {
+	tick := time.NewTicker(waitingInterval)
+	defer tick.Stop()
+	for said := map[string]string{}; ; {
+		select {
+		case <-tick.C:
+			said = a.sayWaiting(ctx, said)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// sayWaiting returns why each lock waits that it named now or before.
+func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string]string {
+	stats, err := a.table.Stats(ctx, 0)
+	expired := stats.Locks[lock.Expired]
+	if err != nil || expired == 0 {
+		return nil
+	}
+	items, _, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxWaiting})
+	if err != nil {
+		return nil // the table has stopped
+	}
+	waiting, now, h := make(map[string]string, len(items)), time.Now(), a.holding()
+	for i := range items {
+		it := &items[i]
+		if now.Sub(it.AutoUnlockAt().Time()) < lingering {
+			continue
+		}
+		v := a.reaper.Verdict(dueOf(it, now))
+		why := fmt.Sprint(it.Token, it.Revision, v.Action, v.Mode, v.Reason, h.words)
+		if waiting[it.Name] = why; said[it.Name] != why {
+			a.logger.Info(message.Waiting, "lock", lock.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
+		}
+	}
+	return waiting
+}
