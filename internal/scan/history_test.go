@@ -210,17 +210,20 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 		down time.Duration
 		// writes are those that others make past the restore.
 		writes int
+		// renewed: the holders have renewed since, so that no lock looks older.
+		renewed bool
 	}{
-		"another cluster":                       {memetcd.Restored{NewCluster: true}, 0, 0},
-		"another cluster, later":                {memetcd.Restored{NewCluster: true}, time.Minute, 100},
-		"older":                                 {memetcd.Restored{}, 0, 0},
-		"older, later":                          {memetcd.Restored{}, time.Minute, 0},
-		"written past":                          {memetcd.Restored{}, seconds / 2, 100},
-		"written past, later":                   {memetcd.Restored{}, time.Minute, 100},
-		"bumped and compacted":                  {memetcd.Restored{Bump: 1_000_000}, 0, 0},
-		"bumped and compacted, later":           {memetcd.Restored{Bump: 1_000_000}, time.Minute, 0},
-		"bumped, compacted, written past":       {memetcd.Restored{Bump: 1_000_000}, seconds / 2, 100},
-		"bumped, compacted, written past later": {memetcd.Restored{Bump: 1_000_000}, time.Minute, 100},
+		"another cluster":                       {memetcd.Restored{NewCluster: true}, 0, 0, false},
+		"another cluster, later":                {memetcd.Restored{NewCluster: true}, time.Minute, 100, false},
+		"older":                                 {memetcd.Restored{}, 0, 0, false},
+		"older, later":                          {memetcd.Restored{}, time.Minute, 0, false},
+		"written past":                          {memetcd.Restored{}, seconds / 2, 100, false},
+		"written past, later":                   {memetcd.Restored{}, time.Minute, 100, false},
+		"bumped and compacted":                  {memetcd.Restored{Bump: 1_000_000}, 0, 0, false},
+		"bumped and compacted, later":           {memetcd.Restored{Bump: 1_000_000}, time.Minute, 0, false},
+		"bumped, compacted, written past":       {memetcd.Restored{Bump: 1_000_000}, seconds / 2, 100, false},
+		"bumped, compacted, written past later": {memetcd.Restored{Bump: 1_000_000}, time.Minute, 100, false},
+		"written past, and renewed":             {memetcd.Restored{}, seconds / 2, 100, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(w *bubbled) {
@@ -237,6 +240,11 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 				w.cluster.Restore(backup, c.how)
 				for i := range c.writes {
 					w.etcd.Set("other", "x", fmt.Sprint(i))
+				}
+				for _, name := range all {
+					if c.renewed {
+						w.etcd.Renew(name, time.Now(), time.Now().Add(time.Minute))
+					}
 				}
 				pass(c.down)
 				w.link.Set(memetcd.Faults{})
