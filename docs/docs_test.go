@@ -1,0 +1,43 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTestsNamedInTheDocsExist keeps the tables of tests true.
+func TestTestsNamedInTheDocsExist(t *testing.T) {
+	named, declared := regexp.MustCompile("`(Test\\w+)`"), regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	tests, wanted := map[string]bool{}, map[string]string{}
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		test, page := strings.HasSuffix(path, "_test.go"), strings.HasSuffix(path, ".md")
+		if err != nil || !test && !page {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if test {
+			for _, m := range declared.FindAllSubmatch(text, -1) {
+				tests[string(m[1])] = true
+			}
+			return nil
+		}
+		for _, m := range named.FindAllSubmatch(text, -1) {
+			wanted[string(m[1])] = path
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, wanted)
+	for name, page := range wanted {
+		require.True(t, tests[name], "%s names %s", page, name)
+	}
+}
