@@ -33,7 +33,7 @@ func newEtcd(b *testing.B) *etcdtest.Etcd {
 	return e
 }
 
-// startDaemon starts a daemon without a storm hold, and waits until it has listed the locks
+// startDaemon starts a daemon without a storm delay, and waits until it has listed the locks
 // and no hold is in force. The function that it returns stops the daemon.
 func startDaemon(b *testing.B, cluster *etcdtest.Etcd, edit func(*config.Config)) (*app.App, func()) {
 	c := config.Default()

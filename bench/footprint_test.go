@@ -32,7 +32,7 @@ const (
 )
 
 // BenchmarkFootprint measures the CPU time and the memory of the daemon: the binary as users
-// build it, in its own process, with the defaults except for the storm hold, which would
+// build it, in its own process, with the defaults except for the storm delay, which would
 // delay the removals at the end. Each lock has seven fields, including a backtrace of
 // 1 KiB. A GOMEMLIMIT in the environment applies to the daemon.
 //

@@ -35,7 +35,7 @@ type daemon struct {
 	base string
 }
 
-// newConfig has shorter durations than the defaults, and no storm hold.
+// newConfig has shorter durations than the defaults, and no storm delay.
 func newConfig(endpoints []string) config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = endpoints

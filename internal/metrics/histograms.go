@@ -35,9 +35,8 @@ func NewHistograms() *Histograms {
 	}
 }
 
-// delayBuckets has even steps up to a second, the range of one transaction, and
-// then a bound just above each intended wait: standby_delay (5 s), settle (15 s),
-// and storm.delay (2 min).
+// delayBuckets has even steps up to a second, the range of one transaction, and then a
+// bound just above each intended wait: standby_delay (5 s) and settle (15 s).
 func delayBuckets() []float64 {
 	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 7.5, 10, 20, 60, 150, 300}
 }
