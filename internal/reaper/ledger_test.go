@@ -34,6 +34,16 @@ func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	require.Empty(t, l.Recent(10))
 	require.Zero(t, l.bytes)
 	require.Empty(t, l.entries)
+
+	l.add(removal("old"))
+	now = now.Add(-30 * time.Minute)
+	l.add(removal("after a step back"))
+	recent = l.Recent(2)
+	require.Equal(t, "after a step back", recent[0].Name)
+	require.Equal(t, recent[1].At, recent[0].At)
+	now = now.Add(2 * time.Hour)
+	l.add(removal("new"))
+	require.Len(t, l.entries, 1, "also if nobody reads")
 }
 
 func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
