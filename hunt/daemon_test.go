@@ -17,7 +17,7 @@ import (
 
 const (
 	grace     = time.Second
-	tolerance = 500 * time.Millisecond
+	tolerance = time.Second
 	standby   = time.Second
 )
 

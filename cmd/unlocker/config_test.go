@@ -34,7 +34,7 @@ func TestValidConfigurations(t *testing.T) {
 	for name, file := range map[string]string{
 		"minima": `
 etcd: {dial_timeout: 1ns, request_timeout: 1ns}
-reaper: {grace: 100ms, clock_tolerance: 100ms, settle: 0, standby_delay: 0, freshness: 2s, orphan_grace: 1s, probe_interval: 1ns,
+reaper: {grace: 1s, clock_tolerance: 1s, settle: 0, standby_delay: 0, freshness: 2s, orphan_grace: 1s, probe_interval: 1ns,
          storm: {min_locks: 0, fraction: 0, window: 0, delay: 0}}
 election: {ttl: 2s}
 resync_interval: 0

@@ -156,7 +156,7 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 		Layout:         layout,
 		Table:          a.table,
 		Freshness:      a.config.Reaper.Freshness,
-		Tolerance:      max(rules.Tolerance, minStandstill),
+		Tolerance:      rules.Tolerance,
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
@@ -164,10 +164,6 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 	})
 	return err
 }
-
-// minStandstill is the shortest time without a response that counts as a standstill of
-// the watch, which is asked for one twice as often.
-const minStandstill = time.Second
 
 // explainLocks adds the missing permission on the locks to an error of etcd.
 func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -22,11 +21,11 @@ func (v view) judge(shown *api.Lock, d table.Due, h hold) verdict.Verdict {
 }
 
 // dueOf returns what the verdict on a lock in the table depends on. An orphan without a
-// due was due, and postponed until it is modified.
+// Due was due, and postponed until it is modified.
 func dueOf(it *table.Item, now time.Time) table.Due {
 	d := table.Due{Lock: it.Lock, Observation: it.Observation, At: now}
-	if it.Token == 0 {
-		d.OrphanDue = cmp.Or(it.Due, now)
+	if it.Token == 0 && !it.Due.IsZero() {
+		d.OrphanIn = it.Due.Sub(now)
 	}
 	return d
 }

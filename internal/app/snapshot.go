@@ -53,9 +53,12 @@ func (a *App) signals() verdict.Signals {
 		History:   seen.History,
 		Connected: seen.Connected,
 		LastSign:  seen.Progress,
+		Lost:      seen.Lost,
 		Probed:    probed.OK,
 		ProbeErr:  probed.Err,
 		Alarms:    probed.Alarms,
+		Failed:    probed.Failed,
+		Alarmed:   probed.Alarmed,
 		Overdue:   a.probe.Overdue(),
 	}
 }

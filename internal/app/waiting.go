@@ -14,8 +14,8 @@ import (
 const (
 	// waitingInterval is how often the log says what locks past their deadline wait for.
 	waitingInterval = 10 * time.Second
-	// maxWaiting is how many locks it names at a time.
-	maxWaiting = 20
+	// maxWaiting is how many locks it names at a time, of the first maxLooked of those.
+	maxWaiting, maxLooked = 20, 1000
 )
 
 // logWaiting logs for locks past their deadline what they wait for, each again only when
@@ -40,11 +40,12 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 	if err != nil || expired == 0 {
 		return nil
 	}
-	items, _, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxWaiting})
+	items, _, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxLooked})
 	if err != nil {
 		return nil // the table has stopped
 	}
 	waiting, now, h := make(map[string]string, len(items)), time.Now(), a.holding()
+	named := 0
 	for i := range items {
 		it := &items[i]
 		if now.Sub(it.AutoUnlockAt().Time()) < lingering {
@@ -52,7 +53,10 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 		}
 		v := a.reaper.Verdict(dueOf(it, now))
 		why := fmt.Sprint(it.Token, it.Revision, v.Action, v.Mode, v.Reason, h.words)
-		if waiting[it.Name] = why; said[it.Name] != why {
+		if said[it.Name] == why {
+			waiting[it.Name] = why
+		} else if named++; named <= maxWaiting {
+			waiting[it.Name] = why
 			a.logger.Info(message.Waiting, "lock", lock.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
 		}
 	}

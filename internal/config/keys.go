@@ -60,7 +60,7 @@ func (c *Config) keys() []key {
 			"enforce removes expired locks, dry-run only logs and counts what it would remove, off only watches and exports metrics"),
 		bind("reaper.grace", &r.Grace, "2s", within(0, maxWait),
 			"how long after its auto_unlock_at a lock is removed; at least reaper.clock_tolerance and twice reaper.probe_interval, at most 24h"),
-		bind("reaper.clock_tolerance", &r.ClockTolerance, "2s", atLeast(100*time.Millisecond), "largest difference between clocks that is ignored; at least 100ms"),
+		bind("reaper.clock_tolerance", &r.ClockTolerance, "2s", atLeast(time.Second), "largest difference between clocks that is ignored; at least 1s"),
 		bind("reaper.settle", &r.Settle, "15s", within(0, maxWait),
 			"how long holders have to renew before removals begin, after a start and after an outage; at most 24h"),
 		bind("reaper.standby_delay", &r.StandbyDelay, "5s", within(0, maxWait),

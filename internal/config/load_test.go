@@ -80,7 +80,7 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 	tls := &want.Etcd.TLS
 	tls.CAFile, tls.CertFile, tls.KeyFile, tls.ServerName = "ca", "cert", "key", "name"
 	want.Reaper = Reaper{
-		Mode: "off", Grace: time.Second, ClockTolerance: 100 * time.Millisecond, Settle: 0, StandbyDelay: 0, Freshness: time.Minute, OrphanGrace: time.Hour,
+		Mode: "off", Grace: time.Second, ClockTolerance: time.Second, Settle: 0, StandbyDelay: 0, Freshness: time.Minute, OrphanGrace: time.Hour,
 		ProbeInterval: 500 * time.Millisecond, BatchSize: 124, Concurrency: 1024, RateLimit: 0.25,
 	}
 	want.Reaper.Storm.Fraction = 1

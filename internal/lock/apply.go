@@ -70,6 +70,9 @@ func (l *Lock) Delete(f Field, rev int64) {
 	}
 }
 
+// Newest reports whether a known field was written at Revision.
+func (l *Lock) Newest(f Field) bool { return l.last.has(f) }
+
 // advance records that a key was written or deleted at revision rev.
 func (l *Lock) advance(rev int64) {
 	if rev > l.Revision {

@@ -46,6 +46,9 @@ type Status struct {
 	// OK reports whether the last probe was answered; Err is its error if it was not.
 	OK  bool
 	Err error
+	// Failed is when a probe last failed, Alarmed when one last showed an alarm; zero means
+	// never.
+	Failed, Alarmed time.Time
 	// Good is when the last probe began that showed that holders can renew; zero means
 	// never.
 	Good time.Time
@@ -112,7 +115,7 @@ func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.status.OK, p.status.Err = false, err
+		p.status.OK, p.status.Err, p.status.Failed = false, err, end
 		return false
 	}
 	return p.answered(start, end, alarms)
@@ -134,6 +137,7 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	alarmed := len(p.status.Alarms) > 0
 	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
 	if len(alarms) > 0 {
+		p.status.Alarmed = end
 		return false
 	}
 	gap := end.Sub(p.since)

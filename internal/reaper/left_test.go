@@ -146,7 +146,7 @@ func TestS8_NothingWithoutAReadableDeadlineIsRemoved(t *testing.T) {
 func requireLeft(h *harness, d table.Due) {
 	h.t.Helper()
 	before := h.keys()
-	for _, d.OrphanDue = range []time.Time{past, {}, time.Now()} {
+	for _, d.OrphanIn = range []time.Duration{-ages, 0, 1} {
 		h.handle(d)
 	}
 	require.Len(h.t, h.source.postponed(), 3)
@@ -161,7 +161,7 @@ func requireLeft(h *harness, d table.Due) {
 			b.Add(kv)
 		}
 		forged := d
-		forged.Lock, forged.OrphanDue = b.Lock("a"), past
+		forged.Lock, forged.OrphanIn = b.Lock("a"), -ages
 		h.handle(forged)
 	}
 	require.Zero(h.t, h.sent.Load())

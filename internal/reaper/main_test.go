@@ -282,7 +282,7 @@ func (h *harness) due(name string) table.Due {
 			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now(), OrphanDue: past}
+	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now()}
 }
 
 func (h *harness) dues(names ...string) (due []table.Due) {

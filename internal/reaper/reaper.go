@@ -102,7 +102,7 @@ func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
 	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(time.Since(d.At)), r.Now())
 	in.Leader = r.Leader()
 	if d.Token == 0 {
-		in.OrphanDue = d.OrphanDue.UTC()
+		in.OrphanDue = in.Now.Add(d.OrphanIn - time.Since(d.At))
 	} else {
 		in.Allowance = r.Allowance(d.At.Add(-d.Observation.Stale))
 	}

@@ -19,14 +19,14 @@ func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	for listed := int64(1); ; { // the streams that were opened before the last listing
+	for listed := int64(1); ; { // the streams that there were before the last listing
 		var err error
 		select {
 		case <-tick:
 			err = w.resync(ctx)
 		case <-w.resumed:
 			err = w.resume(ctx)
-			if opened := w.streams.Load(); err == nil && opened > listed {
+			if opened := w.opened.Load(); err == nil && opened > listed {
 				listed = opened
 				err = w.resync(ctx)
 			}

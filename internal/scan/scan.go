@@ -127,6 +127,7 @@ func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 		return false, err
 	}
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
+	s.history.doubt() // etcd may go back before it is listed
 	if err := s.Table.Begin(ctx, head.Revision, false, s.lastCurrent); err != nil {
 		return false, err
 	}

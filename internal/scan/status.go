@@ -14,6 +14,8 @@ type Status struct {
 	History int
 	// Connected reports whether a watch is up and has shown an event or a progress notice.
 	Connected bool
+	// Lost is when a watch last ended; zero means never.
+	Lost time.Time
 	// Revision is the newest revision of etcd that was seen.
 	Revision int64
 	// Progress is when the watch last showed an event or a progress notice. Resynced is when
@@ -77,7 +79,7 @@ func (s *view) historyChanged() {
 func (s *view) disconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Connected = false
+	s.Connected, s.Lost = false, time.Now()
 }
 
 // warnInterval is the interval in which a lasting failure is logged as a warning.

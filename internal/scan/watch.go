@@ -32,10 +32,10 @@ type watching struct {
 	// resumed asks for a check of what etcd shows after the watch stood still.
 	resumed chan struct{}
 
-	// last is when the last response arrived, opened how many streams there were
-	// then; only follow uses them.
+	// last is when the last response arrived, which only follow uses, and opened how many
+	// streams there were then.
 	last   time.Time
-	opened int64
+	opened atomic.Int64
 }
 
 // currency is whether the watch is known to be current.
@@ -79,7 +79,7 @@ func (c *currency) get() (liveAfter int64, stalls int) {
 // which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
-	w.watcher = s.newWatcher(func() { w.streams.Add(1) })
+	w.watcher = s.newWatcher(w.opens)
 	w.seen.Store(rev)
 	w.current.stall()
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
@@ -125,11 +125,25 @@ func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, ali
 // or whether the client library has resumed the watch.
 func (w *watching) arrived(now time.Time) {
 	gap, opened := now.Sub(w.last), w.streams.Load()
-	if gap <= w.Tolerance && opened == w.opened {
+	if gap <= w.Tolerance && opened == w.opened.Load() {
 		w.last = now
 		return
 	}
-	w.last, w.opened = now, opened
+	w.last = now
+	w.opened.Store(opened)
+	w.stoodStill()
+}
+
+// opens is called before the client library opens a stream. Where etcd went back, a stream that
+// resumes past its revision shows nothing for a long time.
+func (w *watching) opens() {
+	if w.streams.Add(1) > 1 {
+		w.stoodStill()
+	}
+}
+
+// stoodStill asks for a check of what etcd shows.
+func (w *watching) stoodStill() {
 	w.history.doubt()
 	w.current.stall()
 	select {

@@ -30,7 +30,7 @@ func TestJudgesConvict(t *testing.T) {
 	second.Start, second.Dies, second.Deadline, second.Interval = s(30), s(35), "1766620860", 0 // due at 62 s as well
 	first := second
 	first.Start, first.Dies, first.Releases = s(20), 0, s(25)
-	justBefore := []fault{{Kind: rolledBack, At: s(61.995), By: s(39)}}
+	justBefore := []fault{{Kind: rolledBack, At: s(61.995), By: s(39), Writes: 500}}
 	fresh := holder{Name: "b", Start: s(45), TTL: s(60), Retry: s(20), LockedAt: true, AliveAt: true, Dies: s(46)}
 
 	for _, c := range []struct {
@@ -46,8 +46,8 @@ func TestJudgesConvict(t *testing.T) {
 		{"no outage allowance", without{allowance: true}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: unreachable, At: s(50), For: s(4)}}}},
 		{"no compare of the newest revision", without{request: uncompared(pb.Compare_MOD, "")}, "S1",
 			history{Holders: []holder{busy}, Faults: []fault{{Kind: latency, Who: replicas, At: s(40), For: s(60), By: s(1)}}}},
-		{"no compare of the deadline", without{request: uncompared(pb.Compare_VALUE, "auto_unlock_at")}, "S1", history{Holders: []holder{dead}, Faults: justBefore}},
-		{"no compare of the uuid", without{request: uncompared(pb.Compare_VALUE, "uuid")}, "S1", history{Holders: []holder{first, second}, Faults: justBefore}},
+		{"no compare of the deadline", without{request: uncompared(pb.Compare_VALUE, "auto_unlock_at"), answer: noHistory}, "S1", history{Holders: []holder{dead}, Faults: justBefore}},
+		{"no compare of the uuid", without{request: uncompared(pb.Compare_VALUE, "uuid"), answer: noHistory}, "S1", history{Holders: []holder{first, second}, Faults: justBefore}},
 		{"no history check", without{answer: noHistory}, "S3",
 			history{Holders: []holder{dead, fresh}, Faults: []fault{{Kind: unreachable, Who: replicas, At: s(48.5), For: s(1.5)}, {Kind: rolledBack, At: s(49.9), By: s(10), Writes: 500}}}},
 		{"nothing logged before it is sent", without{handler: silent}, "S7", history{Holders: []holder{dead}}},

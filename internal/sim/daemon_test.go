@@ -129,7 +129,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 		return err
 	}
 	d.scanner, err = scan.New(scan.Options{
-		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: max(rules.Tolerance, time.Second),
+		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: rules.Tolerance,
 		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain, Logger: logger,
 	})
 	if err != nil {
@@ -159,8 +159,8 @@ func (d *daemon) wire(c config.Config) (err error) {
 func (d *daemon) signals() verdict.Signals {
 	seen, probed := d.scanner.Status(), d.probe.Status()
 	s := verdict.Signals{
-		ListedAt: seen.Listed, History: seen.History, Connected: seen.Connected, LastSign: seen.Progress,
-		Probed: probed.OK, ProbeErr: probed.Err, Alarms: probed.Alarms, Overdue: d.probe.Overdue(),
+		ListedAt: seen.Listed, History: seen.History, Connected: seen.Connected, LastSign: seen.Progress, Lost: seen.Lost,
+		Probed: probed.OK, ProbeErr: probed.Err, Alarms: probed.Alarms, Failed: probed.Failed, Alarmed: probed.Alarmed, Overdue: d.probe.Overdue(),
 	}
 	if out := d.w.without.signals; out != nil {
 		return out(s)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // judged runs a history in which no promise may be broken.
@@ -247,4 +249,42 @@ func TestNothingElseIsTouched(t *testing.T) {
 	require.Zero(t, j.gone("u")+j.gone("m")+j.gone("a/b"))
 	require.NotZero(t, j.gone("a"))
 	require.GreaterOrEqual(t, j.gone("o"), s(90))
+}
+
+// The next probe is answered before the gate looks again.
+func TestI_AFailedProbeIsAHoldHoweverSoonTheNextIsAnswered(t *testing.T) {
+	var began time.Time
+	h := holder{Name: "a", Start: s(20), Interval: s(20), TTL: s(30), Retry: s(14), LockedAt: true, AliveAt: true}
+	timesOut := func(req proto.Message) { // 17 ms after a look of the gate
+		if began.IsZero() {
+			began = time.Now()
+		}
+		if _, probe := req.(*pb.AlarmRequest); probe && time.Since(began) > s(59.6) && time.Since(began) < s(60.5) {
+			time.Sleep(s(5.017))
+		}
+	}
+	j := run(t, history{Replicas: 1, Lasts: s(120), Holders: []holder{h}, Faults: []fault{{Kind: unreachable, At: s(59.5), For: s(5.51)}}}, without{request: timesOut})
+	require.Empty(t, j.violations)
+	require.Zero(t, j.gone("a"), "its holder tries again at 79 s, within settle")
+}
+
+// The library resumes the watch past the revision of the store, which shows nothing.
+func TestJ_ARollbackBehindTheWatchIsNoticedAtOnce(t *testing.T) {
+	j := judged(t, history{Replicas: 1, Lasts: s(130), Holders: append(living(4), lease("dead", 20, 30).dies(32)),
+		Faults: []fault{{Kind: broken, At: s(58.49)}, {Kind: rolledBack, At: s(58.5), By: s(15)}}})
+	require.GreaterOrEqual(t, j.gone("dead"), s(58.5+15))
+}
+
+// It is set right while a worker has the orphan.
+func TestK_AClockOfOursThatWasWrongDelaysNoOrphan(t *testing.T) {
+	day, o := 24*time.Hour, lease("o", 5, 30)
+	o.Releases, o.Blind = s(10), true // due at 70 s
+	j := judged(t, history{Replicas: 1, Lasts: s(900), Holders: []holder{o}, Clocks: []clock{{Steps: []step{{s(70.2), -day}, {s(73.2), day}}}},
+		Faults: []fault{{Kind: latency, Who: replicas, At: s(68), For: s(10), By: s(0.5)}}})
+	require.NotZero(t, j.gone("o"))
+}
+
+func TestL_ARenewalToTheSameDeadlineIsAWrite(t *testing.T) {
+	h := holder{Name: "a", Start: s(20), Interval: s(40), TTL: s(70), Retry: s(20), LockedAt: true, Deadline: "1766620890", Dies: s(61)}
+	judged(t, history{Replicas: 1, Lasts: s(500), Holders: []holder{h}, Faults: []fault{{Kind: unreachable, Who: replicas, At: s(58), For: s(14)}}})
 }

@@ -143,7 +143,9 @@ func (c *core) drop(e *entry, rev int64, now reading) {
 	c.pending.remove(e)
 	c.overdue.remove(e)
 	delete(c.locks, e.Name)
-	c.listing.noteDeleted(e.Name)
+	if e.has(deletedLast) { // or the listing shows what the watch has lost
+		c.listing.noteDeleted(e.Name)
+	}
 }
 
 // schedule computes a lock's state and its next transition.

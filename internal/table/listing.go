@@ -86,7 +86,8 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 	if another {
 		e.mark(measured, false)
 	}
-	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt()
+	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
+		l.Revision > e.Revision && l.Newest(lock.FieldAutoUnlockAt) // the same values again
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {

@@ -406,3 +406,18 @@ func TestS3_ALostWriteIsNotAnotherHistory(t *testing.T) {
 		})
 	}
 }
+
+// The watch lost the acquisition, and shows a renewal while a listing is in progress that has the
+// lock: it is no deletion.
+func TestAListingAddsALockWhoseAcquisitionWasLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.listing(false)
+		w.put("a", holder(0).acquires(time.Minute))
+		require.NoError(t, w.Begin(w.ctx, w.rev, true, time.Now()))
+		listed := w.collect()
+		w.live(w.put("a", map[string]string{"auto_unlock_at": at(2 * time.Minute)}))
+		require.NoError(t, w.List(w.ctx, listed))
+		require.NoError(t, w.End(w.ctx))
+		require.Equal(t, []string{"a"}, w.names())
+	})
+}

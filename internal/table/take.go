@@ -16,8 +16,8 @@ type Due struct {
 	// reading.
 	Observation verdict.Observation
 	At          time.Time
-	// OrphanDue is when an orphan is due, by the daemon's wall clock; zero for a lock.
-	OrphanDue time.Time
+	// OrphanIn is how long after At an orphan is due.
+	OrphanIn time.Duration
 	// Attempts is the number of calls of Postpone with a delay since the lock was modified.
 	Attempts int
 }
@@ -97,7 +97,7 @@ func (c *core) take(limit int) []Due {
 		e.mark(unanswered, true)
 		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts)}
 		if e.Token == 0 {
-			d.OrphanDue = now.time(c.dueAt(e, now))
+			d.OrphanIn = time.Duration(c.dueAt(e, now) - now.mono)
 		}
 		all = append(all, d)
 	}

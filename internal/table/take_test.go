@@ -82,7 +82,6 @@ func TestTakeReturnsTheObservation(t *testing.T) {
 		w.pass(grace + 90*time.Second + time.Second)
 		got := w.take()
 		require.Len(t, got, 2)
-		require.Zero(t, got[0].OrphanDue)
 		require.Equal(t, verdict.Observation{Late: true, Age: 94 * time.Second, Stale: 94 * time.Second}, got[0].Observation)
 		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: 93 * time.Second, Stale: 93 * time.Second}, got[1].Observation)
 	})

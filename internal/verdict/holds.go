@@ -33,14 +33,16 @@ type Signals struct {
 	ListedAt time.Time
 	History  int
 	// Connected reports whether a watch is up. LastSign is when it last showed an event or
-	// a progress notice.
-	Connected bool
-	LastSign  time.Time
+	// a progress notice, Lost when one last ended.
+	Connected      bool
+	LastSign, Lost time.Time
 	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was
-	// not. Alarms are the alarms of etcd.
-	Probed   bool
-	ProbeErr error
-	Alarms   []string
+	// not, and Failed when one last failed. Alarms are the alarms of etcd, and Alarmed is
+	// when a probe last showed one.
+	Probed          bool
+	ProbeErr        error
+	Alarms          []string
+	Failed, Alarmed time.Time
 	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
 	// present.
 	Overdue bool
@@ -68,6 +70,9 @@ func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	holds := make(map[Hold]string)
 	h.listing(now, s, holds)
+	// What ended between two calls counts as well.
+	h.disconnectedAt = latest(h.disconnectedAt, s.Failed, s.Lost)
+	h.alarmedAt = latest(h.alarmedAt, s.Alarmed)
 	if reason := disconnected(now, s, h.rules.Freshness); reason != "" {
 		h.disconnectedAt = now
 		holds[HoldDisconnected] = reason
@@ -84,6 +89,15 @@ func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 		holds[HoldDryRun] = "reaper.mode is dry-run"
 	}
 	return holds
+}
+
+func latest(first time.Time, more ...time.Time) time.Time {
+	for _, t := range more {
+		if t.After(first) {
+			first = t
+		}
+	}
+	return first
 }
 
 func (h *Holds) settling(now, bad time.Time) bool {

@@ -91,7 +91,7 @@ func Invalid() []Case {
 		{"web:\n  read_only: false\n", `:2: web.read_only: unknown key`},
 		{"reaper:\n  grace: 1s\n", `:2: reaper.grace: must be at least reaper.clock_tolerance (2s), not 1s`},
 		{"reaper:\n  clock_tolerance: 3s\n", `:2: reaper.grace: must be at least reaper.clock_tolerance (3s), not 2s`},
-		{"reaper:\n  clock_tolerance: 0\n", `:2: reaper.clock_tolerance: must be at least 100ms, not 0s`},
+		{"reaper:\n  clock_tolerance: 500ms\n", `:2: reaper.clock_tolerance: must be at least 1s, not 500ms`},
 		{"reaper:\n  settle: -15s\n", `:2: reaper.settle: must be 0s to 24h, not -15s`},
 		{"reaper:\n  standby_delay: -5s\n", `:2: reaper.standby_delay: must be 0s to 24h, not -5s`},
 		{"reaper:\n  probe_interval: 0\n", `:2: reaper.probe_interval: must be more than 0, not 0s`},
