@@ -25,7 +25,7 @@ func newConfigCheck() *cobra.Command {
 		Long: `Read the configuration as serve does, from the same flags, environment and file.
 Exit with 0 and print which file was read, or with 2 and the first error.
 No other file is opened: certificates and password files are not checked.`,
-		Args: cobra.NoArgs,
+		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, source, err := loadConfig(cmd)
 			if err != nil {
@@ -49,7 +49,7 @@ func newConfigPrint() *cobra.Command {
 		Long: `Print every key with the value that serve would use, as a configuration file.
 The password is replaced by <redacted>: restore it before you use the output as
 a configuration file.`,
-		Args: cobra.NoArgs,
+		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := loadConfig(cmd)
 			if err != nil {

@@ -169,8 +169,10 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 // the watch, which is asked for one twice as often.
 const minStandstill = time.Second
 
-// explainLocks adds the missing permission on the locks to an error of etcd.
-func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }
+// explainLocks adds what to change to an error of etcd about the locks.
+func (a *App) explainLocks(err error) error {
+	return a.client.Explain(err, etcd.LockPermission(a.config), a.config.Prefix)
+}
 
 func (a *App) newStore(layout lock.Layout) lockstore.Store {
 	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
