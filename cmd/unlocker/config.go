@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -76,12 +79,17 @@ func tryAccess(cmd *cobra.Command, c config.Config) error {
 }
 
 func newConfigPrint() *cobra.Command {
+	var file string
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Print the effective configuration, without secrets",
 		Long: `Print every key with the value that serve would use, as a configuration file.
 The password is replaced by <redacted>: restore it before you use the output as
-a configuration file.`,
+a configuration file. With --output, write to a new file: an existing one is never
+overwritten, and the exit code is 1. A redirection by the shell would empty the
+file before it is read.`,
+		Example: `  unlocker config print
+  unlocker config print --output unlocker.yaml`,
 		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := loadConfig(cmd)
@@ -92,10 +100,27 @@ a configuration file.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("output") {
+				return writeNew(file, text)
+			}
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&file, "output", "", "write to this new `FILE` instead of stdout; refused if it exists")
 	config.Flags(cmd.Flags())
 	return cmd
+}
+
+// writeNew writes a file that does not exist yet.
+func writeNew(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("--output: %s exists and is not overwritten", path)
+	}
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
