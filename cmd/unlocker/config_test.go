@@ -82,7 +82,7 @@ func TestConfigCheckConnect(t *testing.T) {
 	require.Empty(t, stderr)
 	require.Regexp(t, `^ok \(no file: flags, environment and defaults\)
 ok      connect to `+addr+`: answers
-ok      use etcd without a user: accepted
+ok      use etcd without a user: answers
 ok      read below /mutexes/: 6 keys at revision \d+
 ok      watch below /mutexes/: watching since revision \d+
 ok      delete below /mutexes/: permitted, nothing changed

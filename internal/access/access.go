@@ -117,10 +117,10 @@ func (t *trial) connectTo(ctx context.Context, endpoint string) error {
 
 // login tries whether etcd accepts the user.
 func (t *trial) login(ctx context.Context) bool {
-	what, answer := "use etcd without a user", "accepted"
+	what, answer := "use etcd without a user", "answers"
 	switch e := t.config.Etcd; {
 	case e.Username != "":
-		what = fmt.Sprintf("log in as user %q", e.Username)
+		what, answer = fmt.Sprintf("log in as user %q", e.Username), "accepted"
 	case e.TLS.CertFile != "":
 		what = "use etcd with the client certificate and no password"
 	}

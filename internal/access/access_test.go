@@ -159,7 +159,7 @@ func TestLoginsAreTried(t *testing.T) {
 
 	_, answers, failed := open.try(t.Context())
 	require.Empty(t, failed)
-	require.Equal(t, "accepted", answers["use etcd without a user"])
+	require.Equal(t, "answers", answers["use etcd without a user"])
 	open.config.Etcd.Username, open.config.Etcd.Password = "ada", config.NewSecret("secret")
 	_, answers, failed = open.try(t.Context())
 	require.Empty(t, failed)

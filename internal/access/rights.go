@@ -61,8 +61,11 @@ func (t *trial) watch(prefix string) func(context.Context) (string, error) {
 			return "", ctx.Err()
 		}
 		if err := resp.Err(); err != nil {
-			const layer = "rpc error: code = PermissionDenied desc = " // etcd sends it as text
-			return "", errors.New(strings.TrimPrefix(err.Error(), layer))
+			text := err.Error()
+			if strings.HasPrefix(text, "rpc error: code = ") { // etcd cancels a watch with such a text
+				_, text, _ = strings.Cut(text, " desc = ")
+			}
+			return "", errors.New(text)
 		}
 		return fmt.Sprintf("watching since revision %d", resp.Header.Revision), nil
 	}

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,4 +42,19 @@ func TestCleanStartIsQuiet(t *testing.T) {
 			require.Len(t, d.log.Lines(message.DryRun), tt.dryRuns)
 		})
 	}
+}
+
+// A connection that cannot be made is one warning of each part that needs etcd, with the key
+// to change; /readyz has the same words.
+func TestFailedConnectionIsNamed(t *testing.T) {
+	t.Parallel()
+	const advice = "etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, []string{e.Addr(0)}, func(c *config.Config) {
+		c.Etcd.TLS.ServerName, c.Etcd.RequestTimeout = "etcd.example", time.Second
+	})
+	d.warnsOnce(message.WatchFailed, "reason=unavailable", "error=no connection: authentication handshake failed: ", advice)
+	d.warnsOnce(message.ElectionFailed, "error=no connection: authentication handshake failed: ", advice)
+	_, body := d.get("/readyz")
+	require.Contains(t, body, advice)
 }
