@@ -188,8 +188,7 @@ func (l *lockedEtcd) requireWorking(d *daemon) {
 	require.Equal(l.t, held, left, "only locks that were due are removed")
 }
 
-// warnings returns the warnings and errors of the log, except those of holds, which begin at
-// each start.
+// warnings returns the warnings and errors of the log, except those of holds.
 func (d *daemon) warnings() (found []string) {
 	for _, text := range d.tail(1 << 20) {
 		var line struct{ Level, Msg, Error string }

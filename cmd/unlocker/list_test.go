@@ -158,6 +158,18 @@ func TestCommandsWithoutEtcd(t *testing.T) {
 	}
 }
 
+// The line names the key to change, and nothing else is printed.
+func TestCommandsNameTheFailedConnection(t *testing.T) {
+	e := newEtcd(t)
+	for _, args := range []string{"list", "show a", "unlock a --uuid u --yes"} {
+		code, stdout, stderr := callIn(t.Context(), nil, append(strings.Fields(args), "--etcd-endpoints=https://"+e.Addr(0))...)
+		require.Equal(t, exitFailure, code)
+		require.Empty(t, stdout)
+		require.Regexp(t, "^unlocker: etcd at https://"+e.Addr(0)+": no connection: authentication handshake failed: [^\n]*: "+
+			"etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty\n$", stderr)
+	}
+}
+
 func TestCompletionOfAdmin(t *testing.T) {
 	for args, want := range map[string]string{"list --state ": "orphaned", "show a -o ": "wide", "unlock a --output ": "yaml"} {
 		words := strings.Split("__complete "+args, " ")

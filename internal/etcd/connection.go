@@ -60,7 +60,7 @@ func (c *Client) advise(cause string) string {
 		return "etcd asks for a client certificate: set etcd.tls.cert_file and etcd.tls.key_file"
 	case leaf != nil && time.Now().After(leaf.NotAfter):
 		return fmt.Sprintf("the client certificate of etcd.tls.cert_file %s expired at %s", o.TLS.CertFile, leaf.NotAfter.Format(time.RFC3339))
-	case handshake && (is("EOF") || is("does not look like a TLS handshake")):
+	case handshake && (is("EOF") || is("connection reset") || is("does not look like a TLS handshake")):
 		return "etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"
 	case leaf != nil:
 		return "etcd may not trust the client certificate of etcd.tls.cert_file " + o.TLS.CertFile

@@ -26,9 +26,9 @@ func TestNoConnectionSaysWhatToChange(t *testing.T) {
 		cause string
 		want  string
 	}{
-		"TLS to plain etcd": {func(o *Options) { o.Endpoints = []string{plain.Addr(0)} }, "authentication handshake failed: EOF",
+		"TLS to plain etcd": {func(o *Options) { o.Endpoints = []string{plain.Addr(0)} }, "authentication handshake failed: ",
 			"etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"},
-		"https to plain etcd": {func(o *Options) { o.TLS, o.Endpoints = TLS{}, []string{"https://" + plain.Addr(0)} }, "authentication handshake failed: EOF",
+		"https to plain etcd": {func(o *Options) { o.TLS, o.Endpoints = TLS{}, []string{"https://" + plain.Addr(0)} }, "authentication handshake failed: ",
 			"etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"},
 		"plain to etcd with TLS": {func(o *Options) { o.TLS = TLS{} }, "error reading server preface: ",
 			"etcd may require TLS: begin etcd.endpoints with https://, and see etcd.tls.ca_file"},
