@@ -87,8 +87,8 @@ func (l *lockedEtcd) execute(lines ...string) {
 	require.NoError(l.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
 
-// daemon starts a daemon that authenticates by "certificate" or "password".
-func (l *lockedEtcd) daemon(method string) *daemon {
+// flags returns those of a daemon that authenticates by "certificate" or "password".
+func (l *lockedEtcd) flags(method string) []string {
 	l.t.Helper()
 	flags := []string{"--etcd-tls-ca-file", l.ca, "--reaper-orphan-grace", "1s", "--resync-interval", "1s", "--reaper-standby-delay", "1s"}
 	cert, key := l.issue(l.t, "unlocker")
@@ -96,7 +96,20 @@ func (l *lockedEtcd) daemon(method string) *daemon {
 		cert, key = l.issue(l.t, "stranger")
 		flags = append(flags, "--etcd-username", "unlocker", "--etcd-password-file", filepath.Join(l.files, "password"))
 	}
-	return startDaemon(l.t, l.addr, append(flags, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key)...)
+	return append(flags, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key)
+}
+
+func (l *lockedEtcd) daemon(method string) *daemon {
+	l.t.Helper()
+	return startDaemon(l.t, l.addr, l.flags(method)...)
+}
+
+// check runs config check --connect as the daemon's user.
+func (l *lockedEtcd) check(method string) (out string, err error) {
+	l.t.Helper()
+	args := append([]string{"config", "check", "--connect", "--etcd-endpoints", l.addr}, l.flags(method)...)
+	text, err := exec.CommandContext(l.t.Context(), unlocker, args...).CombinedOutput()
+	return string(text), err
 }
 
 // buildEtcdctl builds etcdctl as etcd.sh builds the server.
@@ -135,6 +148,10 @@ func TestLockedDown(t *testing.T) {
 				}
 				later := time.Now().Add(time.Hour)
 				l.putLocks("held", 100, later, later)
+				out, err := l.check(method)
+				require.NoError(t, err, out)
+				require.NotContains(t, out, "FAILED")
+				require.Contains(t, out, "\nok      delete below /mutexes/: permitted, nothing changed\n")
 				d := l.daemon(method)
 				l.requireWorking(d)
 				require.Equal(t, float64(l.end.Unix()), d.metric("unlocker_certificate_expiry_timestamp_seconds", "certificate", "etcd_ca"))
@@ -171,8 +188,7 @@ func (l *lockedEtcd) requireWorking(d *daemon) {
 	require.Equal(l.t, held, left, "only locks that were due are removed")
 }
 
-// warnings returns the warnings and errors of the log, except those of holds, which begin at
-// each start.
+// warnings returns the warnings and errors of the log, except those of holds.
 func (d *daemon) warnings() (found []string) {
 	for _, text := range d.tail(1 << 20) {
 		var line struct{ Level, Msg, Error string }
@@ -205,6 +221,8 @@ func TestLockedDownWithoutALine(t *testing.T) {
 			l := startLockedEtcd(t, newest)
 			l.execute(append(append([]string{}, lines[:i]...), lines[i+1:]...)...)
 			l.execute(commands(t, "enable")...)
+			out, err := l.check("certificate")
+			require.Error(t, err)
 			d := l.daemon("certificate")
 			require.Eventually(t, func() bool { return len(d.warnings()) >= len(want) }, soon, poll)
 			began := time.Now()
@@ -213,6 +231,7 @@ func TestLockedDownWithoutALine(t *testing.T) {
 			require.Len(t, warnings, len(want), "each warning is logged once")
 			for _, text := range want {
 				require.Contains(t, fmt.Sprint(warnings), text)
+				require.Contains(t, out, text)
 			}
 			status, body := d.get("/readyz")
 			if strings.Contains(want[0], locks) {

@@ -92,6 +92,7 @@ func TestWrongChecks(t *testing.T) {
 		"--lock a -w 5":              "--lock excludes",
 		"--lock a --undated 5":       "--lock excludes",
 		"--url ftp://x":              "http://HOST",
+		"--url localhost:9481":       "the URL must begin with http:// or https://, such as http://localhost:9481",
 		"--url http://u:hush@x":      "must not contain credentials",
 		"--ca-file absent":           "absent",
 		"--cert-file absent":         "certificate and key",

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/etcd-unlocker/unlocker/internal/access"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func newConfig() *cobra.Command {
@@ -19,37 +25,72 @@ func newConfig() *cobra.Command {
 }
 
 func newConfigCheck() *cobra.Command {
+	var connect bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check the configuration",
+		Short: "Check the configuration, and with --connect also etcd",
 		Long: `Read the configuration as serve does, from the same flags, environment and file.
 Exit with 0 and print which file was read, or with 2 and the first error.
-No other file is opened: certificates and password files are not checked.`,
-		Args: cobra.NoArgs,
+No other file is opened: certificates and password files are not checked.
+
+With --connect, also try what the daemon needs of etcd: the certificates in the files,
+a connection to each endpoint, the login, and each right that this configuration needs.
+Print one line for each attempt: ok, what was tried and what etcd answered, or FAILED,
+what was tried and why it failed. Exit with 1 if any attempt failed, or if a file that
+a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.`,
+		Example: `  unlocker config check
+  unlocker config check --config /etc/unlocker/unlocker.yaml --connect`,
+		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, source, err := loadConfig(cmd)
+			c, source, err := loadConfig(cmd)
 			if err != nil {
 				return err
 			}
 			if source == "" {
 				source = "no file: flags, environment and defaults"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ok (%s)\n", source)
-			return err
+			if _, err = fmt.Fprintf(cmd.OutOrStdout(), "ok (%s)\n", source); err != nil || !connect {
+				return err
+			}
+			return tryAccess(cmd, c)
 		},
 	}
+	cmd.Flags().BoolVar(&connect, "connect", false, "also try the connection to etcd, the login and each right that the daemon needs")
 	config.Flags(cmd.Flags())
 	return cmd
 }
 
+// tryAccess prints what the daemon may do in etcd.
+func tryAccess(cmd *cobra.Command, c config.Config) error {
+	tried, failed := 0, 0
+	err := access.Try(cmd.Context(), c, clientLogger(cmd, c), func(a access.Attempt) {
+		result, answer := "ok    ", a.Answer
+		if tried++; a.Err != nil {
+			failed++
+			result, answer = "FAILED", a.Err.Error()
+		}
+		line := fmt.Sprintf("%s  %s: %s", result, a.What, answer)
+		_, _ = fmt.Fprintln(cmd.OutOrStdout(), terminal.Text(lock.Clip([]byte(line), maxError))) // it may quote a server
+	})
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("%d of %d attempts failed", failed, tried)
+	}
+	return err
+}
+
 func newConfigPrint() *cobra.Command {
+	var file string
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Print the effective configuration, without secrets",
 		Long: `Print every key with the value that serve would use, as a configuration file.
 The password is replaced by <redacted>: restore it before you use the output as
-a configuration file.`,
-		Args: cobra.NoArgs,
+a configuration file. With --output, write to a new file: an existing one is never
+overwritten, and the exit code is 1. A redirection by the shell would empty the
+file before it is read.`,
+		Example: `  unlocker config print
+  unlocker config print --output unlocker.yaml`,
+		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := loadConfig(cmd)
 			if err != nil {
@@ -59,10 +100,27 @@ a configuration file.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("output") {
+				return writeNew(file, text)
+			}
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&file, "output", "", "write to this new `FILE` instead of stdout; refused if it exists")
 	config.Flags(cmd.Flags())
 	return cmd
+}
+
+// writeNew writes a file that does not exist yet.
+func writeNew(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("--output: %s exists and is not overwritten", path)
+	}
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }

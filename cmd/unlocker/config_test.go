@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,4 +70,46 @@ policies: [{match: "**", mode: "off", grace: 24h}, {match: "[a-c]{x,y}?"}]
 			}
 		})
 	}
+}
+
+func TestConfigCheckConnect(t *testing.T) {
+	e := newEtcd(t)
+	addr := e.Addr(0)
+	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", addr)
+	e.take("a", time.Hour, time.Hour)
+	code, stdout, stderr := call(t, t.Context(), "config", "check", "--connect")
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stderr)
+	require.Regexp(t, `^ok \(no file: flags, environment and defaults\)
+ok      connect to `+addr+`: answers
+ok      use etcd without a user: answers
+ok      read below /mutexes/: 6 keys at revision \d+
+ok      watch below /mutexes/: watching since revision \d+
+ok      delete below /mutexes/: permitted, nothing changed
+ok      read below /unlocker/leader/mutexes/: 0 keys at revision \d+
+ok      watch below /unlocker/leader/mutexes/: watching since revision \d+
+ok      write and delete below /unlocker/leader/mutexes/: permitted, nothing changed
+ok      get a lease for the election: granted and revoked
+$`, stdout)
+
+	e.Guard("ada", "secret", "/mutexes/")
+	code, stdout, stderr = call(t, t.Context(), "config", "check", "--connect")
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stdout, "\nFAILED  use etcd without a user: etcdserver: user name is empty: etcd has authentication on: set etcd.username")
+	require.Equal(t, "unlocker: 1 of 2 attempts failed\n", stderr)
+
+	t.Setenv("UNLOCKER_ETCD_PASSWORD", "secret")
+	code, stdout, stderr = call(t, t.Context(), "config", "check", "--connect", "--etcd-username=ada")
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stdout, "\nok      delete below /mutexes/: permitted, nothing changed\n")
+	require.Contains(t, stdout, "\nFAILED  write and delete below /unlocker/leader/mutexes/: etcdserver: permission denied: user \"ada\" needs readwrite on [/unlocker/")
+	require.Equal(t, "unlocker: 3 of 9 attempts failed\n", stderr)
+
+	code, stdout, stderr = call(t, t.Context(), "config", "check", "--connect", "--etcd-username=ada", "--etcd-tls-ca-file=absent")
+	require.Equal(t, exitFailure, code)
+	require.Equal(t, "ok (no file: flags, environment and defaults)\n", stdout)
+	require.Equal(t, "unlocker: etcd.tls.ca_file: open absent: no such file or directory\n", stderr)
+	code, _, _ = call(t, t.Context(), "config", "check", "--connect", "--reaper-mode=brave")
+	require.Equal(t, exitUsage, code)
+	require.Len(t, e.Keys(""), 6)
 }

@@ -37,7 +37,7 @@ unlock accept names in this form.`,
   unlocker list --match 'billing/**' -o wide
   unlocker list --state expired -o wide --url http://127.0.0.1:9481
   unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
-		Args: cobra.NoArgs,
+		Args: noArguments(": show NAME shows one lock, --match lists those that match a pattern"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := filter.Validate(); err != nil {
 				return usageError{err}
@@ -113,16 +113,23 @@ func withAdmin(cmd *cobra.Command, f func(*admin.Admin) error) (err error) {
 	if err != nil {
 		return err
 	}
-	// The error says what failed; the log of the etcd client is for debugging.
-	level := slog.LevelWarn
-	if c.Log.Level == "debug" {
-		level = slog.LevelDebug
-	}
-	logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-	a, err := admin.Open(c, logger)
+	a, err := admin.Open(c, clientLogger(cmd, c))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	return f(a)
+	err = f(a)
+	if a.CredentialsIgnored() {
+		cmd.PrintErrln("etcd has authentication disabled: etcd.username is ignored")
+	}
+	return err
+}
+
+// clientLogger returns the logger of the etcd client of a command: for debugging only, since
+// the errors say what failed.
+func clientLogger(cmd *cobra.Command, c config.Config) *slog.Logger {
+	if c.Log.Level != "debug" {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -39,8 +39,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"--frob":                           "--frob",
 		"config frob":                      `"frob"`,
 		"serve --frob":                     "--frob",
-		"serve extra":                      `"extra"`,
-		"config check extra":               `"extra"`,
+		"serve extra":                      `unexpected argument "extra": --config names the configuration file; see unlocker serve --help`,
+		"config check extra":               `unexpected argument "extra": --config names the configuration file; see unlocker config check --help`,
 		"config print extra":               `"extra"`,
 		"version extra":                    `"extra"`,
 		"completion frob":                  `"frob"`,
@@ -145,6 +145,28 @@ func TestConfigPrintCanBeRead(t *testing.T) {
 	code, again, stderr := call(t, t.Context(), "config", "print", "--config=printed.yaml")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, printed, again)
+}
+
+// The first line of the README that writes a file must not destroy what it reads.
+func TestConfigPrintDoesNotOverwrite(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, printed, _ := call(t, t.Context(), "config", "print", "--reaper-grace=7s")
+	command := []string{"config", "print", "--output", "unlocker.yaml"}
+	code, stdout, stderr := call(t, t.Context(), append(command, "--reaper-grace=7s")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Empty(t, stdout+stderr)
+	for range 2 {
+		written, err := os.ReadFile("unlocker.yaml")
+		require.NoError(t, err)
+		require.Equal(t, printed, string(written))
+		code, stdout, stderr = call(t, t.Context(), command...)
+		require.Equal(t, exitFailure, code)
+		require.Empty(t, stdout)
+		require.Equal(t, "unlocker: --output: unlocker.yaml exists and is not overwritten\n", stderr)
+	}
+	code, _, stderr = call(t, t.Context(), "config", "print", "--output", "absent/unlocker.yaml")
+	require.Equal(t, exitFailure, code)
+	require.Equal(t, "unlocker: --output: open absent/unlocker.yaml: no such file or directory\n", stderr)
 }
 
 func TestVersion(t *testing.T) {

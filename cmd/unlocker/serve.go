@@ -18,7 +18,7 @@ func newServe() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT. It starts whether or not etcd is reachable:
 /livez succeeds while the process runs, /readyz once all locks have been listed.`,
-		Args: cobra.NoArgs,
+		Args: noArguments(fileHint),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, source, err := loadConfig(cmd)
 			if err != nil {

@@ -37,6 +37,19 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
+// noArguments refuses arguments. hint says what to use instead of one.
+func noArguments(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return fmt.Errorf("unexpected argument %q%s", args[0], hint)
+	}
+}
+
+// fileHint is for commands that read the configuration.
+const fileHint = ": --config names the configuration file"
+
 // knownTopic accepts the names of commands only.
 func knownTopic(cmd *cobra.Command, args []string) error {
 	if _, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {

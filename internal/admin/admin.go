@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
@@ -32,7 +34,9 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := etcd.New(etcd.FromConfig(c.Etcd, logger))
+	o := etcd.FromConfig(c.Etcd, logger)
+	o.FailFast = true
+	client, err := etcd.New(o)
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +53,9 @@ func (a *Admin) Prefix() string { return a.config.Prefix }
 // ErrInterrupted is the error of a call whose context ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// failed adds to an error whether the context ended or etcd failed, and at which endpoints.
-func (a *Admin) failed(ctx context.Context, err error) error {
+// failed adds to an error whether the context ended or etcd failed, at which endpoints, and
+// what to change. permission is what the failed request needs on the prefix.
+func (a *Admin) failed(ctx context.Context, err error, permission string) error {
 	switch {
 	case err == nil:
 		return nil
@@ -58,26 +63,19 @@ func (a *Admin) failed(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: etcd at %s", err, a.endpoints())
 	case ctx.Err() != nil:
 		return ErrInterrupted
+	}
+	explained := a.client.Explain(err, permission, a.config.Prefix)
+	switch {
+	case errors.As(explained, new(*etcd.NoConnection)), errors.As(err, new(rpctypes.EtcdError)), status.Code(err) == codes.Unavailable:
+		return fmt.Errorf("etcd at %s: %w", a.endpoints(), explained)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("etcd at %s does not answer within %s%s", a.endpoints(), a.config.Etcd.RequestTimeout, cause(err))
-	case errors.As(err, new(rpctypes.EtcdError)):
-		return fmt.Errorf("etcd at %s: %w", a.endpoints(), a.client.Explain(err, a.config.Prefix))
+		return fmt.Errorf("etcd at %s does not answer within %s", a.endpoints(), a.config.Etcd.RequestTimeout)
 	}
 	return err
 }
 
-// cause returns the reason that gRPC gives for an exceeded deadline, such as a refused
-// connection, without the prefixes of the layers in between.
-func cause(err error) string {
-	_, known, found := strings.Cut(err.Error(), context.DeadlineExceeded.Error()+": ")
-	if !found {
-		return ""
-	}
-	if _, desc, nested := strings.Cut(known, "desc = "); nested {
-		known = strings.TrimPrefix(strings.Trim(desc, `"`), "transport: ")
-		known = strings.TrimPrefix(known, "Error while dialing: ")
-	}
-	return ": " + known
-}
+// CredentialsIgnored reports whether etcd has authentication disabled although a user is
+// configured.
+func (a *Admin) CredentialsIgnored() bool { return a.client.CredentialsIgnored() }
 
 func (a *Admin) endpoints() string { return strings.Join(a.config.Etcd.Endpoints, ", ") }

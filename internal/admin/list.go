@@ -11,6 +11,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 )
@@ -31,7 +32,7 @@ type Filter struct {
 func (f Filter) Validate() error {
 	for _, s := range f.States {
 		if !slices.Contains(api.States(), s) {
-			return fmt.Errorf("--state: unknown state %q: want %s", s, strings.Join(api.States(), ", "))
+			return fmt.Errorf("--state: must be one of %s, not %q", strings.Join(api.States(), ", "), s)
 		}
 	}
 	if !doublestar.ValidatePattern(f.Match) {
@@ -94,7 +95,7 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, a.failed(ctx, err)
+		return nil, a.failed(ctx, err, etcd.Read)
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
 	slices.SortFunc(l.locks, func(a, b lock.Lock) int { return strings.Compare(a.Name, b.Name) })

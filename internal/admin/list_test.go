@@ -106,7 +106,7 @@ func TestListOfMany(t *testing.T) {
 func TestFilterIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, f := range map[string]admin.Filter{
-		`--state: unknown state "Held": want held, overdue, expired, undated, malformed, orphaned`: {States: []string{"overdue", "Held"}},
+		`--state: must be one of held, overdue, expired, undated, malformed, orphaned, not "Held"`: {States: []string{"overdue", "Held"}},
 		`--match: "[a" is not a valid pattern`:                                                     {Match: "[a"},
 		"--limit: must be at least 0, not -1":                                                      {Limit: -1},
 	} {

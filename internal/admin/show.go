@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
@@ -35,13 +36,13 @@ var ErrNoLock = lockstore.ErrNoLock
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	entry, err := a.store.ReadOne(ctx, name)
 	if errors.Is(err, lockstore.ErrNoLock) {
-		return Detail{}, a.failed(ctx, a.missing(ctx, name))
+		return Detail{}, a.failed(ctx, a.missing(ctx, name), etcd.Read)
 	}
 	if err != nil {
-		return Detail{}, a.failed(ctx, err)
+		return Detail{}, a.failed(ctx, err, etcd.Read)
 	}
 	d, err := a.detail(ctx, entry)
-	return d, a.failed(ctx, err)
+	return d, a.failed(ctx, err, etcd.Read)
 }
 
 func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) {

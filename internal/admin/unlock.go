@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -45,11 +46,11 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Deta
 	case errors.Is(err, lockstore.ErrOtherUUID):
 		now, err := a.detail(ctx, entry)
 		if err != nil {
-			return api.Forced{}, a.failed(ctx, err)
+			return api.Forced{}, a.failed(ctx, err, etcd.Read)
 		}
 		return api.Forced{}, &OtherHolder{now}
 	case err != nil:
-		return api.Forced{}, a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err))
+		return api.Forced{}, a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
 	}
 	return a.removed(entry, revision), nil
 }

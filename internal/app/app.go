@@ -142,6 +142,7 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 	}
 	a.probe, err = probe.New(probe.Options{
 		Etcd:     a.client,
+		Explain:  a.explainLocks,
 		Interval: a.config.Reaper.ProbeInterval,
 		Timeout:  a.config.Etcd.RequestTimeout,
 		Patience: rules.MinGrace(),
@@ -165,8 +166,10 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 	return err
 }
 
-// explainLocks adds the missing permission on the locks to an error of etcd.
-func (a *App) explainLocks(err error) error { return a.client.Explain(err, a.config.Prefix) }
+// explainLocks adds what to change to an error of etcd about the locks.
+func (a *App) explainLocks(err error) error {
+	return a.client.Explain(err, etcd.LockPermission(a.config), a.config.Prefix)
+}
 
 func (a *App) newStore(layout lock.Layout) lockstore.Store {
 	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/etcd-unlocker/unlocker/internal/elect"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 func (a *App) newElector() (err error) {
@@ -23,7 +24,7 @@ func (a *App) newElector() (err error) {
 		TTL:            c.Election.TTL,
 		Identity:       a.identity,
 		RequestTimeout: c.Etcd.RequestTimeout,
-		Explain:        func(err error) error { return a.client.Explain(err, c.ElectionPrefix()) },
+		Explain:        func(err error) error { return a.client.Explain(err, etcd.ReadWrite, c.ElectionPrefix()) },
 		Logger:         a.logger,
 	})
 	return err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -204,6 +205,22 @@ func TestLockedOutWhileTheWatchContinues(t *testing.T) {
 	require.Positive(t, d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied"))
 	l.below(prefix)
 	awaitKeys(t, l.Etcd, 0, "")
+}
+
+// The watch continues after a change of the password, so that only the probe fails.
+func TestLockedOutByAPasswordIsTheReasonOfTheHold(t *testing.T) {
+	t.Parallel()
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	d := l.daemon()
+	d.awaitReaping()
+	_, err := l.Client.UserChangePassword(l.ctx(), user, "rotated")
+	require.NoError(t, err)
+	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
+	var status api.Status
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Equal(t, "the probe fails: etcdserver: "+badPassword, status.Holds[0].Reason)
 }
 
 func TestLockedPasswordFileRotated(t *testing.T) {

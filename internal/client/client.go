@@ -77,6 +77,11 @@ func New(o Options) (*Client, error) {
 // baseOf validates a URL. It refuses credentials, which the process list would show, and
 // quotes none in errors.
 func baseOf(raw string) (string, error) {
+	if !strings.Contains(raw, "://") {
+		if whole, err := baseOf("http://" + raw); err == nil {
+			return "", fmt.Errorf("the URL must begin with http:// or https://, such as %s", whole)
+		}
+	}
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:

@@ -20,3 +20,11 @@ func FromConfig(c config.Etcd, logger *slog.Logger) Options {
 		Logger:         logger,
 	}
 }
+
+// LockPermission returns the permission that the daemon needs on the prefix of the locks.
+func LockPermission(c config.Config) string {
+	if c.Reaper.Mode == "enforce" {
+		return ReadWrite
+	}
+	return Read
+}

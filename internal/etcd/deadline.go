@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,12 +21,15 @@ import (
 // harmless: requests that write (Put, Delete, Txn) are retried only after an auth error,
 // which etcd returns before it executes anything. Reads, status, alarms and lease grants
 // are also retried after Unavailable.
-func bound(timeout time.Duration) grpc.UnaryClientInterceptor {
+func bound(o Options) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); !has {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, timeout)
+			ctx, cancel = context.WithTimeout(ctx, o.RequestTimeout)
 			defer cancel()
+		}
+		if o.FailFast {
+			opts = append(opts, grpc.WaitForReady(false))
 		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
 		switch status.Code(err) {

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
@@ -56,6 +57,9 @@ type Options struct {
 	// each login, so a rotated secret needs no restart.
 	Password, PasswordFile string
 	TLS                    TLS
+	// FailFast makes unary calls fail as soon as no endpoint accepts a connection, instead
+	// of waiting for one until their deadline.
+	FailFast bool
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
 	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot
@@ -67,6 +71,8 @@ type Options struct {
 type Client struct {
 	*clientv3.Client
 	options    Options
+	login      *login
+	asked      *atomic.Bool // whether etcd asked for a client certificate and there was none
 	expiries   expiries
 	unregister func()
 }
@@ -77,7 +83,8 @@ func New(o Options) (*Client, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	tlsConfig, err := o.TLS.config(o.Logger)
+	asked := &atomic.Bool{}
+	tlsConfig, err := o.TLS.config(o.Logger, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +128,7 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	login.begin()
-	return &Client{Client: cli, options: o, expiries: newExpiries(o.TLS), unregister: unregister}, nil
+	return &Client{Client: cli, options: o, login: login, asked: asked, expiries: newExpiries(o.TLS), unregister: unregister}, nil
 }
 
 // Close ends all calls, watches and lease keepalives of the client, and unregisters its
@@ -142,7 +149,7 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 	reconnect.MaxDelay = maxReconnectDelay
 	opts := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
-		grpc.WithChainUnaryInterceptor(bound(o.RequestTimeout), l.intercept, m.UnaryClientInterceptor()),
+		grpc.WithChainUnaryInterceptor(bound(o), l.intercept, m.UnaryClientInterceptor()),
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
 	}
 	if o.TLS.ServerName != "" {

@@ -6,13 +6,10 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // until returns the time after d in whole seconds, as certificates have it.
@@ -129,24 +126,6 @@ func TestCertificateFileIsReadWhenItChanged(t *testing.T) {
 		require.False(t, e.at().IsZero())
 	}
 	require.Equal(t, 1, read)
-}
-
-// The server only closes the connection, or its alert does not say whose certificate has
-// expired.
-func TestExpiredClientCertificateIsNamed(t *testing.T) {
-	t.Parallel()
-	s := newSecure(t)
-	end := until(-time.Minute)
-	o := s.options(s.cluster.Addr(0), s.ca.issueUntil(t, filepath.Join(s.dir, "client"), "client", end))
-	o.RequestTimeout = 3 * time.Second
-	var log etcdtest.Log
-	o.Logger = log.Logger()
-	c := mustNew(t, o)
-	require.Equal(t, end, c.Certificates()["etcd_client"])
-	_, err := c.Put(t.Context(), "k", "v")
-	require.ErrorContains(t, err, "latest balancer error")
-	require.Equal(t, 1, strings.Count(log.String(), "the client certificate of etcd.tls.cert_file has expired"), log.String())
-	require.Contains(t, log.String(), end.Format(time.RFC3339))
 }
 
 func TestClientCertificateThatVanishedIsNamed(t *testing.T) {

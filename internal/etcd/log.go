@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -35,22 +33,6 @@ func perAttempt(message string) bool {
 // not changed.
 func newZap(lg *slog.Logger) *zap.Logger {
 	return zap.New(&slogCore{handler: lg.With("component", "etcd_client").Handler()})
-}
-
-// oncePerMinute limits a warning about connections, which are tried every few seconds.
-type oncePerMinute struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (o *oncePerMinute) due(now time.Time) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.last.IsZero() && now.Sub(o.last) < time.Minute {
-		return false
-	}
-	o.last = now
-	return true
 }
 
 // slogCore is a zapcore.Core that writes to a slog.Handler: time, message and fields, but

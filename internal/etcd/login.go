@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type login struct {
 	user    string
 	initial string
 	file    string
+	logger  *slog.Logger
 	begun   atomic.Bool
 	state   atomic.Int32
 
@@ -59,7 +61,7 @@ const (
 )
 
 func newLogin(o Options) (*login, error) {
-	l := &login{user: o.Username, initial: o.Password, file: o.PasswordFile}
+	l := &login{user: o.Username, initial: o.Password, file: o.PasswordFile, logger: o.Logger}
 	if l.file == "" {
 		return l, nil
 	}
@@ -130,7 +132,9 @@ func (l *login) record(password string, err error) {
 	case known == nil:
 		l.state.Store(loggedIn)
 	case errors.Is(known, rpctypes.ErrAuthNotEnabled):
-		l.state.Store(authDisabled)
+		if l.state.Swap(authDisabled) != authDisabled {
+			l.logger.Warn("etcd has authentication disabled: etcd.username is ignored", "username", l.user)
+		}
 	case errors.Is(known, rpctypes.ErrAuthFailed):
 		l.refused = refusedLogin{password, err, time.Now().Add(loginPause)}
 	}

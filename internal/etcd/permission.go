@@ -8,18 +8,27 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Explain adds what to change to an error of etcd about a missing permission or a user
-// that etcd does not accept. prefix is the one on which the failed request needs the
-// permission readwrite; the error of etcd does not name it. Other errors, and nil, are
-// returned as they are.
-func (c *Client) Explain(err error, prefix string) error {
+// Permissions of etcd's roles.
+const (
+	Read      = "read"
+	ReadWrite = "readwrite"
+)
+
+// Explain adds what to change to an error about a missing permission, a user that etcd does
+// not accept, and returns a NoConnection if there was no connection. permission is what the failed request
+// needs on prefix; the error of etcd names neither. Other errors, and nil, are returned as
+// they are.
+func (c *Client) Explain(err error, permission, prefix string) error {
 	if err == nil {
 		return nil
+	}
+	if failed := c.noConnection(err); failed != nil {
+		return failed
 	}
 	text := err.Error()
 	switch {
 	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
-		return fmt.Errorf("%w: %s needs readwrite on [%s, %s) (prefix %s)", err, c.user(), prefix, clientv3.GetPrefixRangeEnd(prefix), prefix)
+		return fmt.Errorf("%w: %s needs %s on [%s, %s) (prefix %s)", err, c.user(), permission, prefix, clientv3.GetPrefixRangeEnd(prefix), prefix)
 	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed)):
 		return fmt.Errorf("%w: etcd.username %q with the password of %s", err, c.options.Username, c.passwordKey())
 	case strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)):
@@ -27,6 +36,10 @@ func (c *Client) Explain(err error, prefix string) error {
 	}
 	return err
 }
+
+// CredentialsIgnored reports whether etcd last answered a login with a user that it has
+// authentication disabled.
+func (c *Client) CredentialsIgnored() bool { return c.login.state.Load() == authDisabled }
 
 // user names the user by which etcd knows the client. A user from a certificate need not
 // exist: etcd then answers only "permission denied".

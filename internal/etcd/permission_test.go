@@ -33,7 +33,7 @@ func TestDeniedRequestsNameThePermission(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := c.Explain(call(t.Context()), "/locks/")
+			err := c.Explain(call(t.Context()), ReadWrite, "/locks/")
 			require.ErrorContains(t, err, "etcdserver: permission denied")
 			require.ErrorContains(t, err, `: user "ada" needs readwrite on [/locks/, /locks0) (prefix /locks/)`)
 			if name != "watch" { // its error has no type
@@ -70,7 +70,7 @@ func TestRefusedUsersLearnWhatToChange(t *testing.T) {
 				"alarm": func(ctx context.Context) error { _, err := c.AlarmList(ctx); return err },
 				"lease": func(ctx context.Context) error { _, err := c.Grant(ctx, 10); return err },
 			} {
-				err := c.Explain(call(t.Context()), prefix)
+				err := c.Explain(call(t.Context()), ReadWrite, prefix)
 				if what == "lease" && tt.want[:20] == "etcdserver: user nam" && err == nil {
 					continue // etcd before 3.7 grants one to anybody
 				}
@@ -90,14 +90,14 @@ func TestDeniedUserOfACertificateIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	c := mustNew(t, s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, "nobody")))
 	_, err = c.Get(t.Context(), "k")
-	require.EqualError(t, c.Explain(err, prefix), `etcdserver: permission denied: user "nobody" (the client certificate's common name, if there is such a user) needs readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)`)
+	require.EqualError(t, c.Explain(err, Read, prefix), `etcdserver: permission denied: user "nobody" (the client certificate's common name, if there is such a user) needs read on [/mutexes/, /mutexes0) (prefix /mutexes/)`)
 }
 
 func TestOtherErrorsStay(t *testing.T) {
 	t.Parallel()
 	c := mustNew(t, options("127.0.0.1:1"))
 	for _, err := range []error{nil, context.Canceled, errors.New("else"), rpctypes.ErrCompacted, status.Error(codes.Unavailable, "away")} {
-		require.Equal(t, err, c.Explain(err, prefix))
+		require.Equal(t, err, c.Explain(err, Read, prefix))
 	}
 }
 

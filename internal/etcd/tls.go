@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 )
@@ -25,8 +25,9 @@ type TLS struct {
 }
 
 // config returns nil if nothing is set. It checks the files, since the errors of clientv3
-// do not say which option names the wrong one.
-func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
+// do not say which option names the wrong one. It sets asked when a server has asked for a
+// client certificate and there is none.
+func (t TLS) config(lg *slog.Logger, asked *atomic.Bool) (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
 	}
@@ -45,38 +46,12 @@ func (t TLS) config(lg *slog.Logger) (*tls.Config, error) {
 		return nil, fmt.Errorf("etcd.tls: %w", err)
 	}
 	if t.CertFile == "" {
-		cfg.GetClientCertificate = noClientCertificate(lg)
-	} else {
-		cfg.GetClientCertificate = t.warnIfExpired(cfg.GetClientCertificate, lg)
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked.Store(true)
+			return &tls.Certificate{}, nil // which some servers allow
+		}
 	}
 	return cfg, nil
-}
-
-// warnIfExpired logs a warning when an expired client certificate is sent. The server
-// answers with a TLS alert at best, which does not say whose certificate has expired.
-func (t TLS) warnIfExpired(read clientCertificate, lg *slog.Logger) clientCertificate {
-	var warning oncePerMinute
-	return func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		c, err := read(info)
-		if err == nil && c.Leaf != nil && time.Now().After(c.Leaf.NotAfter) && warning.due(time.Now()) {
-			lg.Warn("the client certificate of etcd.tls.cert_file has expired", "file", t.CertFile, "not_after", c.Leaf.NotAfter)
-		}
-		return c, err
-	}
-}
-
-type clientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
-
-// noClientCertificate sends no certificate, which some servers allow, and logs a warning:
-// other servers may close the connection, and gRPC often reports only a broken pipe.
-func noClientCertificate(lg *slog.Logger) clientCertificate {
-	var warning oncePerMinute
-	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		if warning.due(time.Now()) {
-			lg.Warn("etcd asks for a client certificate and etcd.tls.cert_file is not set")
-		}
-		return &tls.Certificate{}, nil
-	}
 }
 
 func (t TLS) checkCA() error {

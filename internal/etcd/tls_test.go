@@ -84,19 +84,6 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestMissingClientCertificateEndsAndIsNamed(t *testing.T) {
-	t.Parallel()
-	s := newSecure(t)
-	o := s.options(s.cluster.Addr(0), pair{})
-	o.RequestTimeout = time.Second
-	var log etcdtest.Log
-	o.Logger = log.Logger()
-	_, err := mustNew(t, o).Put(t.Context(), "k", "v")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "latest balancer error")
-	require.Contains(t, log.String(), "etcd asks for a client certificate and etcd.tls.cert_file is not set")
-}
-
 // etcd takes the common name of the certificate as the user, whose permissions show which
 // certificate the server got.
 func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
@@ -128,7 +115,7 @@ func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
 func (s *secure) admin(t *testing.T, p pair) *clientv3.Client {
 	t.Helper()
 	o := s.options(s.cluster.Addr(0), p)
-	cfg, err := o.TLS.config(slog.New(slog.DiscardHandler))
+	cfg, err := o.TLS.config(slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	return s.cluster.Connect(func(c *clientv3.Config) { c.TLS = cfg })
 }

@@ -24,6 +24,7 @@ const (
 const (
 	HoldBegins = "hold begins: no lock is removed automatically"
 	HoldEnds   = "hold ends"
+	DryRun     = "dry run: no lock is removed automatically"
 )
 
 // A removal: one message before it is sent, one with its outcome.

@@ -16,6 +16,8 @@ type Options struct {
 	Etcd interface {
 		AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error)
 	}
+	// Explain adds what to change to an error of etcd; nil adds nothing.
+	Explain func(error) error
 	// Interval is the time between probes, Timeout the maximum duration of one.
 	Interval, Timeout time.Duration
 	// Patience is the maximum time without etcd that does not count as an outage: the
@@ -102,6 +104,9 @@ func (p *Probe) once(ctx context.Context) {
 	start := time.Now()
 	p.begin(start)
 	resp, err := p.Etcd.AlarmList(ctx)
+	if err != nil && p.Explain != nil {
+		err = p.Explain(err)
+	}
 	if p.ended(start, time.Now(), alarms(resp), err) {
 		select {
 		case p.over <- struct{}{}:

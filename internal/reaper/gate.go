@@ -49,12 +49,25 @@ func (g *gate) open() bool {
 		was, already := g.active[hold]
 		if !already {
 			was.Since = now
-			g.logger.Warn(message.HoldBegins, "hold", string(hold), "reason", reason)
+			g.logBegin(hold, reason, found)
 		}
 		g.active[hold] = HoldStatus{Since: was.Since, Reason: reason}
 	}
 	_, dry := found[verdict.HoldDryRun]
 	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
+}
+
+// logBegin logs as a warning what is not a part of every start, nor configured.
+func (g *gate) logBegin(hold verdict.Hold, reason string, found map[verdict.Hold]string) {
+	if hold == verdict.HoldDryRun {
+		g.logger.Info(message.DryRun, "reason", reason)
+		return
+	}
+	level := slog.LevelWarn
+	if _, starting := found[verdict.HoldStarting]; starting && hold != verdict.HoldAlarm {
+		level = slog.LevelInfo // not connected yet; a failure to connect has its own warning
+	}
+	g.logger.Log(context.Background(), level, message.HoldBegins, "hold", string(hold), "reason", reason)
 }
 
 // updateInterval is the maximum time between two readings of the signals.
