@@ -59,32 +59,35 @@ func (w *worker) refused(a *attempt, reason lockstore.Reason, err error) {
 
 // outcome logs the outcome of an attempt.
 func (w *worker) outcome(level slog.Level, a *attempt, msg string, more ...slog.Attr) {
-	attrs := append([]slog.Attr{
+	r := slog.NewRecord(time.Now(), level, msg, 0)
+	r.AddAttrs(append([]slog.Attr{
 		slog.String("lock", a.record.LoggedName()),
 		slog.String("uuid", a.record.LoggedUUID()),
 		slog.Int64("keys_deleted", a.result.Deleted),
 		slog.Int64("revision", a.result.Revision),
-	}, more...)
-	w.Logger.LogAttrs(w.requests, level, msg, attrs...)
+	}, more...)...)
+	if !w.journal.conclude(w.requests, r) {
+		w.tally.failed(lockstore.ReasonUnlogged)
+	}
 }
 
 // unlogged is for a verdict whose record could not be written: nothing may be sent.
 func (w *worker) unlogged(a *attempt, err error) {
 	w.tally.failed(lockstore.ReasonUnlogged)
-	w.outcome(slog.LevelError, a, message.CannotLog, slog.Any("error", err))
+	w.Logger.LogAttrs(w.requests, slog.LevelError, message.CannotLog,
+		slog.String("lock", a.record.LoggedName()), slog.String("uuid", a.record.LoggedUUID()), slog.Any("error", err))
 	w.postpone(a.due, backoff(a.due.Attempts+1))
 }
 
 // announce logs a verdict with the whole record that it was made on. It returns the
 // error of the log, which slog.Logger does not.
 func (w *worker) announce(msg string, a *attempt) error {
-	log := w.Logger.Handler()
-	if !log.Enabled(w.requests, slog.LevelInfo) {
+	if !w.journal.handler.Enabled(w.requests, slog.LevelInfo) {
 		return nil // by configuration, which allows that where nothing is removed
 	}
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, msg, 0)
 	r.AddAttrs(slog.String("lock", a.record.LoggedName()), slog.Any("verdict", a.verdict), slog.Any("record", a.record))
-	return log.Handle(w.requests, r)
+	return w.journal.announce(w.requests, r)
 }
 
 func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {

@@ -60,10 +60,11 @@ type Options struct {
 // Reaper removes locks that are due.
 type Reaper struct {
 	Options
-	ledger *Ledger
-	tally  *tally
-	gate   *gate
-	rate   *rate.Limiter
+	ledger  *Ledger
+	tally   *tally
+	gate    *gate
+	rate    *rate.Limiter
+	journal *journal
 }
 
 // New returns a Reaper that does nothing until Run is called.
@@ -94,6 +95,7 @@ func New(o Options) (*Reaper, error) {
 		tally:   newTally(),
 		gate:    newGate(o.Holds, o.Signals, o.Logger),
 		rate:    rate.NewLimiter(limit, o.BatchSize),
+		journal: &journal{handler: o.Logger.Handler()},
 	}, nil
 }
 
@@ -128,6 +130,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.confirm(gctx) })
 	g.Go(func() error { return r.gate.watch(gctx) })
+	g.Go(func() error { return r.journal.run(gctx) })
 	if r.Rules.Mode != verdict.Off {
 		for range r.Concurrency {
 			w := &worker{Reaper: r, requests: requests}

@@ -288,3 +288,8 @@ func TestL_ARenewalToTheSameDeadlineIsAWrite(t *testing.T) {
 	h := holder{Name: "a", Start: s(20), Interval: s(40), TTL: s(70), Retry: s(20), LockedAt: true, Deadline: "1766620890", Dies: s(61)}
 	judged(t, history{Replicas: 1, Lasts: s(500), Holders: []holder{h}, Faults: []fault{{Kind: unreachable, Who: replicas, At: s(58), For: s(14)}}})
 }
+
+func TestM_AnOutcomeIsLoggedOnceTheDiskHasRoomAgain(t *testing.T) {
+	judged(t, history{Replicas: 1, Lasts: s(150), Holders: []holder{lease("a", 20, 30).dies(32)},
+		Faults: []fault{{Kind: latency, Who: replicas, At: s(60), For: s(5), By: s(0.6)}, {Kind: logFull, Who: replicas, At: s(63), For: s(4)}}})
+}
