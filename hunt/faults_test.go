@@ -9,6 +9,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // faults injects faults on several lanes in parallel, and on each lane one after another.
@@ -33,6 +36,7 @@ func newFaults(w *world) *faults {
 	}
 	add(2*time.Second, 7*time.Second, f.member)
 	add(300*time.Millisecond, 2*time.Second, f.maintenance)
+	add(4*time.Second, 12*time.Second, f.alarm)
 	for _, g := range w.groups {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string { return f.breakNetwork(ctx, r, g) })
 	}
@@ -65,7 +69,6 @@ func (f *faults) kinds() ([]string, map[string]int) {
 // run injects faults until ctx is done, and returns when all of them are healed.
 func (f *faults) run(ctx context.Context) {
 	var joined sync.WaitGroup
-	defer joined.Wait()
 	for _, l := range f.lanes {
 		joined.Go(func() {
 			for {
@@ -81,6 +84,8 @@ func (f *faults) run(ctx context.Context) {
 			}
 		})
 	}
+	joined.Wait()
+	f.disarm() // an alarm whose request timed out can be raised after it was disarmed
 }
 
 // member kills a member, the leader, or two members, so that the quorum is lost.
@@ -153,6 +158,40 @@ func (f *faults) moveLeader(ctx context.Context, to int) error {
 	}
 	_, err = f.world.direct[from].MoveLeader(ctx, target.Header.MemberId)
 	return err
+}
+
+// alarm raises the NOSPACE alarm, with which etcd refuses puts, and disarms it. It returns ""
+// if etcd refused.
+func (f *faults) alarm(ctx context.Context, r *rand.Rand) string {
+	asking, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	raise := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: 1, Alarm: pb.AlarmType_NOSPACE}
+	_, err := pb.NewMaintenanceClient(f.world.direct[r.IntN(members)].ActiveConnection()).Alarm(asking, raise)
+	if err == nil {
+		pause(ctx, between(r, 500*time.Millisecond, 4*time.Second))
+	}
+	f.disarm() // also after an error: the alarm may have been raised
+	if err != nil {
+		return ""
+	}
+	return "NOSPACE"
+}
+
+// disarm disarms all alarms even if the hunt ends.
+func (f *faults) disarm() {
+	var err error
+	for start := time.Now(); time.Since(start) < time.Minute; {
+		for _, client := range f.world.direct {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err = client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+			cancel()
+			if err == nil {
+				return
+			}
+		}
+		pause(f.world.ctx, 50*time.Millisecond)
+	}
+	f.world.violate("the hunt itself: the alarm is not disarmed: %v", err)
 }
 
 // breakNetwork disturbs the connections of a group to one member or to all.
