@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -18,6 +19,8 @@ import (
 type faults struct {
 	world *world
 	lanes []lane
+	// replacing is set while most faults on daemons replace them.
+	replacing atomic.Bool
 
 	mu    sync.Mutex
 	count map[string]int
@@ -42,7 +45,7 @@ func newFaults(w *world) *faults {
 	}
 	for _, s := range w.slots {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string {
-			if r.IntN(4) == 0 {
+			if f.replacing.Load() || r.IntN(4) == 0 {
 				return f.replace(ctx, r, s)
 			}
 			return f.breakNetwork(ctx, r, s.group)
@@ -88,37 +91,12 @@ func (f *faults) run(ctx context.Context) {
 	f.disarm() // an alarm whose request timed out can be raised after it was disarmed
 }
 
-// member kills a member, the leader, or two members, so that the quorum is lost.
-func (f *faults) member(ctx context.Context, r *rand.Rand) string {
-	kind, down := "member killed", []int{r.IntN(members)}
-	d := between(r, 300*time.Millisecond, 3*time.Second)
-	switch r.IntN(4) {
-	case 0:
-		if leader := f.leader(ctx); leader >= 0 {
-			kind, down = "leader killed", []int{leader}
-		}
-	case 1:
-		kind, down, d = "quorum lost", []int{down[0], (down[0] + 1) % members}, between(r, time.Second, 4*time.Second)
-	}
-	for _, i := range down {
-		f.world.cluster.Kill(i)
-	}
-	pause(ctx, d)
-	// Dead members are started again even if the hunt ends.
-	starting, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := f.world.cluster.Restart(starting, down...); err != nil {
-		f.world.violate("the hunt itself: %v", err)
-	}
-	return kind
-}
-
 // leader returns the number of the leading member, or -1.
 func (f *faults) leader(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for i, client := range f.world.direct {
-		if s, err := client.Status(ctx, f.world.cluster.Endpoints()[i]); err == nil && s.Header.MemberId == s.Leader {
+		if s, err := client.Status(ctx, f.world.cluster.endpoints()[i]); err == nil && s.Header.MemberId == s.Leader {
 			return i
 		}
 	}
@@ -129,7 +107,7 @@ func (f *faults) leader(ctx context.Context) int {
 func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	i := r.IntN(members)
 	kind := []string{"compaction", "defragmentation", "leader moved"}[r.IntN(3)]
-	client, endpoint := f.world.direct[i], f.world.cluster.Endpoints()[i]
+	client, endpoint := f.world.direct[i], f.world.cluster.endpoints()[i]
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var err error
@@ -152,7 +130,7 @@ func (f *faults) moveLeader(ctx context.Context, to int) error {
 	if from < 0 || from == to {
 		to = (to + 1) % members
 	}
-	target, err := f.world.direct[to].Status(ctx, f.world.cluster.Endpoints()[to])
+	target, err := f.world.direct[to].Status(ctx, f.world.cluster.endpoints()[to])
 	if err != nil || from < 0 {
 		return context.Canceled
 	}

@@ -13,7 +13,16 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-func TestMain(m *testing.M) { etcdtest.Main(m) }
+func TestMain(m *testing.M) {
+	config := os.Getenv(memberEnv)
+	if config == "" {
+		etcdtest.Main(m)
+		return
+	}
+	if err := serveMember(config); err != nil {
+		panic(err)
+	}
+}
 
 // The duration of the long hunt, and how many faults and lifetimes of locks it must have. A
 // shorter hunt must have as many in proportion.
