@@ -20,12 +20,17 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
+// root is the user, its role and its password.
+const root = "root"
+
 // cluster is an etcd whose members are processes. A member keeps its addresses when it is
 // killed or replaced. Faults on the same member must not overlap.
 type cluster struct {
 	t       *testing.T
 	clients *etcdtest.Etcd // connects clients, and has no servers
 	members []*member
+	// user is whom clients log in as, and its password; "" if etcd has no users.
+	user string
 }
 
 // newCluster runs the members until the test ends. violate is called if one ends by itself.
@@ -85,7 +90,23 @@ func (c *cluster) proxy(i int) *localetcd.Proxy {
 
 // connect returns a client, which is closed when the test ends.
 func (c *cluster) connect(endpoints []string) *clientv3.Client {
-	return c.clients.Connect(func(config *clientv3.Config) { config.Endpoints = endpoints })
+	return c.clients.Connect(func(config *clientv3.Config) {
+		config.Endpoints, config.Username, config.Password = endpoints, c.user, c.user
+	})
+}
+
+// guard enables authentication.
+func (c *cluster) guard() {
+	client := c.connect(c.endpoints())
+	_, err := client.UserAdd(c.t.Context(), root, root)
+	require.NoError(c.t, err)
+	_, err = client.RoleAdd(c.t.Context(), root)
+	require.NoError(c.t, err)
+	_, err = client.UserGrantRole(c.t.Context(), root, root)
+	require.NoError(c.t, err)
+	_, err = client.AuthEnable(c.t.Context())
+	require.NoError(c.t, err)
+	c.user = root
 }
 
 // restart starts dead members, and waits until they serve. Of two dead members both must be

@@ -96,7 +96,7 @@ func (f *faults) leader(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for i, client := range f.world.direct {
-		if s, err := client.Status(ctx, f.world.cluster.endpoints()[i]); err == nil && s.Header.MemberId == s.Leader {
+		if s, err := maintenance(client).Status(ctx, &pb.StatusRequest{}); err == nil && s.Header.MemberId == s.Leader {
 			return i
 		}
 	}
@@ -106,8 +106,12 @@ func (f *faults) leader(ctx context.Context) int {
 // maintenance does what operators do. It returns "" if etcd refused.
 func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	i := r.IntN(members)
-	kind := []string{"compaction", "defragmentation", "leader moved"}[r.IntN(3)]
-	client, endpoint := f.world.direct[i], f.world.cluster.endpoints()[i]
+	kinds := []string{"compaction", "defragmentation", "leader moved", "tokens expired"}
+	if f.world.cluster.user == "" {
+		kinds = kinds[:3]
+	}
+	kind := kinds[r.IntN(len(kinds))]
+	client := f.world.direct[i]
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var err error
@@ -115,7 +119,9 @@ func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	case "compaction":
 		_, err = client.Compact(ctx, f.world.replay.revision())
 	case "defragmentation":
-		_, err = client.Defragment(ctx, endpoint)
+		_, err = maintenance(client).Defragment(ctx, &pb.DefragmentRequest{})
+	case "tokens expired": // a password that is set ends all tokens of the user
+		_, err = client.UserChangePassword(ctx, root, root)
 	default:
 		err = f.moveLeader(ctx, i)
 	}
@@ -125,12 +131,17 @@ func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	return kind
 }
 
+// maintenance returns a client on the connection of another.
+func maintenance(client *clientv3.Client) pb.MaintenanceClient {
+	return pb.NewMaintenanceClient(client.ActiveConnection())
+}
+
 func (f *faults) moveLeader(ctx context.Context, to int) error {
 	from := f.leader(ctx)
 	if from < 0 || from == to {
 		to = (to + 1) % members
 	}
-	target, err := f.world.direct[to].Status(ctx, f.world.cluster.endpoints()[to])
+	target, err := maintenance(f.world.direct[to]).Status(ctx, &pb.StatusRequest{})
 	if err != nil || from < 0 {
 		return context.Canceled
 	}
@@ -144,7 +155,7 @@ func (f *faults) alarm(ctx context.Context, r *rand.Rand) string {
 	asking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	raise := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: 1, Alarm: pb.AlarmType_NOSPACE}
-	_, err := pb.NewMaintenanceClient(f.world.direct[r.IntN(members)].ActiveConnection()).Alarm(asking, raise)
+	_, err := maintenance(f.world.direct[r.IntN(members)]).Alarm(asking, raise)
 	if err == nil {
 		pause(ctx, between(r, 500*time.Millisecond, 4*time.Second))
 	}

@@ -85,6 +85,7 @@ func (m *member) etcd() *embed.Config {
 		c.ClusterState = embed.ClusterStateFlagExisting
 	}
 	c.UnsafeNoFsync = true
+	c.AuthTokenTTL, c.BcryptCost = 2, 4 // a client that is cut off for longer must log in again
 	// The check refuses a new member within 5 s after a fault.
 	c.StrictReconfigCheck = false
 	return c

@@ -108,6 +108,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	w := &world{t: t, seed: seed, registry: newRegistry()}
 	w.cluster = newCluster(t, w.violate)
+	if seed%2 == 1 {
+		w.cluster.guard()
+	}
 	for i := range members {
 		w.direct = append(w.direct, w.client(w.cluster.endpoints()[i:i+1]))
 	}
