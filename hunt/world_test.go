@@ -250,6 +250,9 @@ func (p *pulse) run(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
+// shortest is the minimum time without a write that is an outage and no pause of the pulse.
+const shortest = 300 * time.Millisecond
+
 // outages returns the times longer than minimum in which no write was in flight that
 // succeeded.
 func (p *pulse) outages(minimum time.Duration) (all []span) {
@@ -270,7 +273,7 @@ func (p *pulse) outages(minimum time.Duration) (all []span) {
 
 // within returns the durations of the outages in s.
 func (p *pulse) within(s span) (all []time.Duration) {
-	for _, o := range p.outages(300 * time.Millisecond) {
+	for _, o := range p.outages(shortest) {
 		if d := o.overlap(s); d > 0 {
 			all = append(all, d.Round(time.Millisecond))
 		}
