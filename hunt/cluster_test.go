@@ -178,3 +178,53 @@ func (m *member) tryRegister(ctx context.Context, client *clientv3.Client) (regi
 	}
 	return false, err
 }
+
+// leader returns the number of the leading member, or -1. clients has one client for each member.
+func leader(ctx context.Context, clients []*clientv3.Client) int {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for i, client := range clients {
+		if s, err := maintenance(client).Status(ctx, &pb.StatusRequest{}); err == nil && s.Header.MemberId == s.Leader {
+			return i
+		}
+	}
+	return -1
+}
+
+// maintenance returns a client on the connection of another.
+func maintenance(client *clientv3.Client) pb.MaintenanceClient {
+	return pb.NewMaintenanceClient(client.ActiveConnection())
+}
+
+// A leader that is cut off cannot write, and the others can. A replaced member has another id and
+// all data.
+func TestMembersAreCutOffAndReplaced(t *testing.T) {
+	c := newCluster(t, t.Errorf)
+	var clients []*clientv3.Client
+	for i := range members {
+		clients = append(clients, c.connect(c.endpoints()[i:i+1]))
+	}
+	put := func(i int) func() bool {
+		return func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := clients[i].Put(ctx, "key", "")
+			return err == nil
+		}
+	}
+	etcdtest.Eventually(t, func() bool { return leader(t.Context(), clients) >= 0 })
+	old := leader(t.Context(), clients)
+	c.members[old].tell(cutLine)
+	etcdtest.Eventually(t, put((old+1)%members))
+	require.False(t, put(old)())
+	c.members[old].tell(mendLine)
+	etcdtest.Eventually(t, put(old))
+
+	id := c.members[old].id
+	c.members[old].kill()
+	require.NoError(t, c.replace(t.Context(), old, clients))
+	require.NotEqual(t, id, c.members[old].id)
+	got, err := clients[old].Get(t.Context(), "key")
+	require.NoError(t, err)
+	require.Len(t, got.Kvs, 1)
+}

@@ -91,18 +91,6 @@ func (f *faults) run(ctx context.Context) {
 	f.disarm() // an alarm whose request timed out can be raised after it was disarmed
 }
 
-// leader returns the number of the leading member, or -1.
-func (f *faults) leader(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for i, client := range f.world.direct {
-		if s, err := maintenance(client).Status(ctx, &pb.StatusRequest{}); err == nil && s.Header.MemberId == s.Leader {
-			return i
-		}
-	}
-	return -1
-}
-
 // maintenance does what operators do. It returns "" if etcd refused.
 func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	i := r.IntN(members)
@@ -131,13 +119,8 @@ func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	return kind
 }
 
-// maintenance returns a client on the connection of another.
-func maintenance(client *clientv3.Client) pb.MaintenanceClient {
-	return pb.NewMaintenanceClient(client.ActiveConnection())
-}
-
 func (f *faults) moveLeader(ctx context.Context, to int) error {
-	from := f.leader(ctx)
+	from := leader(ctx, f.world.direct)
 	if from < 0 || from == to {
 		to = (to + 1) % members
 	}

@@ -34,7 +34,7 @@ func (f *faults) member(ctx context.Context, r *rand.Rand) string {
 
 // victim returns the leader or any member.
 func (f *faults) victim(ctx context.Context, r *rand.Rand) (name string, i int) {
-	if leader := f.leader(ctx); leader >= 0 && r.IntN(2) == 0 {
+	if leader := leader(ctx, f.world.direct); leader >= 0 && r.IntN(2) == 0 {
 		return "leader", leader
 	}
 	return "member", r.IntN(members)
