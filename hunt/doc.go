@@ -2,7 +2,7 @@
 // members that are processes, three daemons and 160 holders, with faults in all of them at the
 // same time. With an odd seed all of them log in, with tokens that expire. The result is checked
 // independently of the daemons, by a replay of every revision and by what each holder did by
-// its own clock. The logs of the daemons are only compared with it.
+// its own clock. The logs of the daemons are only compared with it. It runs on Linux only.
 //
 // Guaranteed: a reported violation happened. If a time is known only within bounds, the
 // check uses the bound with which there is no violation.

@@ -37,7 +37,7 @@ func newFaults(w *world) *faults {
 	add := func(minPause, maxPause time.Duration, once func(context.Context, *rand.Rand) string) {
 		f.lanes = append(f.lanes, lane{w.rand(uint64(len(f.lanes))), minPause, maxPause, once})
 	}
-	add(2*time.Second, 7*time.Second, f.member)
+	add(time.Second, 5*time.Second, f.member)
 	add(300*time.Millisecond, 2*time.Second, f.maintenance)
 	add(4*time.Second, 12*time.Second, f.alarm)
 	for _, g := range w.groups {
