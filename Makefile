@@ -32,7 +32,7 @@ e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, 
 
 # HUNT_SEED repeats a run, HUNT_TIME sets its duration; see hunt/doc.go.
 HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
-hunt: ## Search for broken promises on real etcd under faults (16 min)
+hunt: ## Search for broken promises on real etcd under faults (27 min)
 	$(HUNT)
 
 hunt-short: ## The same for CI (2.5 min)

@@ -15,15 +15,15 @@ const (
 	// late is the maximum delay after due that S6 allows in times without faults.
 	late = 4 * time.Second
 	// recovery is the maximum time from the end of the last fault until all daemons
-	// remove locks again: pauses between retries, the listing, settle, and the patience
-	// for locks that were found by the listing.
+	// remove locks again, without the allowances for outages: pauses between retries, the
+	// listing, settle, and the patience for locks that were found by the listing.
 	recovery = 20 * time.Second
 )
 
 // check looks for violations in everything that happened.
 func (w *world) check() {
 	w.checkLogs()
-	outages := w.pulse.outages(grace + 400*time.Millisecond)
+	outages := w.pulse.outages(shortest)
 	for _, n := range w.replay.lifetimes {
 		l := w.registry.acquisition(n.uuid)
 		if l == nil {
@@ -36,7 +36,7 @@ func (w *world) check() {
 }
 
 func (w *world) checkLifetime(n *lifetime, l *acquisition, outages []span) {
-	w.checkS6(n, l)
+	w.checkS6(n, l, outages)
 	if n.forced {
 		w.checkS2(n, l)
 		w.checkS3(n, l, outages)
@@ -60,14 +60,21 @@ func (w *world) checkS2(n *lifetime, l *acquisition) {
 // checkS3 checks that a time longer than the grace in which etcd accepted no write delayed
 // the removal, if the lock was not written since.
 func (w *world) checkS3(n *lifetime, l *acquisition, outages []span) {
-	var down time.Duration
-	for _, o := range outages {
-		down += o.overlap(span{n.written, n.ended})
-	}
+	down := total(outages, span{n.written, n.ended}, grace+400*time.Millisecond)
 	if early := dueByHolder(n, l).Add(down).Sub(n.ended); down > 0 && early > 0 {
 		w.violate("S3: lock %s of %s (token %d, holder alive until %s before) was removed at revision %d, %s too early: etcd was down for %s of the %s since its last write: %s",
 			n.name, n.uuid, n.token, n.ended.Sub(l.stoppedAt()), n.end, early, down, n.ended.Sub(n.written), w.verdictOn(n))
 	}
+}
+
+// total returns the duration in s of the outages longer than minimum.
+func total(outages []span, s span, minimum time.Duration) (sum time.Duration) {
+	for _, o := range outages {
+		if o.to.Sub(o.from) > minimum {
+			sum += o.overlap(s)
+		}
+	}
+	return sum
 }
 
 // verdictOn describes the last verdict on a lock.
@@ -92,7 +99,7 @@ func latestRemoval(n *lifetime, l *acquisition) time.Time {
 	return n.written.Add(l.span + max(0, l.offset) + tolerance + grace + standby + late)
 }
 
-func (w *world) checkS6(n *lifetime, l *acquisition) {
+func (w *world) checkS6(n *lifetime, l *acquisition, outages []span) {
 	stopped := l.stoppedAt()
 	if stopped.IsZero() {
 		return
@@ -107,6 +114,8 @@ func (w *world) checkS6(n *lifetime, l *acquisition) {
 		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) && held.Add(late).After(from) {
 			from = held.Add(late)
 		}
+		// The allowance of a daemon that had not seen the lock until then begins earlier.
+		from = from.Add(total(outages, span{n.written.Add(-recovery), q.to}, 0))
 		if from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) && n.created.Before(from) {
 			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s, offset %s) was still there after %s without faults",
 				n.name, n.uuid, n.token, from.Sub(n.written), l.span, l.offset, from.Sub(q.from))

@@ -43,6 +43,7 @@ func (s *slot) config() config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = s.group.endpoints()
 	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, time.Second
+	c.Etcd.Username, c.Etcd.Password = s.world.cluster.user, config.NewSecret(s.world.cluster.user)
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", ""
 	c.Reaper.ClockTolerance, c.Reaper.Grace, c.Reaper.StandbyDelay = tolerance, grace, standby
 	c.Reaper.Settle, c.Reaper.Freshness = time.Second, 2*time.Second

@@ -8,13 +8,19 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // faults injects faults on several lanes in parallel, and on each lane one after another.
 type faults struct {
 	world *world
 	lanes []lane
+	// replacing is set while most faults on daemons replace them.
+	replacing atomic.Bool
 
 	mu    sync.Mutex
 	count map[string]int
@@ -31,14 +37,15 @@ func newFaults(w *world) *faults {
 	add := func(minPause, maxPause time.Duration, once func(context.Context, *rand.Rand) string) {
 		f.lanes = append(f.lanes, lane{w.rand(uint64(len(f.lanes))), minPause, maxPause, once})
 	}
-	add(2*time.Second, 7*time.Second, f.member)
+	add(time.Second, 5*time.Second, f.member)
 	add(300*time.Millisecond, 2*time.Second, f.maintenance)
+	add(4*time.Second, 12*time.Second, f.alarm)
 	for _, g := range w.groups {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string { return f.breakNetwork(ctx, r, g) })
 	}
 	for _, s := range w.slots {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string {
-			if r.IntN(4) == 0 {
+			if f.replacing.Load() || r.IntN(4) == 0 {
 				return f.replace(ctx, r, s)
 			}
 			return f.breakNetwork(ctx, r, s.group)
@@ -65,7 +72,6 @@ func (f *faults) kinds() ([]string, map[string]int) {
 // run injects faults until ctx is done, and returns when all of them are healed.
 func (f *faults) run(ctx context.Context) {
 	var joined sync.WaitGroup
-	defer joined.Wait()
 	for _, l := range f.lanes {
 		joined.Go(func() {
 			for {
@@ -81,50 +87,19 @@ func (f *faults) run(ctx context.Context) {
 			}
 		})
 	}
-}
-
-// member kills a member, the leader, or two members, so that the quorum is lost.
-func (f *faults) member(ctx context.Context, r *rand.Rand) string {
-	kind, down := "member killed", []int{r.IntN(members)}
-	d := between(r, 300*time.Millisecond, 3*time.Second)
-	switch r.IntN(4) {
-	case 0:
-		if leader := f.leader(ctx); leader >= 0 {
-			kind, down = "leader killed", []int{leader}
-		}
-	case 1:
-		kind, down, d = "quorum lost", []int{down[0], (down[0] + 1) % members}, between(r, time.Second, 4*time.Second)
-	}
-	for _, i := range down {
-		f.world.cluster.Kill(i)
-	}
-	pause(ctx, d)
-	// Dead members are started again even if the hunt ends.
-	starting, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := f.world.cluster.Restart(starting, down...); err != nil {
-		f.world.violate("the hunt itself: %v", err)
-	}
-	return kind
-}
-
-// leader returns the number of the leading member, or -1.
-func (f *faults) leader(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for i, client := range f.world.direct {
-		if s, err := client.Status(ctx, f.world.cluster.Endpoints()[i]); err == nil && s.Header.MemberId == s.Leader {
-			return i
-		}
-	}
-	return -1
+	joined.Wait()
+	f.disarm() // an alarm whose request timed out can be raised after it was disarmed
 }
 
 // maintenance does what operators do. It returns "" if etcd refused.
 func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	i := r.IntN(members)
-	kind := []string{"compaction", "defragmentation", "leader moved"}[r.IntN(3)]
-	client, endpoint := f.world.direct[i], f.world.cluster.Endpoints()[i]
+	kinds := []string{"compaction", "defragmentation", "leader moved", "tokens expired"}
+	if f.world.cluster.user == "" {
+		kinds = kinds[:3]
+	}
+	kind := kinds[r.IntN(len(kinds))]
+	client := f.world.direct[i]
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var err error
@@ -132,7 +107,9 @@ func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 	case "compaction":
 		_, err = client.Compact(ctx, f.world.replay.revision())
 	case "defragmentation":
-		_, err = client.Defragment(ctx, endpoint)
+		_, err = maintenance(client).Defragment(ctx, &pb.DefragmentRequest{})
+	case "tokens expired": // a password that is set ends all tokens of the user
+		_, err = client.UserChangePassword(ctx, root, root)
 	default:
 		err = f.moveLeader(ctx, i)
 	}
@@ -143,16 +120,50 @@ func (f *faults) maintenance(ctx context.Context, r *rand.Rand) string {
 }
 
 func (f *faults) moveLeader(ctx context.Context, to int) error {
-	from := f.leader(ctx)
+	from := leader(ctx, f.world.direct)
 	if from < 0 || from == to {
 		to = (to + 1) % members
 	}
-	target, err := f.world.direct[to].Status(ctx, f.world.cluster.Endpoints()[to])
+	target, err := maintenance(f.world.direct[to]).Status(ctx, &pb.StatusRequest{})
 	if err != nil || from < 0 {
 		return context.Canceled
 	}
 	_, err = f.world.direct[from].MoveLeader(ctx, target.Header.MemberId)
 	return err
+}
+
+// alarm raises the NOSPACE alarm, with which etcd refuses puts, and disarms it. It returns ""
+// if etcd refused.
+func (f *faults) alarm(ctx context.Context, r *rand.Rand) string {
+	asking, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	raise := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: 1, Alarm: pb.AlarmType_NOSPACE}
+	_, err := maintenance(f.world.direct[r.IntN(members)]).Alarm(asking, raise)
+	if err == nil {
+		pause(ctx, between(r, 500*time.Millisecond, 4*time.Second))
+	}
+	f.disarm() // also after an error: the alarm may have been raised
+	if err != nil {
+		return ""
+	}
+	return "NOSPACE"
+}
+
+// disarm disarms all alarms even if the hunt ends.
+func (f *faults) disarm() {
+	var err error
+	for start := time.Now(); time.Since(start) < time.Minute; {
+		for _, client := range f.world.direct {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err = client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+			cancel()
+			if err == nil {
+				return
+			}
+		}
+		pause(f.world.ctx, 50*time.Millisecond)
+	}
+	f.world.violate("the hunt itself: the alarm is not disarmed: %v", err)
 }
 
 // breakNetwork disturbs the connections of a group to one member or to all.

@@ -13,16 +13,25 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-func TestMain(m *testing.M) { etcdtest.Main(m) }
+func TestMain(m *testing.M) {
+	config := os.Getenv(memberEnv)
+	if config == "" {
+		etcdtest.Main(m)
+		return
+	}
+	if err := serveMember(config); err != nil {
+		panic(err)
+	}
+}
 
 // The duration of the long hunt, and how many faults and lifetimes of locks it must have. A
 // shorter hunt must have as many in proportion.
 const (
-	longTime                  = 14 * time.Minute
-	longFaults, longLifetimes = 500, 50_000
+	longTime                  = 26 * time.Minute
+	longFaults, longLifetimes = 1_000, 100_000
 	// Faults are injected for the time burst, and then none for the time quiet, in which
 	// late removals are detected.
-	burst, quiet = 40 * time.Second, 24 * time.Second
+	burst, quiet = 40 * time.Second, 30 * time.Second
 )
 
 func TestHunt(t *testing.T) {

@@ -81,7 +81,7 @@ func (r *replay) follow(ctx context.Context) {
 	stall := time.AfterFunc(3*time.Second, cancel)
 	defer stall.Stop()
 	watcher := clientv3.NewWatcher(r.client)
-	defer func() { _ = watcher.Close() }()
+	defer func() { go watcher.Close() }() // it hangs if etcd refuses the watch in the same instant
 	for resp := range watcher.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(r.revision()+1)) {
 		if resp.CompactRevision != 0 {
 			r.world.violate("the hunt itself: compacted at %d before it was replayed", resp.CompactRevision)

@@ -49,8 +49,14 @@ func (w *world) report(took time.Duration) {
 		w.violate("S7: %d forced deletions, %d logged and %d ambiguous", forced, logged, ambiguous)
 	}
 	for _, q := range w.quiets {
-		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) {
-			w.t.Logf("all daemons had a hold %s after the last fault: the machine is too busy to check S6", held.Sub(q.from))
+		held := w.lastCommonHold(q)
+		if !held.After(q.from.Add(recovery)) {
+			continue
+		}
+		if stalls := w.pulse.within(span{q.from, held}); len(stalls) > 0 {
+			w.t.Logf("all daemons had a hold %s after the last fault: the machine is too busy to check S6, and etcd was down for %v", held.Sub(q.from), stalls)
+		} else {
+			w.violate("S6: all daemons had a hold %s after the last fault, and etcd was not down", held.Sub(q.from))
 		}
 	}
 	kinds, count := w.faults.kinds()

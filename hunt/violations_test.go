@@ -27,8 +27,10 @@ func TestChecksFindViolations(t *testing.T) {
 		"an outage without an allowance":   {ended: at(4), outages: []span{{at(1), at(3)}}, want: 1},
 		"an outage with an allowance":      {ended: at(6), outages: []span{{at(1), at(3)}}},
 		"an outage before the last write":  {ended: at(4), outages: []span{{at(-4), at(-1)}}},
+		"a short outage":                   {ended: at(4), outages: []span{{at(1), at(2.3)}}},
 		"late":                             {ended: at(70), quiet: span{at(10), at(60)}, want: 1},
 		"late, with faults":                {ended: at(70), quiet: span{at(10), at(25)}},
+		"late, with an allowance":          {ended: at(70), outages: []span{{at(-15), at(12)}}, quiet: span{at(10), at(50)}},
 		"never":                            {quiet: span{at(10), at(60)}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ const (
 type world struct {
 	t       *testing.T
 	seed    uint64
-	cluster *etcdtest.Etcd
+	cluster *cluster
 	direct  []*clientv3.Client // one for each member, without a proxy
 	groups  []*group
 	slots   []*slot
@@ -107,9 +107,12 @@ func (g *group) disturbed(s span) bool {
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
 	w := &world{t: t, seed: seed, registry: newRegistry()}
-	w.cluster = etcdtest.Start(t, localetcd.Options{Members: members})
+	w.cluster = newCluster(t, w.violate)
+	if seed%2 == 1 {
+		w.cluster.guard()
+	}
 	for i := range members {
-		w.direct = append(w.direct, w.client(w.cluster.Endpoints()[i:i+1]))
+		w.direct = append(w.direct, w.client(w.cluster.endpoints()[i:i+1]))
 	}
 	for i := range holderGroups {
 		w.groups = append(w.groups, w.newGroup(fmt.Sprintf("holders-%d", i)))
@@ -120,7 +123,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.holderCtx, w.stopHolders = context.WithCancel(w.ctx)
 	t.Cleanup(w.cancel)
-	w.replay = newReplay(w, w.client(w.cluster.Endpoints()))
+	w.replay = newReplay(w, w.client(w.cluster.endpoints()))
 	w.pulse = &pulse{}
 	w.faults = newFaults(w)
 	return w
@@ -129,14 +132,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 func (w *world) newGroup(name string) *group {
 	g := &group{name: name}
 	for i := range members {
-		g.proxies = append(g.proxies, w.cluster.Proxy(i))
+		g.proxies = append(g.proxies, w.cluster.proxy(i))
 	}
 	return g
 }
 
-func (w *world) client(endpoints []string) *clientv3.Client {
-	return w.cluster.Connect(func(c *clientv3.Config) { c.Endpoints = endpoints })
-}
+func (w *world) client(endpoints []string) *clientv3.Client { return w.cluster.connect(endpoints) }
 
 func (w *world) rand(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(w.seed, stream)) }
 
@@ -249,6 +250,9 @@ func (p *pulse) run(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
+// shortest is the minimum time without a write that is an outage and no pause of the pulse.
+const shortest = 300 * time.Millisecond
+
 // outages returns the times longer than minimum in which no write was in flight that
 // succeeded.
 func (p *pulse) outages(minimum time.Duration) (all []span) {
@@ -269,7 +273,7 @@ func (p *pulse) outages(minimum time.Duration) (all []span) {
 
 // within returns the durations of the outages in s.
 func (p *pulse) within(s span) (all []time.Duration) {
-	for _, o := range p.outages(300 * time.Millisecond) {
+	for _, o := range p.outages(shortest) {
 		if d := o.overlap(s); d > 0 {
 			all = append(all, d.Round(time.Millisecond))
 		}
