@@ -134,7 +134,7 @@ func (w *watching) arrived(now time.Time) {
 	w.stoodStill()
 }
 
-// opens is called before the client library opens a stream. Where etcd went back, a stream that
+// opens is called when the client library has opened a stream. Where etcd went back, a stream that
 // resumes past its revision shows nothing for a long time.
 func (w *watching) opens() {
 	if w.streams.Add(1) > 1 {
@@ -263,6 +263,9 @@ type countedStreams struct {
 
 // Watch implements pb.WatchClient.
 func (c countedStreams) Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.WatchRequest, pb.WatchResponse], error) {
-	c.opened()
-	return c.WatchClient.Watch(ctx, opts...)
+	stream, err := c.WatchClient.Watch(ctx, opts...)
+	if err == nil {
+		c.opened()
+	}
+	return stream, err
 }
