@@ -202,8 +202,15 @@ func (r *round) checkSettled(removed string, e *era, m removal, d *replica, l *a
 	if e != r.now() || why == "" {
 		return
 	}
-	if noticed := d.regressedSince(r.eras[d.knows.era+1].killed); noticed != nil && logged(noticed).Before(e.killed) {
-		return // it is about an earlier restore, and what was seen since is not known
+	noticed := d.regressedSince(r.eras[d.knows.era+1].killed)
+	switch {
+	case noticed == nil, logged(noticed).Before(e.killed): // what was seen since an earlier restore is not known
+		return
+	case logged(noticed).After(m.at):
+		// The watch of etcd is silent until it is as far as it was. Until then the verdicts are on what was there
+		// before, and are guarded.
+		r.t.Logf("%s, %s after the start of etcd and %s before it noticed that it took back %s", removed, m.at.Sub(e.started), logged(noticed).Sub(m.at), why)
+		return
 	}
 	if early := e.starting.Add(l.span + grace).Sub(m.at); early > 0 {
 		r.violate("S3: %s, %s before its holder (span %s) had to renew after the restore, which took back %s", removed, early, l.span, why)

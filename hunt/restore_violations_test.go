@@ -17,7 +17,7 @@ import (
 // restored returns a round after a restore of revision 11. The lock a of the keeper 1-1 was
 // renewed at the revision 12, which was taken back, if renewed is set.
 func restored(how restoration, renewed bool) *round {
-	start := time.Now()
+	start := time.Now().Add(-2500 * time.Millisecond) // etcd was killed a moment ago
 	deadline := func(revision int64, at time.Time) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(prefix + "a/auto_unlock_at"), CreateRevision: 11, ModRevision: revision, Value: []byte(etcdtest.Stamp(at))}
 	}
@@ -79,7 +79,8 @@ func TestRestoreChecksFindViolations(t *testing.T) {
 		"of a dead holder, early":                      {at: 4 * time.Second, edit: die, want: 1},
 		"in time, the restore took nothing back":       {at: 5 * time.Second, edit: die},
 		"in time, but the restore took a renewal back": {at: 5 * time.Second, edit: die, renewed: true, want: 1},
-		"patiently after the restore":                  {at: 8 * time.Second, edit: die, renewed: true},
+		"at once":                     {at: 3 * time.Second, edit: die, renewed: true, want: 3}, // before it is due, without settling, impatiently
+		"patiently after the restore": {at: 8 * time.Second, edit: die, renewed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := restored(rollback, c.renewed)
@@ -87,6 +88,7 @@ func TestRestoreChecksFindViolations(t *testing.T) {
 			if c.edit != nil {
 				c.edit(r)
 			}
+			r.replicas[0].log.Logger().Info(message.HoldBegins, "hold", "regressed")
 			r.replicas[0].log.Logger().Info(message.Removed, "uuid", "1-1", "revision", 30)
 			start := r.now().starting.Add(-3 * time.Second)
 			deadline := string(r.now().base[prefix+"a/auto_unlock_at"].Value)
