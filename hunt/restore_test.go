@@ -51,8 +51,10 @@ const (
 // plan is what a round does.
 type plan struct {
 	restorations []restoration
-	// few holders renew so rarely that a listing may show no lock older than before.
+	// few is set if so few holders renew that a listing may show no lock older than before.
 	few bool
+	// life is the time from the backup to the first restore.
+	life time.Duration
 	// cut is set if the daemons lose their connections before the restore, and restart if
 	// one of them starts again after it.
 	cut, restart bool
@@ -64,6 +66,10 @@ func draw(r *rand.Rand, i int) plan {
 	if r.IntN(4) == 0 {
 		seconds := append(firsts, undo, undo)
 		p.restorations = append(p.restorations, seconds[r.IntN(len(seconds))])
+	}
+	p.life = between(r, 200*time.Millisecond, 5*time.Second)
+	if p.few {
+		p.life = between(r, 400*time.Millisecond, 2*time.Second)
 	}
 	p.cut = p.cut || slices.Contains(p.restorations, writtenPast)
 	return p
@@ -126,7 +132,7 @@ func (r *round) run() {
 	r.employ(r.holderCtx, short)
 	pause(r.ctx, between(r.dice, 2*time.Second, 4*time.Second))
 	r.save()
-	pause(r.ctx, between(r.dice, 200*time.Millisecond, 5*time.Second))
+	pause(r.ctx, r.life)
 	for i, how := range r.restorations {
 		if i > 0 {
 			pause(r.ctx, between(r.dice, 300*time.Millisecond, 4*time.Second))

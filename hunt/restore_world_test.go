@@ -35,7 +35,7 @@ type keeper struct {
 func (r *round) employ(ctx, short context.Context) {
 	living, dying, least := 30, 8, 3*time.Second
 	if r.few {
-		living, dying, least = 2, 2, 8*time.Second
+		living, dying, least = 1, 1, 9*time.Second
 	}
 	for i := range living + dying {
 		h := r.holder(i)
