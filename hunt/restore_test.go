@@ -64,7 +64,7 @@ func draw(r *rand.Rand, i int) plan {
 	firsts := []restoration{rollback, writtenPast, asNew, bump}
 	p := plan{restorations: []restoration{firsts[i%len(firsts)]}, few: i/len(firsts)%2 == 1, cut: r.IntN(2) == 0, restart: r.IntN(4) == 0}
 	if r.IntN(4) == 0 {
-		seconds := append(firsts, undo, undo)
+		seconds := slices.Concat(firsts, []restoration{undo, undo})
 		p.restorations = append(p.restorations, seconds[r.IntN(len(seconds))])
 	}
 	p.life = between(r, 200*time.Millisecond, 5*time.Second)
