@@ -235,7 +235,7 @@ type shown struct {
 func (r *round) held() map[string]shown {
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	resp, err := r.cluster.Client.Get(ctx, prefix, clientv3.WithPrefix())
+	resp, err := r.etcd.Client.Get(ctx, prefix, clientv3.WithPrefix())
 	require.NoError(r.t, err)
 	all := map[string]shown{}
 	for _, kv := range resp.Kvs {

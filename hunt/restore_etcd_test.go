@@ -58,7 +58,7 @@ func (r *round) now() *era { return r.eras[len(r.eras)-1] }
 // save makes a backup without stopping etcd.
 func (r *round) save() {
 	r.backup = backup{path: filepath.Join(r.t.TempDir(), "backup.db"), era: len(r.eras) - 1}
-	_, err := r.etcdutl().Save(r.ctx, clientv3.Config{Endpoints: r.cluster.Endpoints(), Logger: zap.NewNop()}, r.backup.path)
+	_, err := r.etcdutl().Save(r.ctx, clientv3.Config{Endpoints: r.etcd.Endpoints(), Logger: zap.NewNop()}, r.backup.path)
 	require.NoError(r.t, err)
 	status, err := r.etcdutl().Status(r.backup.path)
 	require.NoError(r.t, err)
@@ -71,11 +71,11 @@ func (r *round) kill() {
 		r.note(d)
 	}
 	r.killed = time.Now()
-	r.cluster.Kill(0)
+	r.etcd.Kill(0)
 	r.now().stop()
 	<-r.now().done
 	if len(r.eras) == 1 {
-		require.NoError(r.t, r.cluster.Save())
+		require.NoError(r.t, r.etcd.Save())
 	}
 }
 
@@ -83,7 +83,7 @@ func (r *round) kill() {
 // etcd will start, and the line of the new era.
 func (r *round) replaceData(how restoration) (from int64, line map[int]int64) {
 	if how == undo {
-		require.NoError(r.t, r.cluster.Revert())
+		require.NoError(r.t, r.etcd.Revert())
 		first := r.eras[0]
 		return first.seen, map[int]int64{0: first.seen}
 	}
@@ -111,7 +111,7 @@ func (r *round) revive(from int64, line map[int]int64) *era {
 	starting := time.Now()
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	require.NoError(r.t, r.cluster.Restart(ctx))
+	require.NoError(r.t, r.etcd.Restart(ctx))
 	e := r.beginEra(from, line)
 	e.killed, e.starting = r.killed, starting
 	return e
@@ -121,7 +121,7 @@ func (r *round) revive(from int64, line map[int]int64) *era {
 func (r *round) beginEra(from int64, line map[int]int64) *era {
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	resp, err := r.cluster.Client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
+	resp, err := r.etcd.Client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
 	require.NoError(r.t, err)
 	e := &era{from: from, seen: from, line: line, cluster: resp.Header.ClusterId, base: map[string]*mvccpb.KeyValue{}, started: time.Now(), done: make(chan struct{})}
 	for _, kv := range resp.Kvs {
@@ -129,7 +129,7 @@ func (r *round) beginEra(from int64, line map[int]int64) *era {
 	}
 	recording, stop := context.WithCancel(r.ctx)
 	e.stop = stop
-	watch := r.client(r.cluster.Endpoints()).Watch(recording, "\x00", clientv3.WithFromKey(), clientv3.WithRev(from+1), clientv3.WithPrevKV())
+	watch := r.etcd.Connect().Watch(recording, "\x00", clientv3.WithFromKey(), clientv3.WithRev(from+1), clientv3.WithPrevKV())
 	r.joined.Go(func() {
 		defer close(e.done)
 		for resp := range watch {
@@ -158,7 +158,7 @@ func (r *round) writePast() {
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
 	for revision := int64(0); revision < target; {
-		resp, err := r.cluster.Client.Put(ctx, "/elsewhere", "x")
+		resp, err := r.etcd.Client.Put(ctx, "/elsewhere", "x")
 		require.NoError(r.t, err)
 		revision = resp.Header.Revision
 	}
@@ -168,7 +168,7 @@ func (r *round) writePast() {
 func (r *round) catchUp() {
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	resp, err := r.cluster.Client.Put(ctx, "/elsewhere", "last")
+	resp, err := r.etcd.Client.Put(ctx, "/elsewhere", "last")
 	require.NoError(r.t, err)
 	e := r.now()
 	for ctx.Err() == nil && e.reached() < resp.Header.Revision {

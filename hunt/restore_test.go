@@ -83,6 +83,7 @@ type round struct {
 	dir      string
 	peer     string // the URL of the member for its peers
 	backup   backup
+	etcd     *etcdtest.Etcd
 	eras     []*era
 	replicas []*replica
 	keepers  map[string]*keeper // by uuid
@@ -98,16 +99,16 @@ func newRound(t *testing.T, seed uint64, i int) *round {
 	r.plan = draw(r.dice, i)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.holderCtx, r.stopHolders = context.WithCancel(r.ctx)
-	r.cluster = etcdtest.Start(t, localetcd.Options{Dir: r.dir})
+	r.etcd = etcdtest.Start(t, localetcd.Options{Dir: r.dir})
 	t.Cleanup(r.end)
-	members, err := r.cluster.Client.MemberList(r.ctx)
+	members, err := r.etcd.Client.MemberList(r.ctx)
 	require.NoError(t, err)
 	r.peer = members.Members[0].PeerURLs[0]
 	for range clientsPerGroup {
-		r.direct = append(r.direct, r.client(r.cluster.Endpoints()))
+		r.direct = append(r.direct, r.etcd.Connect())
 	}
 	for range 2 {
-		r.replicas = append(r.replicas, &replica{proxy: r.cluster.Proxy(0), fresh: true})
+		r.replicas = append(r.replicas, &replica{proxy: r.etcd.Proxy(0), fresh: true})
 	}
 	return r
 }
