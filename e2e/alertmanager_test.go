@@ -4,25 +4,29 @@ package e2e
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Exported metrics become alerts and are shown in the dashboard, with the real programs.
 func TestMonitoring(t *testing.T) {
+	t.Parallel()
 	s := startStack(t)
 	t.Run("alerts", s.testAlerts)
+	t.Run("orphan", s.testOrphan)
+	t.Run("alarm", s.testAlarm)
 	t.Run("dashboard", s.testDashboard)
 }
 
 // A worker is overdue, renews, and dies.
 func (s *stack) testAlerts(t *testing.T) {
-	w := &worker{etcd: s.etcd.server, lock: "billing/invoices +ü", hostname: "worker-1.example.org", owner: "invoices"}
+	w := &worker{etcd: s.etcd.server, lock: "billing/invoices +ü", hostname: "worker-1.example.org", owner: "billing"}
 	alertAt := w.acquire(2*time.Second, time.Hour)
 	overdue := s.hook.await("UnlockerLockOverdue", w.lock, "firing", alertAt)
 	t.Logf("from overdue to the webhook: %s (scraped and evaluated every %s, group_wait 100ms)", overdue.at.Sub(alertAt), interval)
@@ -31,11 +35,11 @@ func (s *stack) testAlerts(t *testing.T) {
 		"lock": w.lock, "hostname": w.hostname, "owner": w.owner,
 	}, overdue.Labels)
 	require.Equal(t, "Lock billing/invoices +ü is overdue, held by worker-1.example.org", overdue.Annotations["summary"])
-	require.Contains(t, overdue.Annotations["description"], "held by invoices on worker-1.example.org")
+	require.Contains(t, overdue.Annotations["description"], "held by billing on worker-1.example.org")
 	require.Contains(t, overdue.Annotations["description"], "it may be force-unlocked from "+alertAt.Add(time.Hour-2*time.Second).UTC().Format(time.DateTime))
 	require.Equal(t, "http://unlocker.example.com/locks/billing/invoices%20%2B%C3%BC", overdue.Annotations["dashboard_url"])
-	require.Equal(t, "/team", overdue.receiver)
-	require.Contains(t, s.follow(t, overdue.Annotations["dashboard_url"]), `"uuid of billing/invoices +ü of worker-1.example.org"`)
+	require.Equal(t, "/billing", overdue.receiver)
+	require.Contains(t, s.follow(t, s.replicas[0], overdue.Annotations["dashboard_url"]), `"uuid of billing/invoices +ü of worker-1.example.org"`)
 
 	renewed := time.Now()
 	w.renew(time.Hour, 2*time.Hour)
@@ -51,25 +55,68 @@ func (s *stack) testAlerts(t *testing.T) {
 	t.Logf("from auto_unlock_at to the webhook of the forced unlock: %s", forced.at.Sub(died.Add(6*time.Second)))
 	require.Equal(t, map[string]string{
 		"alertname": "UnlockerForcedUnlock", "severity": "warning", "job": "unlocker", "namespace": "e2e",
-		"lock": w.lock, "hostname": w.hostname,
+		"lock": w.lock, "hostname": w.hostname, "owner": "billing", "trigger": "expiry",
 	}, forced.Labels)
 	require.Equal(t, "Lock billing/invoices +ü of worker-1.example.org was force-unlocked", forced.Annotations["summary"])
+	require.Equal(t, "/billing", forced.receiver)
+	require.Contains(t, s.record(t, forced), `"uuid of billing/invoices +ü of worker-1.example.org"`)
 	s.hook.await("UnlockerLockOverdue", w.lock, "resolved", died)
 	s.etcd.awaitGone(w.lock + "/")
 	require.Equal(t, []string{"UnlockerForcedUnlock", "UnlockerLockOverdue"}, s.hook.alerts(), "there must be no other alert")
 	s.checkRules(t)
 	for _, a := range readAlerts(t) {
 		if link := a.Annotations["dashboard_url"]; !strings.Contains(link, "{{") {
-			s.follow(t, link)
+			s.follow(t, s.replicas[0], link)
 		}
 	}
 }
 
-// follow gets the page of a link in an alert from a real replica.
-func (s *stack) follow(t *testing.T, link string) (body string) {
+// A blind renewal after an unlock leaves fields that nobody holds.
+func (s *stack) testOrphan(t *testing.T) {
+	w := &worker{etcd: s.etcd.server, lock: "stray"}
+	now := time.Now()
+	w.commit(now, now, now.Add(time.Hour), clientv3.Compare(clientv3.Version(w.key("uuid")), "=", 0))
+	orphan := s.hook.await("UnlockerForcedUnlock", w.lock, "firing", now)
+	require.Equal(t, map[string]string{
+		"alertname": "UnlockerForcedUnlock", "severity": "warning", "job": "unlocker", "namespace": "e2e", "lock": w.lock, "trigger": "orphan",
+	}, orphan.Labels)
+	require.Equal(t, "Orphaned fields of lock stray were removed", orphan.Annotations["summary"])
+	require.Contains(t, orphan.Annotations["description"], "No process held the lock.")
+	require.Equal(t, "/team", orphan.receiver)
+	require.Contains(t, s.record(t, orphan), `"trigger": "orphan"`)
+}
+
+// A lock that becomes overdue while its holder cannot renew is notified too: it may be removed soon
+// after the alarm is disarmed, and the alert on the alarm fires longer than that.
+func (s *stack) testAlarm(t *testing.T) {
+	w := &worker{etcd: s.etcd.server, lock: "reports", hostname: "worker-2.example.org", owner: "billing"}
+	alertAt := w.acquire(5*time.Second, time.Hour)
+	_, err := etcdserverpb.NewMaintenanceClient(s.etcd.client.ActiveConnection()).Alarm(t.Context(),
+		&etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE})
+	require.NoError(t, err)
+	require.Equal(t, "/on-call", s.hook.await("UnlockerEtcdAlarm", "", "firing", alertAt.Add(-5*time.Second)).receiver)
+	require.True(t, time.Now().Before(alertAt), "the alarm must be sent first")
+	s.hook.await("UnlockerLockOverdue", w.lock, "firing", alertAt)
+	_, err = s.etcd.client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	require.NoError(t, err)
+	_, err = s.etcd.client.Delete(t.Context(), w.key(""), clientv3.WithPrefix())
+	require.NoError(t, err)
+}
+
+// record follows the link of a forced unlock to the replica that the alert names.
+func (s *stack) record(t *testing.T, forced notice) (body string) {
 	t.Helper()
-	replica := "http://" + s.replicas[0].line(message.Started)["web"].(string)
-	status, raw, err := s.get(strings.Replace(link, "http://unlocker.example.com", replica, 1))
+	i := slices.IndexFunc(s.replicas, func(d *daemon) bool {
+		return strings.Contains(forced.Annotations["description"], "Replica "+strings.TrimPrefix(d.base, "http://")+" has the record.")
+	})
+	require.GreaterOrEqual(t, i, 0, forced.Annotations["description"])
+	return s.follow(t, s.replicas[i], forced.Annotations["dashboard_url"])
+}
+
+// follow gets the page of a link in an alert from a real replica.
+func (s *stack) follow(t *testing.T, d *daemon, link string) (body string) {
+	t.Helper()
+	status, raw, err := s.get(strings.Replace(link, "http://unlocker.example.com", d.web("http"), 1))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "%s\n%s", link, raw)
 	return string(raw)

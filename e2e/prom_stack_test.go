@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,93 +19,96 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// stack is two replicas of unlocker, an etcd with TLS, a Prometheus with the shipped rules,
-// and an Alertmanager with the shipped routes.
-type stack struct {
+// monitor is a Prometheus and an Alertmanager with the shipped configuration.
+type monitor struct {
 	t          *testing.T
-	etcd       *lockedEtcd
-	replicas   []*daemon
 	prometheus string
 	hook       *webhook
 }
 
-// interval is the interval in which Prometheus scrapes and evaluates.
+// stack is two replicas of unlocker, an etcd with TLS, and a monitor with short intervals.
+type stack struct {
+	*monitor
+	etcd     *lockedEtcd
+	replicas []*daemon
+}
+
+// interval is the interval in which the Prometheus of a stack scrapes and evaluates.
 const interval = 500 * time.Millisecond
+
+// fast replaces the shipped intervals.
+func fast(config string) string {
+	for name, value := range map[string]string{"group_wait": "100ms", "group_interval": "1s", "((scrape|evaluation)_)?interval": interval.String()} {
+		config = regexp.MustCompile(`\b(`+name+`): \w+`).ReplaceAllString(config, "$1: "+value)
+	}
+	return config
+}
 
 func startStack(t *testing.T) *stack {
 	t.Helper()
-	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
-	s := &stack{t: t, etcd: startLockedEtcd(t, newest), hook: newWebhook(t)}
+	s := &stack{etcd: startLockedEtcd(t, newest)}
 	cert, key := s.etcd.issue(t, "unlocker")
 	for range 2 {
-		s.replicas = append(s.replicas, startDaemon(t, s.etcd.addr, "--resync-interval", "5s", "--reaper-standby-delay", "1s",
+		s.replicas = append(s.replicas, startDaemon(t, s.etcd.addr, "--resync-interval", "5s", "--reaper-standby-delay", "1s", "--reaper-orphan-grace", "2s",
 			"--etcd-tls-ca-file", s.etcd.ca, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key))
 	}
-	notified := s.startAlertmanager(alertmanager)
-	s.startPrometheus(prometheus, notified)
+	s.monitor = startMonitor(t, fast, map[string][]*daemon{"e2e": s.replicas})
 	require.Eventually(t, func() bool {
 		return len(s.query(`unlocker:replica_sees_etcd:bool == 1`)) == len(s.replicas)
 	}, soon, poll)
 	return s
 }
 
-// startAlertmanager runs an Alertmanager with the shipped configuration, except for the
-// address of the receivers and shorter waits.
-func (s *stack) startAlertmanager(path string) (addr string) {
-	s.t.Helper()
-	shipped, err := os.ReadFile("../deploy/prometheus/alertmanager.example.yaml")
-	require.NoError(s.t, err)
-	config := strings.ReplaceAll(string(shipped), "http://127.0.0.1:9099", s.hook.URL)
-	config = regexp.MustCompile(`(group_wait): \w+`).ReplaceAllString(config, "$1: 100ms")
-	config = regexp.MustCompile(`(group_interval): \w+`).ReplaceAllString(config, "$1: 1s")
-	addr = freeAddr(s.t)
-	start(s.t, path, "--config.file", s.write("alertmanager.yaml", config), "--storage.path", s.t.TempDir(),
-		"--web.listen-address", addr, "--cluster.listen-address=", "--log.level=warn")
-	s.awaitReady("http://" + addr)
-	return addr
-}
+// startMonitor runs the programs with the shipped rules, routes and intervals, after adapt has
+// changed the latter. It scrapes the replicas of each namespace.
+func startMonitor(t *testing.T, adapt func(string) string, replicas map[string][]*daemon) *monitor {
+	t.Helper()
+	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
+	m := &monitor{t: t, hook: newWebhook(t)}
+	notified := freeAddr(t)
+	routes := m.adapted("alertmanager.example.yaml", adapt, "http://127.0.0.1:9099", m.hook.URL)
+	start(t, alertmanager, "--config.file", routes, "--storage.path", t.TempDir(),
+		"--web.listen-address", notified, "--cluster.listen-address=", "--log.level=warn")
+	m.awaitReady("http://" + notified)
 
-// startPrometheus runs a Prometheus with the shipped file of rules.
-func (s *stack) startPrometheus(path, alertmanager string) {
-	s.t.Helper()
-	rules, err := filepath.Abs("../deploy/prometheus/unlocker.rules.yaml")
-	require.NoError(s.t, err)
 	var targets []string
-	for _, d := range s.replicas {
-		targets = append(targets, strconv.Quote(strings.TrimPrefix(d.base, "http://")))
+	for namespace, all := range replicas {
+		for _, d := range all {
+			targets = append(targets, fmt.Sprintf("{targets: [%q], labels: {namespace: %s}}", strings.TrimPrefix(d.base, "http://"), namespace))
+		}
 	}
-	config := fmt.Sprintf(`
-global: {scrape_interval: %[1]s, evaluation_interval: %[1]s}
-rule_files: [%[2]q]
-alerting: {alertmanagers: [{static_configs: [{targets: [%[3]q]}]}]}
-scrape_configs:
-  - job_name: unlocker
-    static_configs: [{targets: [%[4]s], labels: {namespace: e2e}}]
-`, interval, rules, alertmanager, strings.Join(targets, ", "))
-	addr := freeAddr(s.t)
-	s.prometheus = "http://" + addr
-	start(s.t, path, "--config.file", s.write("prometheus.yaml", config), "--storage.tsdb.path", s.t.TempDir(),
-		"--web.listen-address", addr, "--log.level=warn")
-	s.awaitReady(s.prometheus)
+	config := m.adapted("prometheus.example.yaml", adapt, "127.0.0.1:9093", notified, "unlocker.rules.yaml", m.adapted("unlocker.rules.yaml", adapt),
+		`{targets: ["unlocker-1.example.com:9480", "unlocker-2.example.com:9480"]}`, strings.Join(targets, ", "))
+	addr := freeAddr(t)
+	m.prometheus = "http://" + addr
+	start(t, prometheus, "--config.file", config, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", addr, "--log.level=warn")
+	m.awaitReady(m.prometheus)
+	return m
 }
 
-func (s *stack) write(name, content string) (path string) {
-	s.t.Helper()
-	path = filepath.Join(s.t.TempDir(), name)
-	require.NoError(s.t, os.WriteFile(path, []byte(content), 0o600))
+// adapted writes a shipped file with its addresses replaced, and returns its path.
+func (m *monitor) adapted(name string, adapt func(string) string, addresses ...string) (path string) {
+	m.t.Helper()
+	shipped, err := os.ReadFile("../deploy/prometheus/" + name)
+	require.NoError(m.t, err)
+	for old := range slices.Chunk(addresses, 2) {
+		require.Contains(m.t, string(shipped), old[0])
+	}
+	path = filepath.Join(m.t.TempDir(), name)
+	require.NoError(m.t, os.WriteFile(path, []byte(strings.NewReplacer(addresses...).Replace(adapt(string(shipped)))), 0o600))
 	return path
 }
 
-func (s *stack) awaitReady(base string) {
-	s.t.Helper()
-	require.Eventually(s.t, func() bool {
-		status, _, err := s.get(base + "/-/ready")
+func (m *monitor) awaitReady(base string) {
+	m.t.Helper()
+	require.Eventually(m.t, func() bool {
+		status, _, err := m.get(base + "/-/ready")
 		return err == nil && status == http.StatusOK
 	}, soon, poll, "%s is not ready", base)
 }
 
-func (s *stack) get(url string) (status int, body []byte, err error) {
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, nil)
+func (m *monitor) get(url string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		return 0, nil, err
 	}

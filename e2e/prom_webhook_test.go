@@ -20,6 +20,7 @@ type webhook struct {
 	t *testing.T
 
 	mu       sync.Mutex
+	sent     int
 	received []notice
 }
 
@@ -27,8 +28,10 @@ type webhook struct {
 type notice struct {
 	Status              string
 	Labels, Annotations map[string]string
-	// receiver is the path to which it was sent, and at the time when it was received.
+	// receiver is the path to which it was sent, message the number of the message, and at the
+	// time when it was received.
 	receiver string
+	message  int
 	at       time.Time
 }
 
@@ -48,8 +51,9 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.sent++
 	for _, n := range message.Alerts {
-		n.receiver, n.at = r.URL.Path, time.Now()
+		n.receiver, n.message, n.at = r.URL.Path, h.sent, time.Now()
 		h.received = append(h.received, n)
 	}
 }
@@ -73,6 +77,37 @@ func (h *webhook) await(alert, lock, status string, since time.Time) (found noti
 		found, ok = h.first(alert, lock, status, since)
 		return ok
 	}, soon, poll, "%s of %s is not %s", alert, lock, status)
+	return found
+}
+
+// firing returns when the alert on each lock of the namespace was first received as firing.
+func (h *webhook) firing(alert, namespace string) map[string]time.Time {
+	found := map[string]time.Time{}
+	for _, n := range h.about(alert, namespace) {
+		if _, ok := found[n.Labels["lock"]]; !ok {
+			found[n.Labels["lock"]] = n.at
+		}
+	}
+	return found
+}
+
+// messages returns the numbers of the messages in which the alert is firing.
+func (h *webhook) messages(alert, namespace string) map[int]bool {
+	found := map[int]bool{}
+	for _, n := range h.about(alert, namespace) {
+		found[n.message] = true
+	}
+	return found
+}
+
+func (h *webhook) about(alert, namespace string) (found []notice) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range h.received {
+		if n.Labels["alertname"] == alert && n.Labels["namespace"] == namespace && n.Status == "firing" {
+			found = append(found, n)
+		}
+	}
 	return found
 }
 

@@ -73,7 +73,7 @@ func (a *Admin) removed(e lockstore.Record, revision int64) api.Forced {
 	fields, more := e.Shown()
 	f := api.Forced{
 		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: string(verdict.API), Revision: revision, MoreFields: more,
+		Trigger: string(verdict.Manual), Revision: revision, MoreFields: more,
 	}
 	for _, field := range fields {
 		f.Fields = append(f.Fields, api.Field(field))

@@ -45,7 +45,7 @@ func TestUnlock(t *testing.T) {
 	require.Len(t, removed.Fields, 10, "what was removed, not what was shown")
 	require.Contains(t, removed.Fields, api.Field{Name: "backtrace", Value: "main.go:1\n"})
 	removed.Fields, removed.At = nil, time.Time{}
-	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "api", Revision: removed.Revision}, removed)
+	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "manual", Revision: removed.Revision}, removed)
 }
 
 func TestUnlockEndsWithANo(t *testing.T) {

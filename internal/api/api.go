@@ -70,7 +70,7 @@ type Forced struct {
 	UUID     string    `json:"uuid,omitempty"`
 	Hostname string    `json:"hostname,omitempty"`
 	Owner    string    `json:"owner,omitempty"`
-	// Trigger is expiry, orphan or api.
+	// Trigger is expiry, orphan or manual.
 	Trigger string `json:"trigger"`
 	// Revision is that of the deletion.
 	Revision int64   `json:"revision"`

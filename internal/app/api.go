@@ -93,8 +93,8 @@ func fields(all []lockstore.Field) []api.Field {
 }
 
 // Forced implements web.Source.
-func (v view) Forced(limit int) []api.Forced {
-	recent := v.app.reaper.Ledger().Page(limit)
+func (v view) Forced(name string, limit int) []api.Forced {
+	recent := v.app.reaper.Ledger().Page(name, limit)
 	shown := make([]api.Forced, len(recent))
 	for i, r := range recent {
 		shown[i] = api.Forced{

@@ -64,7 +64,9 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, d.getAPI("/api/v1/locks/billing/invoices", &none))
 	require.Equal(t, "no such lock", none.Error)
 	var list api.ForcedList
-	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks", &list))
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks?name=billing", &list))
+	require.Empty(t, list.Forced)
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks?name=billing/invoices", &list))
 	require.Len(t, list.Forced, 1)
 	require.Equal(t, "billing/invoices", list.Forced[0].Name)
 	require.Equal(t, "expiry", list.Forced[0].Trigger)
@@ -153,7 +155,7 @@ func TestAPIStatus(t *testing.T) {
 	require.True(t, s.Etcd.Up)
 	require.Empty(t, s.Etcd.Alarms)
 	require.Equal(t, 1, s.Clock.Hosts)
-	require.Equal(t, map[string]uint64{"expiry": 0, "orphan": 0, "api": 0}, s.Removed)
+	require.Equal(t, map[string]uint64{"expiry": 0, "orphan": 0, "manual": 0}, s.Removed)
 
 	e.Kill(0)
 	d.awaitMetric(0, "unlocker_etcd_up")

@@ -167,7 +167,7 @@ func TestJudge(t *testing.T) {
 			text: "removals are on hold for 1h00m: storm (because of storm); 12 locks, none overdue; removals are disabled: mode dry-run"},
 		"off": {answers: []Answer{answer(mode("off"))}, text: "12 locks, none overdue; removals are disabled: mode off"},
 
-		"forced": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7), forced("b", "api", 59*time.Minute, 8))}, state: Warning,
+		"forced": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7), forced("b", "manual", 59*time.Minute, 8))}, state: Warning,
 			text: "2 forced unlocks in the last 1h00m: a (worker-2, 1m00s ago), b (worker-2, 59m00s ago); 12 locks, none overdue"},
 		"forced by both": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7)), answer(at(b), forced("b", "expiry", time.Second, 8), forced("a", "expiry", 2*time.Minute, 5))},
 			state: Warning, text: "3 forced unlocks in the last 1h00m: b (worker-2, 1s ago), a (worker-2, 1m00s ago), a (worker-2, 2m00s ago); 12 locks, none overdue"},

@@ -36,11 +36,14 @@ func full() Snapshot {
 			Restarts: map[scan.Reason]uint64{scan.ReasonStalled: 2},
 		},
 		Reaper: reaper.Stats{
-			Removed:  map[verdict.Trigger]uint64{verdict.Expiry: 8, verdict.API: 1},
+			Removed:  map[verdict.Trigger]uint64{verdict.Expiry: 8, verdict.Manual: 1},
 			Failures: map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
-		Forced: []reaper.Removal{removal("x", "h2", 0)},
+		Forced: []reaper.Removal{
+			removal("x", "h2", 0), {Name: "y", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Orphan}},
+			{Name: "z", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Manual}},
+		},
 		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStarting: {Since: noon}},
 		Probe:  probe.Status{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
@@ -102,9 +105,11 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlock_failures_total{reason="too_large"} 0
 			unlocker_forced_unlock_failures_total{reason="unlogged"} 0
 			unlocker_forced_unlock_failures_total{reason="unreadable"} 0
-			unlocker_forced_unlock_timestamp_seconds{hostname="h2",lock="x"} 1700000000
-			unlocker_forced_unlocks_total{trigger="api"} 1
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="y",owner="",trigger="orphan"} 1700000000
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="z",owner="",trigger="manual"} 1700000000
+			unlocker_forced_unlock_timestamp_seconds{hostname="h2",lock="x",owner="o",trigger="expiry"} 1700000000
 			unlocker_forced_unlocks_total{trigger="expiry"} 8
+			unlocker_forced_unlocks_total{trigger="manual"} 1
 			unlocker_forced_unlocks_total{trigger="orphan"} 0
 			unlocker_would_unlock_total 5`},
 		{"etcd", full(), 500, []string{"unlocker_etcd_", "unlocker_watch_", "unlocker_last_", "unlocker_resync_"}, `
@@ -147,13 +152,20 @@ func TestExposition(t *testing.T) {
 		{"only the newest removal of a lock", Snapshot{Forced: []reaper.Removal{
 			removal("a", "h", 9), removal("a", "other", 8), removal("a", "h", 7), removal("b", "h", 6), removal("c", "h", 5),
 		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
-			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a"} 1700000009
-			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b"} 1700000006
-			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a"} 1700000008`},
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="expiry"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b",owner="o",trigger="expiry"} 1700000006
+			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a",owner="o",trigger="expiry"} 1700000008`},
+		{"removals of one lock with other owners and triggers", Snapshot{Forced: []reaper.Removal{
+			removal("a", "h", 9), {Name: "a", Hostname: "h", Owner: "o", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Orphan}},
+			{Name: "a", Hostname: "h", Owner: "p\xff", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Expiry}},
+		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="expiry"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="orphan"} 1700000000
+			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="p` + "\uFFFD" + `",trigger="expiry"} 1700000000`},
 		{"an unknown label value", Snapshot{Reaper: reaper.Stats{Removed: map[verdict.Trigger]uint64{"new": 1}}}, 1,
 			[]string{"unlocker_forced_unlocks_total"}, `
-			unlocker_forced_unlocks_total{trigger="api"} 0
 			unlocker_forced_unlocks_total{trigger="expiry"} 0
+			unlocker_forced_unlocks_total{trigger="manual"} 0
 			unlocker_forced_unlocks_total{trigger="new"} 1
 			unlocker_forced_unlocks_total{trigger="orphan"} 0`},
 	} {

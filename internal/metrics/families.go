@@ -53,7 +53,7 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.omitted()) }))
 
 	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a recently force-unlocked lock was removed.",
-		removals, "lock", "hostname")
+		removals, "lock", "hostname", "owner", "trigger")
 	add("unlocker_forced_unlocks_total", counter, "Locks that were force-unlocked, by trigger.",
 		func(v *view, e emit) { counts(e, triggers(), v.Reaper.Removed) }, "trigger")
 	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that deleted nothing: the lock was modified or released concurrently, or another replica removed it.",
@@ -173,7 +173,7 @@ func infos(v *view, e emit) {
 
 func removals(v *view, e emit) {
 	for _, f := range v.forced {
-		e(seconds(f.at), f.name, f.host)
+		e(seconds(f.at), f.name, f.host, f.owner, string(f.trigger))
 	}
 }
 
@@ -183,7 +183,7 @@ func releases(v *view, e emit) {
 }
 
 func triggers() []verdict.Trigger {
-	return []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.API}
+	return []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual}
 }
 
 // counts emits the known labels, starting at zero, and all others that were counted.

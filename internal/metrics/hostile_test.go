@@ -44,21 +44,21 @@ func TestHostileLabels(t *testing.T) {
 		want  string
 	}{
 		{"invalid UTF-8 that collides", []string{"a\xff", "a\xfe", "a\uFFFD", "b"}, `
-			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a` + "\uFFFD" + `"} 1700000009
-			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="b"} 1700000006
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a` + "\uFFFD" + `",owner="o",trigger="expiry"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="b",owner="o",trigger="expiry"} 1700000006
 			unlocker_lock_alert_timestamp_seconds{lock="a` + "\uFFFD" + `"} 1700000000
 			unlocker_lock_alert_timestamp_seconds{lock="b"} 1700000003
 			unlocker_lock_series_omitted 2`},
 		{"newline, quote, backslash, brace", []string{"a\n\"}\\ 1"}, `
-			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a\n\"}\\ 1"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a\n\"}\\ 1",owner="o",trigger="expiry"} 1700000009
 			unlocker_lock_alert_timestamp_seconds{lock="a\n\"}\\ 1"} 1700000000
 			unlocker_lock_series_omitted 0`},
 		{"100 KB that collide", []string{long + "a", long + "b"}, `
-			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="` + long[:512] + `…"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="` + long[:512] + `…",owner="o",trigger="expiry"} 1700000009
 			unlocker_lock_alert_timestamp_seconds{lock="` + long[:512] + `…"} 1700000000
 			unlocker_lock_series_omitted 1`},
 		{"control characters and NUL", []string{"a\x00\r\t\x7f"}, `
-			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a` + "\x00\r\t\x7f" + `"} 1700000009
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a` + "\x00\r\t\x7f" + `",owner="o",trigger="expiry"} 1700000009
 			unlocker_lock_alert_timestamp_seconds{lock="a` + "\x00\r\t\x7f" + `"} 1700000000
 			unlocker_lock_series_omitted 0`},
 	} {
@@ -84,9 +84,9 @@ func TestHostileHostsOfRemovals(t *testing.T) {
 		removal("a", "\xff", 9), removal("a", "\xfe", 8), removal("a", "", 7), removal("a", long+"1", 6), removal("a", long+"2", 5),
 	}}, 500)
 	require.Equal(t, unindent(`
-		unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a"} 1700000007
-		unlocker_forced_unlock_timestamp_seconds{hostname="`+long[:252]+`…",lock="a"} 1700000006
-		unlocker_forced_unlock_timestamp_seconds{hostname="`+"\uFFFD"+`",lock="a"} 1700000009`),
+		unlocker_forced_unlock_timestamp_seconds{hostname="",lock="a",owner="o",trigger="expiry"} 1700000007
+		unlocker_forced_unlock_timestamp_seconds{hostname="`+long[:252]+`…",lock="a",owner="o",trigger="expiry"} 1700000006
+		unlocker_forced_unlock_timestamp_seconds{hostname="`+"\uFFFD"+`",lock="a",owner="o",trigger="expiry"} 1700000009`),
 		exposition(t, reg, "unlocker_forced_unlock_timestamp_seconds"))
 }
 

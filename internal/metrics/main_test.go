@@ -16,6 +16,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,7 +47,9 @@ func makeLock(name string, f fields) lock.Lock {
 }
 
 func removal(name, host string, after int) reaper.Removal {
-	return reaper.Removal{Name: name, Hostname: host, At: noon.Add(time.Duration(after) * time.Second)}
+	return reaper.Removal{
+		Name: name, Hostname: host, Owner: "o", At: noon.Add(time.Duration(after) * time.Second), Verdict: verdict.Verdict{Trigger: verdict.Expiry},
+	}
 }
 
 // newRegistry returns a pedantic registry with all metrics.

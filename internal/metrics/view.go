@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Label values are truncated to these numbers of bytes, and an ellipsis is appended. The
@@ -31,7 +32,10 @@ type forced struct {
 	at time.Time
 }
 
-type forcedKey struct{ name, host string }
+type forcedKey struct {
+	name, host, owner string
+	trigger           verdict.Trigger
+}
 
 func newView(s Snapshot, maximum int) *view {
 	v := &view{Snapshot: s}
@@ -66,7 +70,7 @@ func (v *view) chooseForced(maximum int) {
 			return
 		}
 		r := &v.Forced[i]
-		key := forcedKey{label(r.Name, maxName), label(r.Hostname, maxHost)}
+		key := forcedKey{label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost), r.Verdict.Trigger}
 		if !seen[key] {
 			seen[key] = true
 			v.forced = append(v.forced, forced{key, r.At})

@@ -21,8 +21,8 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_etcd_revision 0
 		unlocker_etcd_up 0
 		unlocker_forced_unlock_conflicts_total 0
-		unlocker_forced_unlocks_total{trigger="api"} 0
 		unlocker_forced_unlocks_total{trigger="expiry"} 0
+		unlocker_forced_unlocks_total{trigger="manual"} 0
 		unlocker_forced_unlocks_total{trigger="orphan"} 0
 		unlocker_last_resync_timestamp_seconds 0
 		unlocker_leader 0

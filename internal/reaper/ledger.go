@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -80,26 +81,28 @@ func (r *Removal) size() int {
 }
 
 // Recent returns up to n entries, the newest first.
-func (l *Ledger) Recent(n int) []Removal { return l.recent(n, ledgerBytes) }
+func (l *Ledger) Recent(n int) []Removal { return l.recent("", n, ledgerBytes) }
 
 // shownLedgerBytes limits the text of one page: as JSON it may be six times as long, and it is
 // copied several times.
 const shownLedgerBytes = 4 << 20
 
-// Page is Recent for the API. It returns fewer entries if they are big.
-func (l *Ledger) Page(n int) []Removal { return l.recent(n, shownLedgerBytes) }
+// Page is Recent for the API: the entries with this name, or all if it is empty. It returns fewer
+// if they are big. A name may be the truncated one of a metric.
+func (l *Ledger) Page(name string, n int) []Removal {
+	return l.recent(lock.Clip([]byte(name), lockstore.MaxName), n, shownLedgerBytes)
+}
 
-func (l *Ledger) recent(n, bytes int) []Removal {
+func (l *Ledger) recent(name string, n, bytes int) (recent []Removal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire()
-	from := len(l.entries)
-	for from > 0 && len(l.entries)-from < n && bytes > 0 {
-		from--
-		bytes -= l.entries[from].size()
+	for i := len(l.entries) - 1; i >= 0 && len(recent) < n && bytes > 0; i-- {
+		if e := &l.entries[i]; name == "" || e.Name == name {
+			recent = append(recent, *e)
+			bytes -= e.size()
+		}
 	}
-	recent := slices.Clone(l.entries[from:])
-	slices.Reverse(recent)
 	return recent
 }
 

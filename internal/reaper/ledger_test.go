@@ -60,10 +60,22 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	require.Equal(t, fmt.Sprint(long, n-1), recent[0].Name)
 	require.Equal(t, sizes(recent), l.bytes)
 	require.LessOrEqual(t, l.bytes, ledgerBytes)
-	page := l.Page(n)
+	page := l.Page("", n)
 	require.LessOrEqual(t, sizes(page), shownLedgerBytes+page[0].size(), "what people are shown at once is less")
 	require.Greater(t, sizes(page), shownLedgerBytes/2)
 	require.Equal(t, recent[0].Name, page[0].Name)
+}
+
+func TestLedgerFindsByName(t *testing.T) {
+	l := newLedger(time.Hour, time.Now)
+	long := strings.Repeat("n", 2*lockstore.MaxName)
+	for _, name := range []string{"a", "a/b", long, "a", "a\xff", "A"} {
+		l.add(removal(name))
+	}
+	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, lock.Clip([]byte(long), lockstore.MaxName): 1, "a\xfe": 1} {
+		require.Len(t, l.Page(name, 100), want, "%.20q", name)
+	}
+	require.Len(t, l.Page("a", 1), 1)
 }
 
 func sizes(entries []Removal) (sum int) {

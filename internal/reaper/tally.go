@@ -48,7 +48,7 @@ type pending struct {
 
 func newTally() *tally {
 	t := &tally{open: make(map[lockID]*pending)}
-	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.API: 0}
+	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
 	for _, r := range lockstore.Reasons() {
 		t.stats.Failures[r] = 0

@@ -12,7 +12,7 @@ type Trigger string
 const (
 	Expiry Trigger = "expiry" // past its auto_unlock_at
 	Orphan Trigger = "orphan" // fields without a uuid, unmodified for the orphan grace
-	API    Trigger = "api"    // requested by a person
+	Manual Trigger = "manual" // requested by a person
 )
 
 // Inputs are all that a verdict depends on: the same inputs give the same verdict.

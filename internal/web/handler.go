@@ -32,8 +32,9 @@ type Source interface {
 	Locks(ctx context.Context, q Query) (page []api.Lock, last string, err error)
 	// Lock reads a lock from etcd. The error is ErrNoLock if there is no such lock.
 	Lock(ctx context.Context, name string) (api.LockDetail, error)
-	// Forced returns at most limit of the recent forced unlocks, newest first.
-	Forced(limit int) []api.Forced
+	// Forced returns at most limit of the recent forced unlocks, newest first: of the lock
+	// with this name, or of all locks if it is empty.
+	Forced(name string, limit int) []api.Forced
 	// Status returns the status of the daemon.
 	Status(ctx context.Context) (api.Status, error)
 }

@@ -44,8 +44,8 @@ func (s *source) Lock(_ context.Context, name string) (api.LockDetail, error) {
 	return api.LockDetail{Lock: api.Lock{Name: name}}, s.err
 }
 
-func (s *source) Forced(limit int) []api.Forced {
-	s.limit = limit
+func (s *source) Forced(name string, limit int) []api.Forced {
+	s.name, s.limit = name, limit
 	return []api.Forced{{Name: "a", Trigger: "expiry"}}
 }
 
@@ -185,8 +185,9 @@ func TestQuery(t *testing.T) {
 	_, body = get(t, "GET", server.URL+"/api/v1/locks?after="+page.Next)
 	require.Equal(t, Query{After: "x/\xff", Limit: defaultLimit}, s.query)
 	require.NotContains(t, body, "next")
-	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3")
+	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3&name=a%2Fb+%2B1")
 	require.Equal(t, 3, s.limit)
+	require.Equal(t, "a/b +1", s.name)
 }
 
 func TestFailures(t *testing.T) {

@@ -109,7 +109,7 @@ func (h *handler) lock(r *http.Request) (any, error) {
 }
 
 func (h *handler) forced(r *http.Request) (any, error) {
-	values, err := known(r, "limit")
+	values, err := known(r, "name", "limit")
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (h *handler) forced(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.ForcedList{Forced: h.Source.Forced(n)}, nil
+	return api.ForcedList{Forced: h.Source.Forced(values.Get("name"), n)}, nil
 }
 
 func (h *handler) status(r *http.Request) (any, error) {

@@ -202,7 +202,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestRemoved(t *testing.T) {
-	r := api.Forced{At: now, Name: evil, UUID: "u\u202e", Owner: "o", Trigger: "api", Revision: 77, Fields: []api.Field{{Name: "uuid", Value: "u\u202e"}}}
+	r := api.Forced{At: now, Name: evil, UUID: "u\u202e", Owner: "o", Trigger: "manual", Revision: 77, Fields: []api.Field{{Name: "uuid", Value: "u\u202e"}}}
 	for _, f := range output.Formats() {
 		var b bytes.Buffer
 		require.NoError(t, output.Removed(&b, output.Format(f), r))
