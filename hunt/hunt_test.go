@@ -22,7 +22,7 @@ const (
 	longFaults, longLifetimes = 500, 50_000
 	// Faults are injected for the time burst, and then none for the time quiet, in which
 	// late removals are detected.
-	burst, quiet = 40 * time.Second, 24 * time.Second
+	burst, quiet = 40 * time.Second, 30 * time.Second
 )
 
 func TestHunt(t *testing.T) {

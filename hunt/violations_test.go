@@ -32,14 +32,18 @@ func TestChecksFindViolations(t *testing.T) {
 		"never":                            {quiet: span{at(10), at(60)}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{quiets: []span{c.quiet}}
-			l := &acquisition{holder: &holder{offset: c.offset}, span: 3 * time.Second, stopped: start}
+			w := &world{quiets: []span{c.quiet}, outages: c.outages}
+			l := &acquisition{holder: holderWith(c.offset), span: 3 * time.Second, first: start, stopped: start}
 			n := &lifetime{created: start, dated: start, written: start, ended: c.ended, forced: !c.ended.IsZero()}
 			n.autoUnlock = float64(at(3).UnixMicro()) / 1e6
-			w.checkLifetime(n, l, c.outages)
+			w.checkLifetime(n, l)
 			require.Len(t, w.violations, c.want)
 		})
 	}
+}
+
+func holderWith(offset time.Duration) *holder {
+	return &holder{clock: &clock{steps: []step{{ahead: offset}}}}
 }
 
 func TestExclusionFindsViolations(t *testing.T) {
