@@ -38,6 +38,7 @@ func (w *world) logs() logs {
 				all.ambiguous[a.uuid]++
 			}
 			for _, a := range d.log.announce {
+				w.checkClock(d, a)
 				v := verdictOn{a.name, a.verdict.Token}
 				if all.verdicts[v] == nil {
 					all.verdicts[v] = map[int64]bool{}
@@ -47,6 +48,14 @@ func (w *world) logs() logs {
 		}
 	}
 	return all
+}
+
+// checkClock checks that the verdict was made by the clock that the hunt set.
+func (w *world) checkClock(d *daemon, a *announcement) {
+	least, most := d.clock.within(span{a.to.Add(-maxLag), a.to})
+	if now := a.verdict.Now; now.Add(-most).After(a.to) || now.Add(-least).Before(a.to.Add(-maxLag)) {
+		w.violate("the hunt itself: the clock of a daemon showed %s at %s, and should be ahead by %s to %s", now, a.to, least, most)
+	}
 }
 
 // checkLogs compares the logs of the daemons with what happened.

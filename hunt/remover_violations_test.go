@@ -66,6 +66,17 @@ func TestChecksOfTheRemover(t *testing.T) {
 	}
 }
 
+// The clock of a daemon is the one that was set.
+func TestClockOfADaemon(t *testing.T) {
+	start := time.Now()
+	d := &daemon{slot: &slot{clock: &clock{steps: []step{{}, {start, time.Hour}}}}}
+	for ahead, want := range map[time.Duration]int{0: 1, time.Hour - time.Second: 0, 2 * time.Hour: 1} {
+		w, at := &world{}, start.Add(time.Minute)
+		w.checkClock(d, &announcement{verdict: verdict.Verdict{Inputs: verdict.Inputs{Now: at.Add(ahead)}}, span: span{at, at}})
+		require.Len(t, w.violations, want, ahead)
+	}
+}
+
 // A holder that lives keeps its lock.
 func TestLivingHolder(t *testing.T) {
 	start := time.Now()
