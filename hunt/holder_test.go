@@ -128,8 +128,11 @@ func (h *holder) acquire(ctx context.Context, name string) (again bool) {
 	h.stepClock()
 	fate, hold := h.rand.IntN(100), between(h.rand, 20*time.Millisecond, 500*time.Millisecond)
 	long := between(h.rand, 2*time.Second, 9*time.Second)
-	if fate >= 95 { // its patience ends within the settle of a new daemon
+	switch {
+	case fate >= 95: // its patience ends within the settle of a new daemon
 		l.span = between(h.rand, 50*time.Millisecond, 500*time.Millisecond)
+	case fate >= 90: // it is due long after an outage
+		l.span = between(h.rand, 5*time.Second, 9*time.Second)
 	}
 	h.world.registry.add(l)
 	defer l.stop()
@@ -150,10 +153,10 @@ func (h *holder) acquire(ctx context.Context, name string) (again bool) {
 		pause(ctx, hold)
 		l.stop()
 		return l.unlock()
-	case fate < 78: // dies, but writes to the lock when it is due
+	case fate < 81: // dies, but writes to the lock when it is due
 		l.stop()
 		l.writeAtDue(ctx)
-	case fate < 85: // dies later
+	case fate < 86: // dies later
 		l.renewFor(ctx, long/2)
 	default: // dies at once
 		h.stepClock()
@@ -248,17 +251,22 @@ func (l *acquisition) renewFor(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// writeAtDue writes to the lock around the time when it is due, without renewing it.
+// writeAtDue writes to the lock around the times when a leader and another daemon remove it,
+// without renewing it. Between the writes the watch can catch up, so that a daemon reads the lock
+// and then sends the removal of an older one.
 func (l *acquisition) writeAtDue(ctx context.Context) {
 	offset := l.clock.ahead()
 	if offset < -tolerance {
 		offset = 0
 	}
 	due := l.first.Add(l.span + grace + offset)
-	pause(ctx, time.Until(due.Add(-30*time.Millisecond)))
-	for i := 0; time.Now().Before(due.Add(60*time.Millisecond)) && ctx.Err() == nil; i++ {
-		if resp, err := l.txn(l.isHeld(), []clientv3.Op{clientv3.OpPut(l.key("own-field"), strconv.Itoa(i))}); err != nil || !resp.Succeeded {
-			return
+	for _, later := range []time.Duration{0, standby, standby + stormDelay} {
+		pause(ctx, time.Until(due.Add(later-30*time.Millisecond)))
+		for i := 0; time.Now().Before(due.Add(later+60*time.Millisecond)) && ctx.Err() == nil; i++ {
+			if resp, err := l.txn(l.isHeld(), []clientv3.Op{clientv3.OpPut(l.key("own-field"), strconv.Itoa(i))}); err != nil || !resp.Succeeded {
+				return
+			}
+			pause(ctx, 4*time.Millisecond)
 		}
 	}
 }
