@@ -82,13 +82,14 @@ func TestLivingHolder(t *testing.T) {
 	start := time.Now()
 	for ended, want := range map[time.Duration]int{900 * time.Millisecond: 1, 1100 * time.Millisecond: 0} {
 		w := &world{began: start}
-		l := &acquisition{holder: holderWith(0), span: 4 * time.Second, signed: start}
+		l := &acquisition{holder: holderWith(0), span: 4 * time.Second, signed: start, token: 3}
 		l.group = &group{}
-		w.checkLiving(&lifetime{ended: start.Add(ended)}, l)
+		w.checkLiving(&lifetime{ended: start.Add(ended), token: 3}, l)
 		require.Len(t, w.violations, want)
-		l.group.broken = []span{{start, start.Add(time.Second)}}
 		w.violations = nil
-		w.checkLiving(&lifetime{ended: start.Add(ended)}, l)
+		w.checkLiving(&lifetime{ended: start.Add(ended), token: 2}, l)
+		l.group.broken = []span{{start, start.Add(time.Second)}}
+		w.checkLiving(&lifetime{ended: start.Add(ended), token: 3}, l)
 		require.Empty(t, w.violations)
 	}
 }
