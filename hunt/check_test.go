@@ -5,7 +5,6 @@ package hunt
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -17,53 +16,82 @@ const (
 	// recovery is the maximum time from the end of the last fault until all daemons
 	// remove locks again, without the allowances for outages: pauses between retries, the
 	// listing, settle, and the patience for locks that were found by the listing.
-	recovery = 20 * time.Second
+	recovery = 24 * time.Second
 )
 
 // check looks for violations in everything that happened.
 func (w *world) check() {
+	w.outages = w.pulse.outages(shortest)
 	w.checkLogs()
-	outages := w.pulse.outages(shortest)
 	for _, n := range w.replay.lifetimes {
 		l := w.registry.acquisition(n.uuid)
 		if l == nil {
 			w.violate("the hunt itself, or S5: lock %s has the unknown uuid %s", n.name, n.uuid)
 			continue
 		}
-		w.checkLifetime(n, l, outages)
+		w.checkLifetime(n, l)
 	}
 	w.checkExclusion()
 }
 
-func (w *world) checkLifetime(n *lifetime, l *acquisition, outages []span) {
-	w.checkS6(n, l, outages)
+func (w *world) checkLifetime(n *lifetime, l *acquisition) {
+	w.checkS6(n, l)
 	if n.forced {
 		w.checkS2(n, l)
-		w.checkS3(n, l, outages)
+		w.checkS3(n, l)
+		w.checkLiving(n, l)
 	}
 }
 
-// dueByHolder returns the true time at which the clock of the holder reached the deadline.
+// convict records a broken promise by the removal of a lock.
+func (w *world) convict(promise string, n *lifetime, format string, args ...any) {
+	w.violate("%s: lock %s of %s (token %d) was removed at revision %d, %s into the hunt, %s: %s", promise, n.name, n.uuid, n.token,
+		n.end, n.ended.Sub(w.began).Round(time.Millisecond), fmt.Sprintf(format, args...), w.verdictOn(n))
+}
+
+// deadline returns auto_unlock_at.
+func (n *lifetime) deadline() time.Time { return time.UnixMicro(int64(math.Round(n.autoUnlock * 1e6))) }
+
+// life returns the time in which the deadlines of the lock were made and the lock was there.
+func life(n *lifetime, l *acquisition) span {
+	to := n.ended
+	if to.IsZero() {
+		to = time.Now()
+	}
+	return span{l.first, to}
+}
+
+// dueByHolder returns the true time at which the clock of the holder reached the deadline. If the
+// clock was set while the lock was there, it is the earliest that any of its settings gives.
 func dueByHolder(n *lifetime, l *acquisition) time.Time {
-	return time.UnixMicro(int64(math.Round(n.autoUnlock * 1e6))).Add(-l.offset)
+	_, ahead := l.clock.within(life(n, l))
+	return n.deadline().Add(-ahead)
 }
 
 // checkS2 checks that the removal was not early. The time at which the replay saw it is at
 // or after that of the removal.
 func (w *world) checkS2(n *lifetime, l *acquisition) {
 	if due := dueByHolder(n, l); n.ended.Before(due) {
-		w.violate("S2: lock %s of %s (token %d, offset %s) was removed at revision %d, seen %s before the clock of its holder reached auto_unlock_at: %s",
-			n.name, n.uuid, n.token, l.offset, n.end, due.Sub(n.ended), w.verdictOn(n))
+		w.convict("S2", n, "seen %s before the clock of its holder reached auto_unlock_at", due.Sub(n.ended))
 	}
 }
 
 // checkS3 checks that a time longer than the grace in which etcd accepted no write delayed
 // the removal, if the lock was not written since.
-func (w *world) checkS3(n *lifetime, l *acquisition, outages []span) {
-	down := total(outages, span{n.written, n.ended}, grace+400*time.Millisecond)
+func (w *world) checkS3(n *lifetime, l *acquisition) {
+	down := total(w.outages, span{n.written, n.ended}, grace+400*time.Millisecond)
 	if early := dueByHolder(n, l).Add(down).Sub(n.ended); down > 0 && early > 0 {
-		w.violate("S3: lock %s of %s (token %d, holder alive until %s before) was removed at revision %d, %s too early: etcd was down for %s of the %s since its last write: %s",
-			n.name, n.uuid, n.token, n.ended.Sub(l.stoppedAt()), n.end, early, down, n.ended.Sub(n.written), w.verdictOn(n))
+		w.convict("S3", n, "%s too early: etcd was down for %s of the %s since its last write, and the holder alive until %s before",
+			early, down, n.ended.Sub(n.written), n.ended.Sub(l.stoppedAt()))
+	}
+}
+
+// checkLiving checks that the holder did not live and renew within its interval. A request to lock
+// that is repeated may take the lock twice: the holder knows the last token.
+func (w *world) checkLiving(n *lifetime, l *acquisition) {
+	since := span{l.signed, n.ended}
+	if l.lives(n.ended) && l.token == n.token && n.ended.Sub(l.signed) <= l.interval() && !l.group.disturbed(since) {
+		w.convict("S3", n, "its holder lives, and renewed it %s before", n.ended.Sub(l.signed))
 	}
 }
 
@@ -83,10 +111,10 @@ func (w *world) verdictOn(n *lifetime) string {
 	for i, s := range w.slots {
 		for _, d := range s.past {
 			for _, a := range d.log.announce {
-				if a.name == n.name && a.verdict.Token == n.token {
+				if a.verdict.Token == n.token && a.name == n.name {
 					v := a.verdict
-					words = fmt.Sprintf("daemon-%d: measured %v, late %v, renewed %v, offset %s, allowance %s, storm delay %s, reason %s, last write seen %s ago (true: %s)",
-						i, v.Measured, v.Late, v.Renewed, v.Offset, v.Allowance, v.StormDelay, v.Reason, v.Age, v.Now.Sub(n.written))
+					words = fmt.Sprintf("the last verdict, of daemon-%d: measured %v, late %v, renewed %v, offset %s, allowance %s, storm delay %s, reason %s, last write seen %s ago (true: %s)",
+						i, v.Measured, v.Late, v.Renewed, v.Offset, v.Allowance, v.StormDelay, v.Reason, v.Age, a.to.Sub(n.written))
 				}
 			}
 		}
@@ -94,12 +122,14 @@ func (w *world) verdictOn(n *lifetime) string {
 	return words
 }
 
-// latestRemoval returns when the lock must have been removed if there are no faults.
+// latestRemoval returns when the lock must have been removed if there are no faults. An observation
+// of the holder's clock from before a step may delay the removal by the step.
 func latestRemoval(n *lifetime, l *acquisition) time.Time {
-	return n.written.Add(l.span + max(0, l.offset) + tolerance + grace + standby + late)
+	least, most := l.clock.within(life(n, l))
+	return n.written.Add(l.span + max(0, most) + most - least + tolerance + grace + standby + stormDelay + late)
 }
 
-func (w *world) checkS6(n *lifetime, l *acquisition, outages []span) {
+func (w *world) checkS6(n *lifetime, l *acquisition) {
 	stopped := l.stoppedAt()
 	if stopped.IsZero() {
 		return
@@ -115,10 +145,10 @@ func (w *world) checkS6(n *lifetime, l *acquisition, outages []span) {
 			from = held.Add(late)
 		}
 		// The allowance of a daemon that had not seen the lock until then begins earlier.
-		from = from.Add(total(outages, span{n.written.Add(-recovery), q.to}, 0))
+		from = from.Add(total(w.outages, span{n.written.Add(-recovery), q.to}, 0))
 		if from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) && n.created.Before(from) {
-			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s, offset %s) was still there after %s without faults",
-				n.name, n.uuid, n.token, from.Sub(n.written), l.span, l.offset, from.Sub(q.from))
+			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s) was still there after %s without faults",
+				n.name, n.uuid, n.token, from.Sub(n.written), l.span, from.Sub(q.from))
 			return
 		}
 	}
@@ -152,54 +182,6 @@ func (w *world) lastCommonHold(q span) time.Time {
 		return time.Time{}
 	}
 	return last
-}
-
-// checkLogs compares the logs of the daemons with what happened.
-func (w *world) checkLogs() {
-	certain, ambiguous := map[int64][]string{}, map[string]int{}
-	verdicts := map[verdictOn]map[int64]bool{} // by the revisions that they were made on
-	for _, s := range w.slots {
-		for _, d := range s.past {
-			for _, o := range d.log.outcome {
-				if o.certain {
-					certain[o.revision] = append(certain[o.revision], o.uuid)
-				} else {
-					ambiguous[o.uuid]++
-				}
-			}
-			for _, a := range d.log.announce {
-				v := verdictOn{a.name, a.verdict.Token}
-				if verdicts[v] == nil {
-					verdicts[v] = map[int64]bool{}
-				}
-				verdicts[v][a.verdict.Revision] = true
-			}
-		}
-	}
-	for _, n := range w.replay.lifetimes {
-		if !n.forced {
-			continue
-		}
-		revs := verdicts[verdictOn{n.name, n.token}]
-		switch {
-		case revs == nil:
-			w.violate("S4 or S7: lock %s of %s was removed at revision %d, and no verdict was logged", n.name, n.uuid, n.end)
-		case !revs[n.newest]:
-			w.violate("S1: lock %s of %s was removed at revision %d, though written at revision %d: the verdicts were on %v", n.name, n.uuid, n.end, n.newest, revs)
-		}
-		i := slices.Index(certain[n.end], n.uuid)
-		switch {
-		case i >= 0:
-			certain[n.end] = slices.Delete(certain[n.end], i, i+1)
-		case ambiguous[n.uuid] == 0:
-			w.violate("S7: lock %s of %s was removed at revision %d, and no daemon logged it", n.name, n.uuid, n.end)
-		}
-	}
-	for rev, uuids := range certain {
-		for _, uuid := range uuids {
-			w.violate("S7: the removal of %s at revision %d was logged, but did not happen or was logged twice", uuid, rev)
-		}
-	}
 }
 
 // checkExclusion checks that for each name there is an order of the holders' operations in
@@ -280,14 +262,15 @@ func (w *world) histories() map[string][]porcupine.Operation {
 	return all
 }
 
-// announced returns when a verdict on the lock was first logged.
+// announced returns a time before which no daemon sent the removal of a lock.
 func (w *world) announced(n *lifetime) time.Time {
-	first := n.created
-	found := false
+	first, found := n.created, false
 	for _, s := range w.slots {
 		for _, d := range s.past {
-			if at, ok := d.log.first[verdictOn{n.name, n.token}]; ok && (!found || at.Before(first)) {
-				first, found = at, true
+			for _, a := range d.log.announce {
+				if a.verdict.Token == n.token && a.name == n.name && (!found || a.from.Before(first)) {
+					first, found = a.from, true
+				}
 			}
 		}
 	}

@@ -4,14 +4,21 @@ package hunt
 
 import (
 	"context"
-	"log/slog"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/stretchr/testify/require"
+
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -19,187 +26,193 @@ const (
 	grace     = time.Second
 	tolerance = time.Second
 	standby   = time.Second
+	// A lock with the shortest patience is due within the settle.
+	settle        = 3 * time.Second
+	probeInterval = 200 * time.Millisecond
+	// A probe is overdue long before it fails.
+	daemonTimeout = 2 * time.Second
+	electionTTL   = 2 * time.Second
+	stormDelay    = time.Second
+	// stopping is the maximum time from SIGTERM to the end: twice what the daemon promises.
+	stopping = 10 * time.Second
 )
 
-// slot runs one daemon after another, all with the same proxies.
+// slot is a machine that runs one daemon after another, all with the same proxies and clock.
 type slot struct {
 	world *world
 	group *group
+	clock *clock
+	dir   string // with the configuration
+	// faulty is held during a fault of this slot.
+	faulty sync.Mutex
 	// past are the daemons that have ended, present the one that runs.
 	past    []*daemon
 	present *daemon
 }
 
+// daemon is a process of the daemon.
 type daemon struct {
-	app    *app.App
-	log    *journal
-	cancel context.CancelFunc
-	done   chan error
-	// removed and ambiguous are the counters in the last snapshot.
-	removed, ambiguous uint64
+	*slot
+	cmd     *exec.Cmd
+	log     *journal
+	started time.Time
+	// signaled is closed before the daemon gets a signal to end, done when it has ended.
+	signaled, done chan struct{}
+	// stops are the times in which it was stopped.
+	stops []span
+	// counted is the number of removals in the last scrape.
+	counted int
+}
+
+func (w *world) newSlot(g *group) *slot {
+	w.t.Helper()
+	s := &slot{world: w, group: g, dir: w.t.TempDir(), clock: &clock{}}
+	var err error
+	s.clock.file, err = os.Create(filepath.Join(s.dir, "clock"))
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() {
+		s.end(syscall.SIGKILL)
+		_ = s.clock.file.Close()
+	})
+	require.NoError(w.t, s.clock.set(0))
+	text, err := s.config().YAML()
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(filepath.Join(s.dir, "unlocker.yaml"), text, 0o600))
+	return s
 }
 
 func (s *slot) config() config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints = s.group.endpoints()
-	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, time.Second
-	c.Etcd.Username, c.Etcd.Password = s.world.cluster.user, config.NewSecret(s.world.cluster.user)
+	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, daemonTimeout
+	c.Etcd.Username = s.world.cluster.user
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", ""
 	c.Reaper.ClockTolerance, c.Reaper.Grace, c.Reaper.StandbyDelay = tolerance, grace, standby
-	c.Reaper.Settle, c.Reaper.Freshness = time.Second, 2*time.Second
-	c.Reaper.ProbeInterval = 200 * time.Millisecond
+	c.Reaper.Settle, c.Reaper.Freshness = settle, 2*time.Second
+	c.Reaper.ProbeInterval = probeInterval
 	c.Reaper.OrphanGrace = time.Second
-	c.Reaper.Storm.MinLocks = 0
-	c.Election.TTL = 2 * time.Second
+	c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Delay = 60, 2*time.Second, stormDelay
+	c.Election.TTL = electionTTL
 	return c
 }
 
 func (s *slot) start() {
-	d := &daemon{log: &journal{first: map[verdictOn]time.Time{}}, done: make(chan error, 1)}
-	a, err := app.New(s.config(), slog.New(d.log))
+	cmd := exec.Command(s.world.binary, "serve")
+	cmd.Dir = s.dir // where it finds its configuration
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "UNLOCKER_") })
+	cmd.Env = append(cmd.Env, "CLOCK_FILE="+s.clock.file.Name(), "UNLOCKER_ETCD_PASSWORD="+s.world.cluster.user)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	d := &daemon{slot: s, cmd: cmd, started: time.Now(), signaled: make(chan struct{}), done: make(chan struct{})}
+	d.log = &journal{clock: s.clock, open: map[string]*announcement{}}
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
-		s.world.violate("a daemon does not start: %v", err)
+		s.world.violate("the hunt itself: a daemon does not start: %v", err)
 		return
 	}
-	d.app = a
-	ctx, cancel := context.WithCancel(context.Background())
-	d.cancel = cancel
-	go func() { d.done <- a.Run(ctx) }()
 	s.present = d
+	go d.wait(stderr)
 }
 
-// stop ends the daemon and waits for it.
+// wait reads the log of the daemon until it ends.
+func (d *daemon) wait(log io.Reader) {
+	defer close(d.done)
+	d.log.read(log)
+	_ = d.cmd.Wait() // ProcessState has the result
+	d.log.ended = time.Now()
+	select {
+	case <-d.signaled:
+	default:
+		d.world.violate("a daemon ended by itself: %s: %s", d.cmd.ProcessState, d.log.tail())
+	}
+}
+
+// stop asks the daemon to end, and waits for it.
 func (s *slot) stop() {
 	d := s.present
 	if d == nil {
 		return
 	}
-	d.snapshot(s.world)
-	logged := d.log.removals()
-	d.cancel()
-	start := time.Now()
-	if err := <-d.done; err != nil {
-		s.world.violate("a daemon ended with an error after %s: %v", time.Since(start), err)
+	d.scrape()
+	from := time.Now()
+	s.end(syscall.SIGTERM)
+	// Before it has started, a signal just ends it.
+	if state := d.cmd.ProcessState; state.ExitCode() != 0 && d.log.listener() != "" {
+		s.world.violate("a daemon ended after %s: %s: %s", time.Since(from), state, d.log.tail())
 	}
-	d.log.ended = time.Now()
-	if d.removed > uint64(logged) {
-		s.world.violate("S7: a daemon counted %d removals and logged %d", d.removed, logged)
+	if logged := len(d.log.removals()); d.counted > logged {
+		s.world.violate("S7: a daemon counted %d removals and logged %d", d.counted, logged)
 	}
+	for name := range d.log.open {
+		s.world.violate("S7: a daemon that was stopped did not log the outcome for %s", name)
+	}
+}
+
+// end ends the daemon by a signal. If it does not end in time, it is killed.
+func (s *slot) end(sig syscall.Signal) {
+	d := s.present
+	if d == nil {
+		return
+	}
+	close(d.signaled)
+	d.signal(sig)
+	late := time.AfterFunc(stopping, func() {
+		s.world.violate("a daemon did not end within %s of %s", stopping, sig)
+		d.signal(syscall.SIGKILL)
+	})
+	<-d.done
+	late.Stop()
 	s.past, s.present = append(s.past, d), nil
 }
 
-func (d *daemon) snapshot(w *world) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	snap, err := d.app.Snapshot(ctx)
-	if err != nil {
-		w.violate("no snapshot of a daemon: %v", err)
+// signal sends a signal. The only error is that the daemon has ended.
+func (d *daemon) signal(sig syscall.Signal) { _ = d.cmd.Process.Signal(sig) }
+
+// suspend stops the daemon while wait runs.
+func (s *slot) suspend(wait func()) {
+	d, from := s.present, time.Now()
+	if d == nil {
 		return
 	}
-	d.removed, d.ambiguous = snap.Reaper.Removed[verdict.Expiry], snap.Reaper.Failures[lockstore.ReasonAmbiguous]
+	d.signal(syscall.SIGSTOP)
+	wait()
+	d.signal(syscall.SIGCONT)
+	d.stops = append(d.stops, span{from, time.Now()})
 }
 
-// journal collects what a daemon logs about removals and holds. It is a slog.Handler.
-type journal struct {
-	mu       sync.Mutex
-	announce []announcement
-	outcome  []outcome
-	first    map[verdictOn]time.Time // the time of the first announcement
-	holds    []holdCount
-	ended    time.Time // when the daemon ended, and its holds with it
+// suspended reports whether the daemon was stopped at a time within s.
+func (d *daemon) suspended(s span) bool {
+	return slices.ContainsFunc(d.stops, func(b span) bool { return b.overlap(s) > 0 })
 }
 
-// holdCount is the number of holds in force from a time on.
-type holdCount struct {
-	at time.Time
-	n  int
-}
-
-// hold adds change to the number of holds in force.
-func (j *journal) hold(change int) {
-	n := change
-	if last := len(j.holds); last > 0 {
-		n += j.holds[last-1].n
+// scrape reads the number of removals from the metrics of the daemon.
+func (d *daemon) scrape() {
+	address := d.log.listener()
+	if address == "" {
+		return // not started yet
 	}
-	j.holds = append(j.holds, holdCount{time.Now(), n})
-}
-
-// held returns the times before now at which a hold was in force.
-func (j *journal) held(now time.Time) (all []span) {
-	if !j.ended.IsZero() && j.ended.Before(now) {
-		now = j.ended
+	text, err := get("http://" + address + "/metrics")
+	if err != nil {
+		d.world.violate("no metrics of a daemon: %v", err)
+		return
 	}
-	for i, h := range j.holds {
-		to := now
-		if i+1 < len(j.holds) {
-			to = j.holds[i+1].at
-		}
-		if h.n > 0 {
-			all = append(all, span{h.at, to})
-		}
+	d.counted = int(etcdtest.Metric(d.world.t, text, "unlocker_forced_unlocks_total", "trigger", string(verdict.Expiry)))
+}
+
+func get(url string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
 	}
-	return all
-}
-
-// verdictOn identifies the lock of a verdict.
-type verdictOn struct {
-	name  string
-	token int64
-}
-
-type announcement struct {
-	name    string
-	verdict verdict.Verdict
-}
-
-type outcome struct {
-	name, uuid string
-	revision   int64
-	certain    bool
-}
-
-func (j *journal) removals() (n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, o := range j.outcome {
-		if o.certain {
-			n++
-		}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
 	}
-	return n
-}
-
-// Enabled implements slog.Handler.
-func (j *journal) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
-
-// WithAttrs implements slog.Handler.
-func (j *journal) WithAttrs([]slog.Attr) slog.Handler { return j }
-
-// WithGroup implements slog.Handler.
-func (j *journal) WithGroup(string) slog.Handler { return j }
-
-// Handle implements slog.Handler.
-func (j *journal) Handle(_ context.Context, r slog.Record) error {
-	attrs := map[string]slog.Value{}
-	r.Attrs(func(a slog.Attr) bool { attrs[a.Key] = a.Value; return true })
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	switch r.Message {
-	case message.Removing:
-		v, _ := attrs["verdict"].Any().(verdict.Verdict)
-		a := announcement{attrs["lock"].String(), v}
-		j.announce = append(j.announce, a)
-		if on := (verdictOn{a.name, v.Token}); j.first[on].IsZero() {
-			j.first[on] = time.Now()
-		}
-	case message.HoldBegins:
-		j.hold(1)
-	case message.HoldEnds:
-		j.hold(-1)
-	case message.Removed:
-		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), attrs["revision"].Int64(), true})
-	case message.Ambiguous:
-		j.outcome = append(j.outcome, outcome{attrs["lock"].String(), attrs["uuid"].String(), 0, false})
-	}
-	return nil
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
 }

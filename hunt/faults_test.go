@@ -24,6 +24,8 @@ type faults struct {
 
 	mu    sync.Mutex
 	count map[string]int
+	// wrong is the slot whose clock was set for good.
+	wrong *slot
 }
 
 type lane struct {
@@ -45,12 +47,12 @@ func newFaults(w *world) *faults {
 	}
 	for _, s := range w.slots {
 		add(time.Second, 5*time.Second, func(ctx context.Context, r *rand.Rand) string {
-			if f.replacing.Load() || r.IntN(4) == 0 {
-				return f.replace(ctx, r, s)
-			}
-			return f.breakNetwork(ctx, r, s.group)
+			s.faulty.Lock()
+			defer s.faulty.Unlock()
+			return f.daemon(ctx, r, s)
 		})
 	}
+	add(10*time.Second, 30*time.Second, f.replaceAll)
 	return f
 }
 
@@ -186,9 +188,13 @@ func (f *faults) breakNetwork(ctx context.Context, r *rand.Rand, g *group) strin
 		}
 	}
 	pause(ctx, between(r, 300*time.Millisecond, 4*time.Second))
+	to := time.Now()
 	f.heal(g)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(proxies) == members {
+		g.cut = append(g.cut, span{from, to})
+	}
 	// A second longer, since clients need some time to reconnect.
 	g.broken = append(g.broken, span{from, time.Now().Add(time.Second)})
 	return g.name[:len(g.name)-2] + ": " + kind + ", " + scope
@@ -198,20 +204,4 @@ func (f *faults) heal(g *group) {
 	if err := g.heal(); err != nil {
 		f.world.violate("the hunt itself: %v", err)
 	}
-}
-
-// replace stops a daemon, with or without its connections to etcd, and starts another.
-func (f *faults) replace(ctx context.Context, r *rand.Rand, s *slot) string {
-	kind := "daemon stopped"
-	if r.IntN(2) == 0 {
-		kind = "daemon killed"
-		for _, p := range s.group.proxies {
-			p.Cut()
-		}
-	}
-	s.stop()
-	pause(ctx, between(r, 0, 3*time.Second))
-	f.heal(s.group)
-	s.start()
-	return kind
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // released is the prefix of the keys to which holders write the uuid of a lock in the
@@ -27,22 +29,32 @@ type holder struct {
 	client *clientv3.Client
 	id     int
 	rand   *rand.Rand
-	// offset is how far its clock is ahead of the true one.
-	offset time.Duration
+	clock  *clock
 	count  int // the number of acquisitions
 }
 
 func newHolder(w *world, g *group, client *clientv3.Client, id int) *holder {
 	h := &holder{world: w, group: g, client: client, id: id, rand: w.rand(uint64(1000 + id))}
+	h.clock = &clock{steps: []step{{ahead: h.offset()}}}
+	return h
+}
+
+// offset returns how far the clock of a holder may be ahead.
+func (h *holder) offset() time.Duration {
 	switch n := h.rand.IntN(100); {
 	case n < 20:
-		h.offset = -between(h.rand, time.Second, 20*time.Second)
+		return -between(h.rand, time.Second, 20*time.Second)
 	case n < 30:
-		h.offset = between(h.rand, 500*time.Millisecond, 3*time.Second)
-	default:
-		h.offset = between(h.rand, 0, 600*time.Millisecond) - 300*time.Millisecond
+		return between(h.rand, 500*time.Millisecond, 3*time.Second)
 	}
-	return h
+	return between(h.rand, 0, 600*time.Millisecond) - 300*time.Millisecond
+}
+
+// stepClock sets the clock of the holder once in a while.
+func (h *holder) stepClock() {
+	if h.rand.IntN(30) == 0 {
+		_ = h.clock.set(h.offset()) // only a clock with a file has errors
+	}
 }
 
 // acquisition is one lock that a holder tries to acquire, and what it does with it.
@@ -56,7 +68,18 @@ type acquisition struct {
 
 	mu      sync.Mutex
 	stopped time.Time // when the holder stopped to renew
+	signed  time.Time // when the last request was sent that locked or renewed it
 }
+
+// sign records the sending of a request that locked or renewed the lock.
+func (l *acquisition) sign(sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.signed = sent
+}
+
+// interval is the time between two renewals.
+func (l *acquisition) interval() time.Duration { return l.span / 4 }
 
 func (l *acquisition) stop() {
 	l.mu.Lock()
@@ -70,6 +93,12 @@ func (l *acquisition) stoppedAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stopped
+}
+
+// lives reports whether the holder had not stopped to renew at an instant.
+func (l *acquisition) lives(at time.Time) bool {
+	stopped := l.stoppedAt()
+	return stopped.IsZero() || stopped.After(at)
 }
 
 func (h *holder) run(ctx context.Context) {
@@ -96,8 +125,15 @@ func (h *holder) acquire(ctx context.Context, name string) (again bool) {
 	h.count++
 	l := &acquisition{holder: h, name: name, uuid: fmt.Sprintf("%d-%d", h.id, h.count), first: time.Now(),
 		span: between(h.rand, 2*time.Second, 4*time.Second)}
+	h.stepClock()
 	fate, hold := h.rand.IntN(100), between(h.rand, 20*time.Millisecond, 500*time.Millisecond)
 	long := between(h.rand, 2*time.Second, 9*time.Second)
+	switch {
+	case fate >= 95: // its patience ends within the settle of a new daemon
+		l.span = between(h.rand, 50*time.Millisecond, 500*time.Millisecond)
+	case fate >= 90: // it is due long after an outage
+		l.span = between(h.rand, 5*time.Second, 9*time.Second)
+	}
 	h.world.registry.add(l)
 	defer l.stop()
 	if !l.lock() {
@@ -117,21 +153,22 @@ func (h *holder) acquire(ctx context.Context, name string) (again bool) {
 		pause(ctx, hold)
 		l.stop()
 		return l.unlock()
-	case fate < 78: // dies, but writes to the lock when it is due
+	case fate < 81: // dies, but writes to the lock when it is due
 		l.stop()
 		l.writeAtDue(ctx)
-	case fate < 90: // dies at once
-	default: // dies later
+	case fate < 86: // dies later
 		l.renewFor(ctx, long/2)
+	default: // dies at once
+		h.stepClock()
 	}
 	return false
 }
 
 func (l *acquisition) key(field string) string { return prefix + l.name + "/" + field }
 
-// stamp formats the time of the holder's clock as the protocol does.
-func (l *acquisition) stamp(after time.Duration) string {
-	return strconv.FormatFloat(float64(time.Now().Add(l.offset+after).UnixMilli())/1000, 'f', 3, 64)
+// stamp formats a time of the holder's clock as the protocol does.
+func (l *acquisition) stamp(at time.Time) string {
+	return etcdtest.Stamp(at.Add(l.clock.ahead()))
 }
 
 func (l *acquisition) txn(compare clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
@@ -151,9 +188,9 @@ func (l *acquisition) lock() bool {
 		resp, err := l.txn(clientv3.Compare(clientv3.Version(l.key("uuid")), "=", 0), []clientv3.Op{
 			clientv3.OpPut(l.key("uuid"), l.uuid),
 			clientv3.OpPut(l.key("hostname"), fmt.Sprintf("host-%d", l.id)),
-			clientv3.OpPut(l.key("locked_at"), l.stamp(0)),
-			clientv3.OpPut(l.key("alert_at"), l.stamp(l.span/2)),
-			clientv3.OpPut(l.key("auto_unlock_at"), l.stamp(l.span)),
+			clientv3.OpPut(l.key("locked_at"), l.stamp(call)),
+			clientv3.OpPut(l.key("alert_at"), l.stamp(call.Add(l.span/2))),
+			clientv3.OpPut(l.key("auto_unlock_at"), l.stamp(call.Add(l.span))),
 			clientv3.OpPut(l.key("own-field"), "x"),
 		}, clientv3.OpGet(l.key("uuid")))
 		switch {
@@ -162,12 +199,14 @@ func (l *acquisition) lock() bool {
 			continue
 		case resp.Succeeded:
 			l.token = resp.Header.Revision
+			l.sign(call)
 			l.world.registry.note(l.name, op{acquired, l.token, span{l.first, time.Now()}})
 			return true
 		}
 		uuids := resp.Responses[0].GetResponseRange().Kvs
 		if len(uuids) == 1 && string(uuids[0].Value) == l.uuid {
 			l.token = uuids[0].CreateRevision
+			l.sign(l.first)
 			l.world.registry.note(l.name, op{acquired, l.token, span{l.first, time.Now()}})
 			return true
 		}
@@ -181,7 +220,7 @@ func (l *acquisition) lock() bool {
 
 // renewFor renews the lock for d, and reports whether it is still held.
 func (l *acquisition) renewFor(ctx context.Context, d time.Duration) bool {
-	end, next := time.Now().Add(d), time.Now().Add(l.span/4)
+	end, next := time.Now().Add(d), time.Now().Add(l.interval())
 	for time.Now().Before(end) && ctx.Err() == nil {
 		pause(ctx, min(time.Until(next), time.Until(end)))
 		if time.Now().Before(next) {
@@ -189,9 +228,9 @@ func (l *acquisition) renewFor(ctx context.Context, d time.Duration) bool {
 		}
 		call := time.Now()
 		resp, err := l.txn(l.isHeld(), []clientv3.Op{
-			clientv3.OpPut(l.key("alert_at"), l.stamp(l.span/2)),
-			clientv3.OpPut(l.key("auto_unlock_at"), l.stamp(l.span)),
-			clientv3.OpPut(l.key("alive_at"), l.stamp(0)),
+			clientv3.OpPut(l.key("alert_at"), l.stamp(call.Add(l.span/2))),
+			clientv3.OpPut(l.key("auto_unlock_at"), l.stamp(call.Add(l.span))),
+			clientv3.OpPut(l.key("alive_at"), l.stamp(call)),
 		})
 		if err != nil {
 			next = time.Now().Add(30 * time.Millisecond)
@@ -205,22 +244,29 @@ func (l *acquisition) renewFor(ctx context.Context, d time.Duration) bool {
 		if !resp.Succeeded {
 			return false
 		}
-		next = call.Add(l.span / 4)
+		l.sign(call)
+		l.stepClock()
+		next = call.Add(l.interval())
 	}
 	return true
 }
 
-// writeAtDue writes to the lock around the time when it is due, without renewing it.
+// writeAtDue writes to the lock around the times when a leader and another daemon remove it,
+// without renewing it. Between the writes the watch can catch up, so that a daemon reads the lock
+// and then sends the removal of an older one.
 func (l *acquisition) writeAtDue(ctx context.Context) {
-	offset := l.offset
+	offset := l.clock.ahead()
 	if offset < -tolerance {
 		offset = 0
 	}
 	due := l.first.Add(l.span + grace + offset)
-	pause(ctx, time.Until(due.Add(-30*time.Millisecond)))
-	for i := 0; time.Now().Before(due.Add(60*time.Millisecond)) && ctx.Err() == nil; i++ {
-		if resp, err := l.txn(l.isHeld(), []clientv3.Op{clientv3.OpPut(l.key("own-field"), strconv.Itoa(i))}); err != nil || !resp.Succeeded {
-			return
+	for _, later := range []time.Duration{0, standby, standby + stormDelay} {
+		pause(ctx, time.Until(due.Add(later-30*time.Millisecond)))
+		for i := 0; time.Now().Before(due.Add(later+60*time.Millisecond)) && ctx.Err() == nil; i++ {
+			if resp, err := l.txn(l.isHeld(), []clientv3.Op{clientv3.OpPut(l.key("own-field"), strconv.Itoa(i))}); err != nil || !resp.Succeeded {
+				return
+			}
+			pause(ctx, 4*time.Millisecond)
 		}
 	}
 }

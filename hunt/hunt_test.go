@@ -5,6 +5,7 @@ package hunt
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +55,12 @@ func TestHunt(t *testing.T) {
 	if w.faults.total() < faults || w.registry.locked() < lifetimes {
 		t.Errorf("too few faults or lifetimes: the minimum is %d faults and %d lifetimes", faults, lifetimes)
 	}
+	promises := map[string]int{}
+	for _, v := range w.violations {
+		promise, _, _ := strings.Cut(v, ":")
+		promises[promise]++
+	}
+	t.Logf("%d violations: %v", len(w.violations), promises)
 	for i, v := range w.violations {
 		if i == 50 {
 			t.Errorf("and %d more", len(w.violations)-i)

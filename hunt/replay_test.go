@@ -22,6 +22,7 @@ type replay struct {
 	seen      int64
 	locks     map[string]*heldLock // by name
 	lifetimes []*lifetime
+	election  election
 }
 
 // heldLock is a lock with its keys.
@@ -116,6 +117,7 @@ func (r *replay) take(events []*clientv3.Event, now time.Time) {
 func (r *replay) revised(rev int64, events []*clientv3.Event, now time.Time) {
 	gone, unlocked := map[string]bool{}, map[string]bool{}
 	for _, ev := range events {
+		r.election.revised(rev, ev, now)
 		key := string(ev.Kv.Key)
 		switch name, field, ok := splitKey(key); {
 		case strings.HasPrefix(key, released):

@@ -21,7 +21,7 @@ func (w *world) report(took time.Duration) {
 		if l == nil {
 			continue
 		}
-		if stopped := l.stoppedAt(); stopped.IsZero() || stopped.After(n.ended) {
+		if l.lives(n.ended) {
 			living++
 			if !l.group.disturbed(span{n.dated, n.ended}) {
 				connected++
@@ -30,19 +30,25 @@ func (w *world) report(took time.Duration) {
 			}
 		}
 		for _, q := range w.quiets {
-			due := dueByHolder(n, l).Add(grace + max(0, l.offset))
+			_, ahead := l.clock.within(life(n, l))
+			due := dueByHolder(n, l).Add(grace + max(0, ahead))
 			if due.After(q.from.Add(recovery)) && n.ended.Before(q.to) {
 				delays = append(delays, n.ended.Sub(due))
 			}
 		}
 	}
-	var counted, logged, ambiguous, ran int
+	var counted, logged, ambiguous, stormy, ran int
 	for _, s := range w.slots {
 		for _, d := range s.past {
 			ran++
-			counted += int(d.removed)
-			logged += d.log.removals()
-			ambiguous += len(d.log.outcome) - d.log.removals()
+			counted += d.counted
+			logged += len(d.log.removals())
+			ambiguous += len(d.log.ambiguous())
+			for _, a := range d.log.announce {
+				if a.verdict.StormDelay > 0 {
+					stormy++
+				}
+			}
 		}
 	}
 	if forced < logged || forced > logged+ambiguous {
@@ -66,8 +72,8 @@ func (w *world) report(took time.Duration) {
 	outages := w.pulse.outages(grace)
 	w.t.Logf("%d faults, %d lifetimes (%d unlocked, %d forced), %d revisions, %d outages of etcd longer than the grace, %d daemons, in %s",
 		w.faults.total(), len(w.replay.lifetimes), unlocked, forced, w.replay.revision(), len(outages), ran, took.Round(time.Second))
-	w.t.Logf("forced: %d logged, %d in the last snapshots, %d ambiguous; %d hit a holder that renewed, %d of them one whose connections were not disturbed",
-		logged, counted, ambiguous, living, connected)
+	w.t.Logf("forced: %d logged, %d in the last scrapes, %d ambiguous; %d verdicts with a storm delay; %d hit a holder that renewed, %d of them one whose connections were not disturbed",
+		logged, counted, ambiguous, stormy, living, connected)
 	if slices.Sort(delays); len(delays) > 0 {
 		w.t.Logf("delay after due without faults (true clock): n %d, p50 %s, p99 %s, maximum %s", len(delays),
 			delays[len(delays)/2], delays[len(delays)*99/100], delays[len(delays)-1])

@@ -153,7 +153,7 @@ func (r *round) checkRemovals() {
 	}
 }
 
-func (r *round) checkRemoval(e *era, m removal) {
+func (r *round) checkRemoval(e *era, m deletion) {
 	l := r.registry.acquisition(m.uuid)
 	seconds, err := strconv.ParseFloat(m.autoUnlock, 64)
 	if err != nil {
@@ -173,9 +173,9 @@ func (r *round) checkRemoval(e *era, m removal) {
 	}
 }
 
-// checkLiving is for a removal while the holder renewed. It had done all that it had to if
+// checkLiving is for a deletion while the holder renewed. It had done all that it had to if
 // none of its requests failed while etcd was up.
-func (r *round) checkLiving(e *era, m removal, k *keeper) {
+func (r *round) checkLiving(e *era, m deletion, k *keeper) {
 	words := fmt.Sprintf("%s (span %s, interval %s, retry %s) was removed at revision %d of the era %d, %s after its start, while its holder renewed: failed %v",
 		m.name, k.span, k.interval, k.retry, m.revision, slices.Index(r.eras, e), m.at.Sub(e.started), k.failed)
 	idle := slices.ContainsFunc(k.failed, func(s span) bool {
@@ -192,7 +192,7 @@ func (r *round) checkLiving(e *era, m removal, k *keeper) {
 
 // checkSettled checks that a daemon had given the holder the time to renew that a restore
 // which it had to notice, or had noticed, demands.
-func (r *round) checkSettled(removed string, e *era, m removal, d *replica, l *acquisition) {
+func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *acquisition) {
 	for _, line := range d.since(time.Time{}, message.HoldBegins) {
 		if early := logged(line).Add(settle).Sub(m.at); line["hold"] == "regressed" && early > 0 && early <= settle {
 			r.violate("S3: %s, %s after it noticed the restore", removed, settle-early)
@@ -217,8 +217,8 @@ func (r *round) checkSettled(removed string, e *era, m removal, d *replica, l *a
 	}
 }
 
-// removed reports whether the daemon logged the removal.
-func (d *replica) removed(m removal) bool {
+// removed reports whether the daemon logged the deletion.
+func (d *replica) removed(m deletion) bool {
 	return slices.ContainsFunc(d.log.Lines(message.Removed), func(line map[string]any) bool {
 		return line["uuid"] == m.uuid && revisionOf(line) == m.revision
 	})

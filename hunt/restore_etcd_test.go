@@ -215,8 +215,8 @@ func apply(state map[string]*mvccpb.KeyValue, ev recorded) {
 	}
 }
 
-// removal is the deletion of a lock by a daemon.
-type removal struct {
+// deletion is the deletion of a lock by a daemon.
+type deletion struct {
 	name, uuid string
 	autoUnlock string
 	revision   int64
@@ -224,7 +224,7 @@ type removal struct {
 }
 
 // removals returns the deletions of uuids that were not made by their holders.
-func (e *era) removals() (all []removal) {
+func (e *era) removals() (all []deletion) {
 	events := e.until(e.reached())
 	unlocked, deadlines := map[string]bool{}, map[string]string{} // by uuid, by revision and name
 	at := func(ev recorded, name string) string { return fmt.Sprint(ev.Kv.ModRevision, " ", name) }
@@ -241,7 +241,7 @@ func (e *era) removals() (all []removal) {
 		if !ok || field != "uuid" || ev.Type != mvccpb.DELETE || unlocked[string(ev.PrevKv.Value)] {
 			continue
 		}
-		all = append(all, removal{name: name, uuid: string(ev.PrevKv.Value), autoUnlock: deadlines[at(ev, name)], revision: ev.Kv.ModRevision, at: ev.at})
+		all = append(all, deletion{name: name, uuid: string(ev.PrevKv.Value), autoUnlock: deadlines[at(ev, name)], revision: ev.Kv.ModRevision, at: ev.at})
 	}
 	return all
 }

@@ -69,7 +69,7 @@ func TestRestoresThatMustBeNoticed(t *testing.T) {
 
 func TestRestoreChecksFindViolations(t *testing.T) {
 	for name, c := range map[string]struct {
-		at      time.Duration // of the removal
+		at      time.Duration // of the deletion
 		edit    func(*round)
 		renewed bool
 		want    int
@@ -92,7 +92,7 @@ func TestRestoreChecksFindViolations(t *testing.T) {
 			r.replicas[0].log.Logger().Info(message.Removed, "uuid", "1-1", "revision", 30)
 			start := r.now().starting.Add(-3 * time.Second)
 			deadline := string(r.now().base[prefix+"a/auto_unlock_at"].Value)
-			r.checkRemoval(r.now(), removal{name: "a", uuid: "1-1", autoUnlock: deadline, revision: 30, at: start.Add(c.at)})
+			r.checkRemoval(r.now(), deletion{name: "a", uuid: "1-1", autoUnlock: deadline, revision: 30, at: start.Add(c.at)})
 			require.Len(t, r.violations, c.want)
 		})
 	}

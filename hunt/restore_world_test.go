@@ -58,7 +58,7 @@ func (r *round) employ(ctx, short context.Context) {
 }
 
 func (r *round) holder(id int) *holder {
-	return &holder{world: r.world, client: r.direct[id%len(r.direct)], id: id, rand: r.rand(uint64(1 + id))}
+	return &holder{world: r.world, client: r.direct[id%len(r.direct)], id: id, rand: r.rand(uint64(1 + id)), clock: &clock{steps: []step{{}}}}
 }
 
 func (r *round) acquisition(h *holder, name string, least time.Duration) *acquisition {
@@ -112,9 +112,9 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 func (k *keeper) renew() (held bool, err error) {
-	ops := []clientv3.Op{clientv3.OpPut(k.key("auto_unlock_at"), k.stamp(k.span))}
+	ops := []clientv3.Op{clientv3.OpPut(k.key("auto_unlock_at"), k.stamp(time.Now().Add(k.span)))}
 	if k.stamps {
-		ops = append(ops, clientv3.OpPut(k.key("alive_at"), k.stamp(0)))
+		ops = append(ops, clientv3.OpPut(k.key("alive_at"), k.stamp(time.Now())))
 	}
 	resp, err := k.txn(k.isHeld(), ops)
 	return err == nil && resp.Succeeded, err
@@ -183,8 +183,6 @@ func (r *round) start(d *replica) {
 	d.app, d.cancel, d.done, d.fresh, d.knows = a, cancel, make(chan error, 1), true, knowledge{}
 	go func() { d.done <- a.Run(ctx) }()
 }
-
-const settle = time.Second
 
 func (r *round) stop(d *replica) {
 	if d.app == nil {

@@ -16,6 +16,7 @@ func TestChecksFindViolations(t *testing.T) {
 	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
 	for name, c := range map[string]struct {
 		offset  time.Duration
+		steps   []step
 		ended   time.Time
 		outages []span
 		quiet   span
@@ -24,6 +25,10 @@ func TestChecksFindViolations(t *testing.T) {
 		"in time":                          {ended: at(4)},
 		"early":                            {ended: at(2.9), want: 1},
 		"early by the clock of the holder": {offset: -10 * time.Second, ended: at(5), want: 1},
+		"its clock was set back":           {steps: []step{{at(1), -10 * time.Second}}, ended: at(4)},
+		"its clock was set right":          {offset: -10 * time.Second, steps: []step{{at(1), 0}}, ended: at(4)},
+		"early by all that its clock was":  {offset: -10 * time.Second, steps: []step{{at(1), -5 * time.Second}}, ended: at(4), want: 1},
+		"its clock is set later":           {offset: -10 * time.Second, steps: []step{{at(5), 0}}, ended: at(4), want: 1},
 		"an outage without an allowance":   {ended: at(4), outages: []span{{at(1), at(3)}}, want: 1},
 		"an outage with an allowance":      {ended: at(6), outages: []span{{at(1), at(3)}}},
 		"an outage before the last write":  {ended: at(4), outages: []span{{at(-4), at(-1)}}},
@@ -34,14 +39,18 @@ func TestChecksFindViolations(t *testing.T) {
 		"never":                            {quiet: span{at(10), at(60)}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{quiets: []span{c.quiet}}
-			l := &acquisition{holder: &holder{offset: c.offset}, span: 3 * time.Second, stopped: start}
+			w := &world{quiets: []span{c.quiet}, outages: c.outages}
+			l := &acquisition{holder: holderWith(c.offset, c.steps...), span: 3 * time.Second, first: start, stopped: start}
 			n := &lifetime{created: start, dated: start, written: start, ended: c.ended, forced: !c.ended.IsZero()}
 			n.autoUnlock = float64(at(3).UnixMicro()) / 1e6
-			w.checkLifetime(n, l, c.outages)
+			w.checkLifetime(n, l)
 			require.Len(t, w.violations, c.want)
 		})
 	}
+}
+
+func holderWith(offset time.Duration, steps ...step) *holder {
+	return &holder{clock: &clock{steps: append([]step{{ahead: offset}}, steps...)}}
 }
 
 func TestExclusionFindsViolations(t *testing.T) {

@@ -35,12 +35,15 @@ type world struct {
 	direct  []*clientv3.Client // one for each member, without a proxy
 	groups  []*group
 	slots   []*slot
+	binary  string // of the daemon
 
 	registry *registry
 	replay   *replay
 	pulse    *pulse
 	faults   *faults
 	quiets   []span
+	began    time.Time
+	outages  []span // of etcd
 
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -66,6 +69,9 @@ func (s span) cut(o span) span {
 	return s
 }
 
+// contains reports whether o is within s.
+func (s span) contains(o span) bool { return !o.from.Before(s.from) && !o.to.After(s.to) }
+
 // overlap returns the duration of the intersection of s and o.
 func (s span) overlap(o span) time.Duration {
 	both := s.cut(o)
@@ -78,6 +84,7 @@ type group struct {
 	proxies []*localetcd.Proxy
 	mu      sync.Mutex
 	broken  []span
+	cut     []span // those from all members, without the time to reconnect
 }
 
 func (g *group) endpoints() []string {
@@ -104,9 +111,16 @@ func (g *group) disturbed(s span) bool {
 	return slices.ContainsFunc(g.broken, func(b span) bool { return b.overlap(s) > 0 })
 }
 
+// cutOff returns the times in which the clients of the group had no connection.
+func (g *group) cutOff() []span {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cut
+}
+
 func newWorld(t *testing.T, seed uint64) *world {
 	t.Helper()
-	w := &world{t: t, seed: seed, registry: newRegistry()}
+	w := &world{t: t, seed: seed, registry: newRegistry(), binary: build(t, without(t)...)}
 	w.cluster = newCluster(t, w.violate)
 	if seed%2 == 1 {
 		w.cluster.guard()
@@ -118,7 +132,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		w.groups = append(w.groups, w.newGroup(fmt.Sprintf("holders-%d", i)))
 	}
 	for i := range daemons {
-		w.slots = append(w.slots, &slot{world: w, group: w.newGroup(fmt.Sprintf("daemon-%d", i))})
+		w.slots = append(w.slots, w.newSlot(w.newGroup(fmt.Sprintf("daemon-%d", i))))
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.holderCtx, w.stopHolders = context.WithCancel(w.ctx)
@@ -148,6 +162,7 @@ func (w *world) violate(format string, args ...any) {
 }
 
 func (w *world) start() {
+	w.began = time.Now()
 	w.joined.Go(func() { w.replay.run(w.ctx) })
 	for _, client := range w.direct {
 		w.joined.Go(func() { w.pulse.run(w.ctx, client) })
