@@ -39,7 +39,7 @@ func (r *round) unfinished() (waiting, late []string) {
 			since = r.quiet
 		}
 		down := r.quiet.Sub(r.eras[1].killed) + 2*time.Second // outages count for the holder
-		add(since.Add(l.span+grace+settle+standby+down+recovery), "S6: the lock %s (span %s) is still there %s after the restore, and %s after its holder stopped",
+		add(since.Add(l.span+grace+roundSettle+standby+down+recovery), "S6: the lock %s (span %s) is still there %s after the restore, and %s after its holder stopped",
 			name, l.span, time.Since(r.quiet), time.Since(gone))
 	}
 	for i, d := range r.replicas {
@@ -194,8 +194,8 @@ func (r *round) checkLiving(e *era, m deletion, k *keeper) {
 // which it had to notice, or had noticed, demands.
 func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *acquisition) {
 	for _, line := range d.since(time.Time{}, message.HoldBegins) {
-		if early := logged(line).Add(settle).Sub(m.at); line["hold"] == "regressed" && early > 0 && early <= settle {
-			r.violate("S3: %s, %s after it noticed the restore", removed, settle-early)
+		if early := logged(line).Add(roundSettle).Sub(m.at); line["hold"] == "regressed" && early > 0 && early <= roundSettle {
+			r.violate("S3: %s, %s after it noticed the restore", removed, roundSettle-early)
 		}
 	}
 	why := r.tookBack(d)

@@ -142,7 +142,7 @@ func (r *round) run() {
 	}
 	pause(r.ctx, time.Second)
 	stopShort()
-	r.settle()
+	r.roundSettle()
 	r.checkShown()
 	r.catchUp()
 	r.end()
@@ -179,8 +179,8 @@ func (r *round) restore(how restoration, last bool) {
 	r.quiet = time.Now()
 }
 
-// settle waits until every dead lock is gone and every daemon has noticed what it must.
-func (r *round) settle() {
+// roundSettle waits until every dead lock is gone and every daemon has noticed what it must.
+func (r *round) roundSettle() {
 	for {
 		pause(r.ctx, 200*time.Millisecond)
 		waiting, late := r.unfinished()

@@ -173,7 +173,7 @@ func (r *round) start(d *replica) {
 	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = time.Second, time.Second
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Reaper.ClockTolerance, c.Reaper.Grace, c.Reaper.StandbyDelay = tolerance, grace, standby
-	c.Reaper.Settle, c.Reaper.Freshness = settle, 2*time.Second
+	c.Reaper.Settle, c.Reaper.Freshness = roundSettle, 2*time.Second
 	c.Reaper.ProbeInterval = 200 * time.Millisecond
 	c.Reaper.Storm.MinLocks = 0
 	c.Election.TTL = 2 * time.Second
@@ -183,6 +183,9 @@ func (r *round) start(d *replica) {
 	d.app, d.cancel, d.done, d.fresh, d.knows = a, cancel, make(chan error, 1), true, knowledge{}
 	go func() { d.done <- a.Run(ctx) }()
 }
+
+// roundSettle is shorter than the settle of TestHunt, whose locks it must outlast.
+const roundSettle = time.Second
 
 func (r *round) stop(d *replica) {
 	if d.app == nil {
