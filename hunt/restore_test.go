@@ -142,7 +142,7 @@ func (r *round) run() {
 	}
 	pause(r.ctx, time.Second)
 	stopShort()
-	r.roundSettle()
+	r.settle()
 	r.checkShown()
 	r.catchUp()
 	r.end()
@@ -179,8 +179,8 @@ func (r *round) restore(how restoration, last bool) {
 	r.quiet = time.Now()
 }
 
-// roundSettle waits until every dead lock is gone and every daemon has noticed what it must.
-func (r *round) roundSettle() {
+// settle waits until every dead lock is gone and every daemon has noticed what it must.
+func (r *round) settle() {
 	for {
 		pause(r.ctx, 200*time.Millisecond)
 		waiting, late := r.unfinished()
