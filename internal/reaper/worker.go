@@ -27,8 +27,8 @@ type worker struct {
 	// alone and slow are the queues of the locks that are read alone, shared by all workers.
 	// Those in slow could not be read within the limit.
 	alone, slow chan table.Due
-	// limit is the time limit of reads that keep others waiting. Where etcd itself is slow, that is
-	// no reason to read locks alone: it is at least twice what the last batch took.
+	// limit is the time limit of reads that keep others waiting: twice what the last batch took,
+	// since a slow etcd is no reason to read locks alone.
 	limit atomic.Int64
 }
 
