@@ -201,7 +201,7 @@ func (h *harness) read(names ...string) []Record {
 	require.NoError(h.t, err)
 	for i := range records {
 		if records[i].Unread() {
-			records[i], err = h.ReadLarge(h.ctx, locks[i])
+			records[i], err = h.readLarge(h.ctx, locks[i])
 			require.NoError(h.t, err)
 		}
 	}

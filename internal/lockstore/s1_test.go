@@ -105,15 +105,20 @@ func TestS1_OrphansThatChangeAreLeft(t *testing.T) {
 	}
 }
 
-// A lock that is read in several requests is read at one revision.
+// A lock that is read in several requests is read at one revision: also its known fields, where
+// these are read one by one.
 func TestS1_ALargeLockIsReadAtOneRevision(t *testing.T) {
 	for name, field := range map[string]string{"renewed": "auto_unlock_at", "unknown": "!new", "known": "alive_at"} {
 		const fields = int(lock.FieldUUID - lock.FieldUnknown)
-		for _, before := range []int{2, fields, fields + 1, fields + 2} { // the first one's revision is that of all
+		for _, before := range []int{-3, -2, 2, fields, fields + 1, fields + 2} { // the first one's revision is that of all
 			t.Run(fmt.Sprint(name, before), func(t *testing.T) {
-				h := newHarness(t)
+				h, before, fields, size := newHarness(t), before, fields, 64<<10
+				if before < 0 {
+					before, fields, size = -before, 1, 1
+				}
 				h.expired("a")
-				h.crowd("a/k%04d", 1_500)
+				h.set("a", "backtrace", strings.Repeat("x", size))
+				h.crowd("a/k%04d", 1_499)
 				h.beforeRead = func(n int) {
 					if n == before {
 						h.set("a", field, past)

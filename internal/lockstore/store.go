@@ -32,9 +32,9 @@ func (st Store) explain(err error) error {
 	return st.Explain(err)
 }
 
-// Read reads locks whole, in one transaction. Those that take more than that are Unread:
-// their size must delay no other. Of the locks given only the name and what is known of
-// their size count.
+// Read reads locks whole, in one transaction. Those that take more than that are Unread, for
+// ReadAlone: their size must delay no other. Of the locks given only the name and what is
+// known of their size count.
 func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	records := make([]Record, len(locks))
 	var small []int
@@ -60,16 +60,23 @@ func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
 	return records, nil
 }
 
-// Unread reports whether Read left the lock to ReadLarge.
+// Unread reports whether Read left the lock to ReadAlone.
 func (r *Record) Unread() bool { return r.Name == "" }
 
 // Large reports whether a lock takes several requests to read: it has big values, or
 // many keys.
 func Large(l *lock.Lock) bool { return l.Large() || l.Keys >= readLimit }
 
-// getEach sends reads one by one, as their answers may be big, at the revision of the
-// first.
-func (st Store) getEach(ctx context.Context, keys []string) ([]*etcdserverpb.RangeResponse, error) {
+// getFields reads known fields of a lock: together if they are known to be small, otherwise one
+// by one, at the revision of the first.
+func (st Store) getFields(ctx context.Context, l lock.Lock, keys []string) ([]*etcdserverpb.RangeResponse, error) {
+	if small := l.Revision > 0 && !l.Large(); small {
+		gets := make([]clientv3.Op, len(keys))
+		for i, key := range keys {
+			gets[i] = clientv3.OpGet(key)
+		}
+		return st.get(ctx, gets)
+	}
 	var answers []*etcdserverpb.RangeResponse
 	var at []clientv3.OpOption
 	for _, key := range keys {
@@ -117,10 +124,10 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 	return field{name: string(kv.Key[len(st.Layout.Prefix())+len(name)+1:]), value: kv.Value}
 }
 
-// ReadLarge reads a lock whole that has big values, many keys, or many names nested in
-// it: its known fields one by one and then, at the same revision, which keys it
-// has. It takes up to some thousand requests.
-func (st Store) ReadLarge(ctx context.Context, l lock.Lock) (Record, error) {
+// readLarge reads a lock whole that has big values, many keys, or names nested in it: its
+// known fields and then, at the same revision, which keys it has. It takes up to some
+// thousand requests.
+func (st Store) readLarge(ctx context.Context, l lock.Lock) (Record, error) {
 	var keys []string
 	var spans []span
 	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
@@ -128,7 +135,7 @@ func (st Store) ReadLarge(ctx context.Context, l lock.Lock) (Record, error) {
 		keys = append(keys, key)
 		spans = append(spans, span{from: key})
 	}
-	answers, err := st.getEach(ctx, keys)
+	answers, err := st.getFields(ctx, l, keys)
 	if err != nil {
 		return Record{}, err
 	}

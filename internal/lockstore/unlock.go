@@ -18,7 +18,7 @@ func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 	if err := lock.ValidateName(name); err != nil {
 		return Record{}, err
 	}
-	rec, err := st.readOne(ctx, lock.Lock{Name: name, Keys: smallLock - 1})
+	rec, err := st.ReadAlone(ctx, lock.Lock{Name: name, Keys: smallLock - 1})
 	switch {
 	case err != nil:
 		return Record{}, fmt.Errorf("read lock %q: %w", lock.Clip([]byte(name), MaxName), err)
@@ -28,13 +28,14 @@ func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 	return rec, nil
 }
 
-func (st Store) readOne(ctx context.Context, l lock.Lock) (Record, error) {
+// ReadAlone reads a lock whole, in as many requests as that takes.
+func (st Store) ReadAlone(ctx context.Context, l lock.Lock) (Record, error) {
 	records, err := st.Read(ctx, []lock.Lock{l})
 	if err != nil {
 		return Record{}, err
 	}
 	if records[0].Unread() {
-		return st.ReadLarge(ctx, l)
+		return st.readLarge(ctx, l)
 	}
 	return records[0], nil
 }

@@ -127,7 +127,8 @@ type source struct {
 
 	mu   sync.Mutex
 	back []postponement
-	took map[string]table.Due
+	// slow are the locks that were put back as slow.
+	slow []string
 	// again has it give locks again after the delay with which they were put back.
 	again bool
 }
@@ -139,7 +140,7 @@ type postponement struct {
 }
 
 func newSource() *source {
-	return &source{due: make(chan []table.Due, 1_000), gone: make(chan []table.Gone), took: make(map[string]table.Due)}
+	return &source{due: make(chan []table.Due, 1_000), gone: make(chan []table.Gone)}
 }
 
 func (s *source) Take(ctx context.Context, _ int) ([]table.Due, error) {
@@ -147,24 +148,21 @@ func (s *source) Take(ctx context.Context, _ int) ([]table.Due, error) {
 	defer s.takers.Add(-1)
 	select {
 	case due := <-s.due:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, d := range due {
-			s.took[d.Name] = d
-		}
 		return due, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-func (s *source) Postpone(_ context.Context, name string, token int64, delay time.Duration) error {
+func (s *source) Postpone(_ context.Context, d table.Due, delay time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.back = append(s.back, postponement{name, token, delay})
-	if d, taken := s.took[name]; taken && s.again && delay >= 0 {
+	s.back = append(s.back, postponement{d.Name, d.Token, delay})
+	if d.Slow {
+		s.slow = append(s.slow, d.Name)
+	}
+	if s.again && delay >= 0 {
 		d.Observation, d.At = d.Observation.Later(time.Since(d.At)+delay), time.Now().Add(delay)
-		d.Attempts++
 		time.AfterFunc(delay, func() { s.due <- []table.Due{d} })
 	}
 	return nil
@@ -176,6 +174,12 @@ func (s *source) postponed() []postponement {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.back)
+}
+
+func (s *source) slowOnes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.slow)
 }
 
 // logBuffer keeps log lines.

@@ -22,8 +22,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// maxLarge is how many large locks a worker handles at a time.
-const maxLarge = 4
+// So many locks are read alone at a time, so many that could not be read in time, and so many
+// wait in the queue of each.
+const aloneSlots, slowSlots, maxAlone = 8, 4, 1024
 
 // about reports whether a transaction reads keys of a lock.
 func (h *harness) about(r *etcdserverpb.TxnRequest, name string) bool {
@@ -149,10 +150,10 @@ func TestS6_ALockThatCannotBeReadBacksOffAlone(t *testing.T) {
 				tries := h.failures()[c.reason]
 				require.EqualValues(t, len(h.source.postponed()), tries)
 				require.Len(t, h.failures(), 1)
-				require.InDelta(t, 3600/5, tries, 200, "neither never again nor without a pause")
+				require.InDelta(t, 3600/60, tries, 30, "neither never again nor without a pause")
 				require.Len(t, h.log.with(t, message.CannotRead, "culprit"), int(tries))
 				readable.Store(true)
-				<-time.After(time.Minute)
+				<-time.After(90 * time.Second)
 				require.Equal(t, len(all)+1, h.removed())
 			})
 		})
@@ -161,7 +162,7 @@ func TestS6_ALockThatCannotBeReadBacksOffAlone(t *testing.T) {
 
 // Where the gate has closed, etcd is the cause: the batch goes back as it is, and the
 // worker pauses.
-func TestS6_AReadErrorOfEtcdIsNoReasonToHalve(t *testing.T) {
+func TestS6_AReadErrorOfEtcdIsNoReasonToReadAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var overdue atomic.Bool
 		h := newHarness(t, nil, func(o *reaper.Options) { o.Signals = flagged(&overdue) })
@@ -175,47 +176,123 @@ func TestS6_AReadErrorOfEtcdIsNoReasonToHalve(t *testing.T) {
 		require.Len(t, h.source.postponed(), 16)
 		require.Len(t, h.log.with(t, message.CannotRead, ""), 1)
 		for _, p := range h.source.postponed() {
-			require.GreaterOrEqual(t, p.delay, 50*time.Millisecond)
+			require.Zero(t, p.delay)
 		}
 	})
 }
 
-// So many large locks are read at a time, and no more; what is not large does not wait.
-func TestS6_SoManyLargeLocksAtATime(t *testing.T) {
+// So many locks are read alone at a time, and no more. The others wait in a queue, from which they
+// are taken at once, and what is read with others does not wait.
+func TestS6_LocksReadAloneWaitInAQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := newHarness(t, nil)
-		h.source.again = true
-		big := names("big%d", maxLarge+3)
+		big := names("big%d", 3*aloneSlots)
 		h.expired(append(big, "small")...)
 		for _, name := range big {
 			h.crowd(name+"/x%03d", 70)
 		}
+		const takes = 100 * time.Millisecond
 		var reading, most atomic.Int32
-		release := make(chan struct{})
 		h.read = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
-			if len(r.Success) == 1 && !h.about(r, "small") && string(r.Success[0].GetRequestRange().RangeEnd) == "" {
+			if !h.about(r, "small") && string(r.Success[0].GetRequestRange().RangeEnd) == "" {
 				most.Store(max(most.Load(), reading.Add(1)))
-				<-release
+				<-time.After(takes)
 				reading.Add(-1)
 			}
 			return nil
 		}
+		start := time.Now()
 		h.give(append(h.dues(big...), h.due("small"))...)
 		h.await(func() bool { return h.removed() == 1 })
-		<-time.After(10 * time.Second)
-		require.EqualValues(t, maxLarge, most.Load())
-		for _, p := range h.source.postponed() {
-			require.Equal(t, time.Second, p.delay)
-		}
-		require.InDelta(t, 3*10, len(h.source.postponed()), 4)
-		close(release)
+		require.Less(t, time.Since(start), takes)
 		h.await(func() bool { return h.removed() == len(big)+1 })
+		require.InDelta(t, 3*takes, time.Since(start), float64(takes/2))
+		require.EqualValues(t, aloneSlots, most.Load())
+		require.Empty(t, h.source.postponed())
 	})
+}
+
+// The queues are bounded. What finds no place is put back, and what is read with others goes.
+func TestS6_SoManyLocksWaitToBeReadAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		slots int
+		slow  bool
+	}{"large": {aloneSlots, false}, "slow": {slowSlots, true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHarness(t, nil)
+				h.expired("small", "big")
+				h.crowd("big/x%03d", 70)
+				release := make(chan struct{})
+				h.read = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
+					if !h.about(r, "small") {
+						<-release
+					}
+					return nil
+				}
+				one := h.due("big")
+				var all []table.Due
+				for _, one.Name = range names("big%d", c.slots+maxAlone+5) {
+					one.Slow = c.slow
+					all = append(all, one)
+				}
+				h.give(all[:c.slots]...)
+				<-time.After(time.Second)
+				h.give(append(all[c.slots:], h.due("small"))...)
+				h.await(func() bool { return h.removed() == 1 })
+				require.Len(t, h.source.postponed(), 5)
+				for _, p := range h.source.postponed() {
+					require.Equal(t, time.Second, p.delay)
+				}
+				close(release)
+				h.await(func() bool { return len(h.source.postponed()) == len(all) })
+				require.EqualValues(t, len(all)-5, h.Stats().Conflicts, "there are no such locks")
+			})
+		})
+	}
+}
+
+// A lock that could not be read in time, or alone, is neither read with others again nor by the
+// slots of those that can.
+func TestS6_WhatCannotBeReadInTimeKeepsApart(t *testing.T) {
+	for name, enlarge := range map[string]func(*harness, string){"small": func(*harness, string) {}, "large": large()["many keys"]} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHarness(t, nil, func(o *reaper.Options) { o.Store.RequestTimeout = 5 * time.Second })
+				h.source.again = true
+				culprits := names("culprit%02d", 3*aloneSlots)
+				h.expired(culprits...)
+				for _, name := range culprits {
+					enlarge(h, name)
+				}
+				h.read = func(ctx context.Context, r *etcdserverpb.TxnRequest) error {
+					if bytes.Contains(r.Success[0].GetRequestRange().GetKey(), []byte("culprit")) {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				}
+				h.give(h.dues(culprits...)...)
+				<-time.After(10 * time.Second) // until each was tried
+				for i := range 30 {
+					<-time.After(3 * time.Second)
+					small, large := fmt.Sprint("small", i), fmt.Sprint("large", i)
+					h.expired(small, large)
+					h.crowd(large+"/x%03d", 70)
+					start := time.Now()
+					h.give(h.dues(small, large)...)
+					h.await(func() bool { return h.removed() == 2*(i+1) })
+					require.Less(t, time.Since(start), 50*time.Millisecond, "%s after %d", name, i)
+				}
+				require.NotEmpty(t, h.failures())
+			})
+		})
+	}
 }
 
 func TestS6_TheRateAppliesToLargeLocks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		const n = maxLarge
+		const n = 4
 		h := newHarness(t, nil, func(o *reaper.Options) { o.Rate, o.BatchSize = 2, n })
 		all := names("big%d", n)
 		h.expired(append(all, names("n%d", 2*n)...)...)
@@ -242,6 +319,7 @@ func TestS6_ALargeLockWhoseRemovalFailsBacksOff(t *testing.T) {
 		tries := h.failures()[lockstore.ReasonAmbiguous]
 		require.InDelta(t, 3600/5, tries, 200)
 		require.Len(t, h.keys(), 75)
+		require.Len(t, h.source.slowOnes(), int(tries), "it keeps no slot from those that did not fail")
 	})
 }
 
@@ -265,7 +343,9 @@ func TestRunEndsWhileALargeLockIsRead(t *testing.T) {
 					}
 					return ctx.Err()
 				}
-				h.give(h.due("big"))
+				due := h.due("big")
+				due.Slow = true
+				h.give(due)
 				<-reading
 				start := time.Now()
 				h.stop()
@@ -274,6 +354,32 @@ func TestRunEndsWhileALargeLockIsRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A hold that begins while locks are read alone, or wait for that, puts all of them back, and
+// they do not count as slow: etcd may be the cause.
+func TestS3_LocksReadAloneArePutBackWhereAHoldBegan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var overdue atomic.Bool
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Signals = flagged(&overdue) })
+		big := names("big%02d", 2*aloneSlots)
+		h.expired(big...)
+		for _, name := range big {
+			h.crowd(name+"/x%03d", 70)
+		}
+		h.read = func(ctx context.Context, _ *etcdserverpb.TxnRequest) error {
+			<-ctx.Done()
+			overdue.Store(true)
+			return ctx.Err()
+		}
+		h.remove(big...)
+		require.EqualValues(t, aloneSlots, h.reads.Load())
+		require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnreadable: aloneSlots}, h.failures())
+		for _, p := range h.source.postponed() {
+			require.Zero(t, p.delay)
+		}
+		require.Empty(t, h.source.slowOnes())
+	})
 }
 
 // With a hold in force a large lock that was being read is put back.

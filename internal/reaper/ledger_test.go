@@ -88,7 +88,7 @@ func sizes(entries []Removal) (sum int) {
 func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	for tries, limit := range map[int]time.Duration{0: 150 * time.Millisecond, 1: 150 * time.Millisecond, 3: 600 * time.Millisecond, 1_000: 7500 * time.Millisecond} {
 		for range 100 {
-			d := backoff(tries)
+			d := backoff(tries, maxBackoff)
 			require.GreaterOrEqual(t, d, limit/3)
 			require.Less(t, d, limit)
 		}

@@ -17,7 +17,7 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 		w.tally.end(a)
 		w.tally.conflict()
 		w.outcome(slog.LevelInfo, a, message.Conflict)
-		w.postpone(a.due, backoff(a.due.Attempts+1))
+		w.retry(a.due, maxBackoff)
 		return
 	}
 	w.ledger.add(a)
@@ -41,11 +41,12 @@ func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 		msg = message.Ambiguous
 	}
 	w.outcome(slog.LevelWarn, a, msg, slog.String("reason", string(reason)), slog.Any("error", err))
-	delay := time.Duration(0) // the worker waits
 	if a.alone {
-		delay = backoff(a.due.Attempts + 1)
+		a.due.Slow = true
+		w.retry(a.due, maxBackoff)
+		return
 	}
-	w.postpone(a.due, delay)
+	w.postpone(a.due, 0) // the worker waits
 }
 
 // refused ends an attempt after a failure whose cause is the lock itself. The lock is tried again
@@ -76,7 +77,7 @@ func (w *worker) unlogged(a *attempt, err error) {
 	w.tally.failed(lockstore.ReasonUnlogged)
 	w.Logger.LogAttrs(w.requests, slog.LevelError, message.CannotLog,
 		slog.String("lock", a.record.LoggedName()), slog.String("uuid", a.record.LoggedUUID()), slog.Any("error", err))
-	w.postpone(a.due, backoff(a.due.Attempts+1))
+	w.retry(a.due, maxBackoff)
 }
 
 // announce logs a verdict with the whole record that it was made on. It returns the

@@ -21,7 +21,7 @@ type Source interface {
 	// they are due.
 	Take(ctx context.Context, limit int) ([]table.Due, error)
 	// Postpone puts a lock back for a while.
-	Postpone(ctx context.Context, name string, token int64, delay time.Duration) error
+	Postpone(ctx context.Context, d table.Due, delay time.Duration) error
 	// Gone returns the channel of the locks that were deleted after Take had returned them.
 	Gone() <-chan []table.Gone
 }
@@ -132,10 +132,16 @@ func (r *Reaper) Run(ctx context.Context) error {
 	g.Go(func() error { return r.gate.watch(gctx) })
 	g.Go(func() error { return r.journal.run(gctx) })
 	if r.Rules.Mode != verdict.Off {
+		w := &worker{Reaper: r, requests: requests, alone: make(chan table.Due, maxAlone), slow: make(chan table.Due, maxAlone)}
+		w.limit.Store(int64(readTimeout))
 		for range r.Concurrency {
-			w := &worker{Reaper: r, requests: requests}
-			w.large.SetLimit(maxLarge)
 			g.Go(func() error { return w.run(gctx) })
+		}
+		for range aloneSlots {
+			g.Go(func() error { return w.serve(gctx, w.alone) })
+		}
+		for range slowSlots {
+			g.Go(func() error { return w.serve(gctx, w.slow) })
 		}
 	}
 	err := g.Wait()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,12 +24,23 @@ type worker struct {
 	// requests ends drainTimeout after the context of Run, so that a transaction in flight
 	// can end and be reported.
 	requests context.Context
-	// large are the locks that take several requests to read, each on its own.
-	large errgroup.Group
+	// alone and slow are the queues of the locks that are read alone, shared by all workers.
+	// Those in slow could not be read within the limit.
+	alone, slow chan table.Due
+	// limit is the time limit of reads that keep others waiting: twice what the last batch took,
+	// since a slow etcd is no reason to read locks alone.
+	limit atomic.Int64
 }
 
-// maxLarge is how many large locks a worker handles at a time.
-const maxLarge = 4
+const (
+	// aloneSlots and slowSlots are how many locks of each queue are handled at a time.
+	aloneSlots, slowSlots = 8, 4
+	// maxAlone is how many locks may wait in each queue. Others are put back for aloneRetry.
+	maxAlone   = 1 << 10
+	aloneRetry = time.Second
+	// readTimeout is the least limit.
+	readTimeout = 500 * time.Millisecond
+)
 
 // attempt is one try to remove one lock: as it was taken, as it was then read, and
 // what became of it.
@@ -47,7 +59,7 @@ func (w *worker) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.prepare(ctx, next) })
 	g.Go(func() error { return w.remove(ctx, next) })
-	return errors.Join(g.Wait(), w.large.Wait())
+	return g.Wait()
 }
 
 // prepare takes due locks and reads them, one batch ahead of remove.
@@ -63,7 +75,7 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 		if err != nil {
 			return err
 		}
-		batch, err := w.read(ctx, w.divert(ctx, w.keepDue(due, w.gate.open())))
+		batch, err := w.read(w.divert(w.keepDue(due, w.gate.open())))
 		select {
 		case next <- batch:
 		case <-ctx.Done():
@@ -103,40 +115,68 @@ func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
 	})
 }
 
-// largeRetry is when a large lock is looked at again where too many others are.
-const largeRetry = time.Second
-
-// divert takes out the locks that are known to be large.
-func (w *worker) divert(ctx context.Context, due []table.Due) []table.Due {
+// divert takes out the locks that must not be read with others.
+func (w *worker) divert(due []table.Due) []table.Due {
 	return slices.DeleteFunc(due, func(d table.Due) bool {
-		large := lockstore.Large(&d.Lock)
-		if large {
-			w.goAlone(ctx, d)
+		alone := d.Slow || lockstore.Large(&d.Lock)
+		if alone {
+			w.readAlone(d)
 		}
-		return large
+		return alone
 	})
 }
 
-// goAlone handles a large lock on its own: the time that it takes to read it must not
-// delay any other.
-func (w *worker) goAlone(ctx context.Context, d table.Due) {
-	started := w.large.TryGo(func() error {
-		record, err := w.Store.ReadLarge(w.requests, d.Lock)
-		if err != nil {
-			_, _ = w.unreadable(ctx, []table.Due{d}, err)
-			return nil
-		}
-		_ = w.handle(ctx, []*attempt{{due: d, record: record, alone: true}}) // what failed was put back
-		return nil
-	})
-	if !started {
-		w.postpone(d, largeRetry)
+// readAlone queues a lock that must be read alone, so that it delays no other.
+func (w *worker) readAlone(d table.Due) {
+	queue := w.alone
+	if d.Slow {
+		queue = w.slow
+	}
+	select {
+	case queue <- d:
+	default:
+		w.postpone(d, aloneRetry)
 	}
 }
 
-// read reads locks whole, and diverts those that turn out to be large. The error is one
-// of etcd, not of a single lock.
-func (w *worker) read(ctx context.Context, due []table.Due) ([]*attempt, error) {
+// serve handles the locks of a queue, one at a time.
+func (w *worker) serve(ctx context.Context, queue <-chan table.Due) error {
+	for {
+		select {
+		case d := <-queue:
+			w.handleAlone(ctx, d)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// handleAlone reads a lock alone and removes it.
+func (w *worker) handleAlone(ctx context.Context, d table.Due) {
+	if !w.gate.open() {
+		w.postpone(d, 0)
+		return
+	}
+	requests, cancel := w.requests, context.CancelFunc(func() {})
+	if !d.Slow {
+		requests, cancel = context.WithTimeout(w.requests, time.Duration(w.limit.Load()))
+	}
+	record, err := w.Store.ReadAlone(requests, d.Lock)
+	cancel()
+	switch {
+	case err == nil:
+		_ = w.handle(ctx, []*attempt{{due: d, record: record, alone: true}}) // what failed was put back
+	case d.Slow || !w.gate.open():
+		_ = w.unreadable([]table.Due{d}, err)
+	default:
+		d.Slow = true
+		w.readAlone(d)
+	}
+}
+
+// read reads locks whole, together. Those that take more than that are read alone, and all of
+// them if one may keep the others from being read. The error is one of etcd.
+func (w *worker) read(due []table.Due) ([]*attempt, error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
@@ -144,43 +184,44 @@ func (w *worker) read(ctx context.Context, due []table.Due) ([]*attempt, error) 
 	for i := range due {
 		locks[i] = due[i].Lock
 	}
-	records, err := w.Store.Read(w.requests, locks)
-	if err != nil {
-		return w.unreadable(ctx, due, err)
+	limit, start := time.Duration(w.limit.Load()), time.Now()
+	ctx, cancel := context.WithTimeout(w.requests, limit)
+	defer cancel()
+	records, err := w.Store.Read(ctx, locks)
+	took := time.Since(start)
+	w.limit.Store(int64(max(readTimeout, min(2*took, w.Store.RequestTimeout))))
+	if err != nil && !w.gate.open() {
+		return nil, w.unreadable(due, err)
 	}
 	batch := make([]*attempt, 0, len(due))
-	for i := range due {
-		if records[i].Unread() {
-			w.goAlone(ctx, due[i])
+	for i, d := range due {
+		if err != nil || records[i].Unread() {
+			w.readAlone(d)
 			continue
 		}
-		batch = append(batch, &attempt{due: due[i], record: records[i]})
+		batch = append(batch, &attempt{due: d, record: records[i]})
 	}
 	return batch, nil
 }
 
-// unreadable is for locks that could not be read together: they are halved until the
-// culprit stands alone. While the gate is closed the error is one of etcd.
-func (w *worker) unreadable(ctx context.Context, due []table.Due, err error) ([]*attempt, error) {
-	open := w.gate.open()
-	if half := len(due) / 2; half > 0 && open {
-		first, err1 := w.read(ctx, due[:half])
-		second, err2 := w.read(ctx, due[half:])
-		return append(first, second...), errors.Join(err1, err2)
-	}
+// unreadable puts back locks that could not be read. If the gate is closed, the cause is etcd
+// rather than the locks.
+func (w *worker) unreadable(due []table.Due, err error) error {
 	reason := lockstore.Classify(err)
 	if reason == lockstore.ReasonAmbiguous {
 		reason = lockstore.ReasonUnreadable // a read has no effect that could be unknown
 	}
 	w.logUnreadable(due, reason, err)
+	open := w.gate.open()
 	for _, d := range due {
 		w.tally.failed(reason)
-		w.postpone(d, backoff(d.Attempts+1))
+		if open {
+			w.retry(d, refusedBackoff)
+		} else {
+			w.postpone(d, 0)
+		}
 	}
-	if open {
-		return nil, nil
-	}
-	return nil, err
+	return err
 }
 
 // Lead is how long before due locks are taken, so that they have been read when they are due.
@@ -234,7 +275,7 @@ func (w *worker) decide(a *attempt, maxWait time.Duration) verdict.Action {
 	if modified(a) {
 		// The lock was released or renewed; the table will learn it from the watch.
 		w.tally.conflict()
-		w.postpone(a.due, backoff(a.due.Attempts+1))
+		w.retry(a.due, maxBackoff)
 		return verdict.Leave
 	}
 	a.verdict = w.verdictOn(a)
@@ -284,7 +325,13 @@ func modified(a *attempt) bool {
 
 func (w *worker) postpone(d table.Due, delay time.Duration) {
 	// The only error is that the table has stopped; then the lock need not be put back.
-	_ = w.Source.Postpone(w.requests, d.Name, d.Token, delay)
+	_ = w.Source.Postpone(w.requests, d, delay)
+}
+
+// retry puts back a lock after a failed attempt.
+func (w *worker) retry(d table.Due, longest time.Duration) {
+	d.Attempts++
+	w.postpone(d, backoff(d.Attempts, longest))
 }
 
 // pauseAfter sleeps after an error of etcd. The locks were put back without a delay. It returns
@@ -293,7 +340,7 @@ func (w *worker) pauseAfter(ctx context.Context, failures int, err error) int {
 	if err == nil {
 		return 0
 	}
-	w.Sleep(ctx, backoff(failures+1))
+	w.Sleep(ctx, backoff(failures+1, maxBackoff))
 	return failures + 1
 }
 
@@ -305,10 +352,11 @@ const (
 )
 
 // refusedBackoff applies if the cause is the lock, the role of the daemon or a limit of etcd, which
-// people have to correct. Each attempt logs the whole record.
+// people have to correct. Each attempt logs the whole record. A lock that cannot be read backs off
+// up to it, since it keeps a slot from others.
 const refusedBackoff = time.Minute
 
-func backoff(attempts int) time.Duration {
-	d := min(minBackoff<<min(max(attempts-1, 0), 10), maxBackoff)
+func backoff(attempts int, longest time.Duration) time.Duration {
+	d := min(minBackoff<<min(max(attempts-1, 0), 10), longest)
 	return d/2 + rand.N(d)
 }

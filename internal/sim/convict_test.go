@@ -25,7 +25,7 @@ func TestJudgesConvict(t *testing.T) {
 	short := holder{Name: "a", Start: s(1), TTL: s(3), Retry: s(20), LockedAt: true, AliveAt: true}
 	orphan := lease("a", 5, 30)
 	orphan.Releases, orphan.Blind = s(10), true                                                                     // due at 70 s
-	busy := holder{Name: "a", Start: s(20), TTL: s(30), Retry: s(20), LockedAt: true, AliveAt: true, Note: s(33.5)} // between the sending and the arrival of its removal
+	busy := holder{Name: "a", Start: s(20), TTL: s(30), Retry: s(20), LockedAt: true, AliveAt: true, Note: s(32.6)} // between the sending and the arrival of its removal
 	second := dead
 	second.Start, second.Dies, second.Deadline, second.Interval = s(30), s(35), "1766620860", 0 // due at 62 s as well
 	first := second
@@ -45,7 +45,7 @@ func TestJudgesConvict(t *testing.T) {
 		{"no patience", without{source: newImpatient}, "S2", history{Holders: []holder{dead}, Faults: []fault{{Kind: killed, Who: replicas, At: s(45), For: s(1)}}}},
 		{"no outage allowance", without{allowance: true}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: unreachable, At: s(50), For: s(4)}}}},
 		{"no compare of the newest revision", without{request: uncompared(pb.Compare_MOD, "")}, "S1",
-			history{Holders: []holder{busy}, Faults: []fault{{Kind: latency, Who: replicas, At: s(40), For: s(60), By: s(1)}}}},
+			history{Holders: []holder{busy}, Faults: []fault{{Kind: latency, Who: replicas, At: s(40), For: s(60), By: s(0.4)}}}},
 		{"no compare of the deadline", without{request: uncompared(pb.Compare_VALUE, "auto_unlock_at"), answer: noHistory}, "S1", history{Holders: []holder{dead}, Faults: justBefore}},
 		{"no compare of the uuid", without{request: uncompared(pb.Compare_VALUE, "uuid"), answer: noHistory}, "S1", history{Holders: []holder{first, second}, Faults: justBefore}},
 		{"no history check", without{answer: noHistory}, "S3",
@@ -180,7 +180,7 @@ func (i *impatient) Take(ctx context.Context, _ int) (due []table.Due, err error
 }
 
 // Postpone implements reaper.Source.
-func (i *impatient) Postpone(context.Context, string, int64, time.Duration) error { return nil }
+func (i *impatient) Postpone(context.Context, table.Due, time.Duration) error { return nil }
 
 // Gone implements reaper.Source.
 func (i *impatient) Gone() <-chan []table.Gone { return i.table.Gone() }

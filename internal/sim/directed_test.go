@@ -69,6 +69,92 @@ func TestB_ALockThatTakesTooLongToReadDelaysNoOther(t *testing.T) {
 	require.InDelta(t, 60+10+2, j.gone("c").Seconds(), 0.1)
 }
 
+// Locks read alone are not limited to a few at a time: each of these has a living lock nested in
+// it, or a big value.
+func TestB_LocksReadAloneDoNotWaitForEachOther(t *testing.T) {
+	const n = 1_000
+	for name, size := range map[string]int{"nested": 0, "big": 20 << 10} {
+		t.Run(name, func(t *testing.T) {
+			h := history{Replicas: 1, Lasts: s(200), Faults: []fault{{Kind: latency, Who: replicas, At: s(30), For: s(170), By: s(0.002)}}}
+			for i := range n {
+				o := lease(fmt.Sprint("p", i), 20, 30).dies(21)
+				o.Big = size
+				if h.Holders = append(h.Holders, o); size == 0 {
+					h.Holders = append(h.Holders, lease(fmt.Sprintf("p%d/child", i), 22, 300))
+				}
+			}
+			j := judged(t, h)
+			late, delayed := time.Duration(0), 0
+			for i := range n {
+				gone := j.gone(fmt.Sprint("p", i))
+				require.NotZero(t, gone)
+				due := s(52)
+				if gone > s(52+60) { // most are delayed by the storm
+					due += s(120)
+					delayed++
+				}
+				late = max(late, gone-due)
+			}
+			t.Logf("%d due at once: all gone %s after due", delayed, late)
+			require.Less(t, late, s(3))
+		})
+	}
+}
+
+// Locks that cannot be read keep no other from being read alone: neither when they are due for the
+// first time, nor at their next attempts.
+func TestB_LocksThatTakeTooLongToReadDelayNoOtherLargeLock(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(200), Faults: []fault{{Kind: unreadable, Who: replicas, For: s(200)}}}
+	for i := range 16 { // with the others fewer than a storm
+		o := lease(fmt.Sprintf("%s/%d", slow, i), 20, 20).dies(22) // due at 42 s
+		o.Big = 20 << 10
+		h.Holders = append(h.Holders, o)
+	}
+	for name, start := range map[string]float64{"b": 20, "c": 25, "d": 100} {
+		o := lease(name, start, 20).dies(start + 1)
+		o.Big = 20 << 10
+		h.Holders = append(h.Holders, o)
+	}
+	j := judged(t, h)
+	require.InDelta(t, 42, j.gone("b").Seconds(), 1.6, "the time limit of a read, for each eight of them")
+	require.InDelta(t, 47, j.gone("c").Seconds(), 0.1)
+	require.InDelta(t, 122, j.gone("d").Seconds(), 0.1)
+}
+
+// It delays a batch once, by no more than the time limit of a read, however often it is tried.
+func TestB_ASmallLockThatTakesTooLongToReadDelaysNoOther(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(200), Holders: []holder{lease(slow, 20, 20).dies(30), lease("b", 20, 20).dies(30)},
+		Faults: []fault{{Kind: unreadable, Who: replicas, For: s(200)}}}
+	for i := range 30 {
+		start := 30 + 3.7*float64(i)
+		h.Holders = append(h.Holders, lease(fmt.Sprint("n", i), start, 20).dies(start+1))
+	}
+	j := judged(t, h)
+	require.InDelta(t, 26.7+20+2, j.gone("b").Seconds(), 0.6)
+	for i := range 30 {
+		require.InDelta(t, 52+3.7*float64(i), j.gone(fmt.Sprint("n", i)).Seconds(), 0.1)
+	}
+	require.Zero(t, j.gone(slow))
+}
+
+// Where each answer takes long, etcd is the cause and not one lock: batches go on.
+func TestB_ASlowNetworkIsNoReasonToReadAlone(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(250), Faults: []fault{{Kind: latency, Who: replicas, At: s(45), For: s(205), By: s(0.8)}}}
+	for i := range 1_000 {
+		h.Holders = append(h.Holders, lease(fmt.Sprint("p", i), 20, 30).dies(21))
+	}
+	j := judged(t, h)
+	late := time.Duration(0)
+	for _, r := range j.removed {
+		if r.at > s(172) {
+			late = max(late, r.at-s(172))
+		}
+	}
+	require.Len(t, j.removed, 1_000)
+	t.Logf("900 due at once: all gone %s after due", late)
+	require.Less(t, late, s(60))
+}
+
 // cutOff are holders whose network fails at 60 s for a while, the daemons' does not.
 func cutOff(count int, lasts float64) history {
 	h := history{Replicas: 1, Lasts: s(60 + lasts + 60), Faults: []fault{{Kind: unreachable, Who: hosts, At: s(60), For: s(lasts)}}}

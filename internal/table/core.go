@@ -74,6 +74,7 @@ func (c *core) add(name string) *entry {
 func (c *core) newDeadline(e *entry) {
 	c.storm.forget(e)
 	e.notBefore = 0
+	e.mark(slowRead, false)
 	if e.phase != taken {
 		c.setPhase(e, waiting)
 	}

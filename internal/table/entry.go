@@ -71,6 +71,7 @@ const (
 	deletedLast                    // Revision is that of a deletion
 	touched                        // being changed
 	listed                         // contained in the listing in progress
+	slowRead                       // see Due.Slow
 )
 
 func (e *entry) has(m marks) bool { return e.marks&m != 0 }

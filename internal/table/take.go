@@ -18,8 +18,10 @@ type Due struct {
 	At          time.Time
 	// OrphanIn is how long after At an orphan is due.
 	OrphanIn time.Duration
-	// Attempts is the number of calls of Postpone with a delay since the lock was modified.
+	// Attempts and Slow are the caller's: Postpone keeps Attempts until the lock is modified, and
+	// Slow until it has another deadline.
 	Attempts int
+	Slow     bool
 }
 
 // Gone reports that a lock which Take had returned was deleted.
@@ -76,8 +78,8 @@ const UntilModified time.Duration = -1
 
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
 // It does nothing if the lock was modified since.
-func (t *Table) Postpone(ctx context.Context, name string, token int64, delay time.Duration) error {
-	return t.do(ctx, func(c *core) { c.postpone(name, token, delay) })
+func (t *Table) Postpone(ctx context.Context, d Due, delay time.Duration) error {
+	return t.do(ctx, func(c *core) { c.postpone(d, delay) })
 }
 
 // Gone returns the channel of the locks that were deleted after Take had returned them. The
@@ -95,7 +97,7 @@ func (c *core) take(limit int) []Due {
 		}
 		c.setPhase(e, taken)
 		e.mark(unanswered, true)
-		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts)}
+		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts), Slow: e.has(slowRead)}
 		if e.Token == 0 {
 			d.OrphanIn = time.Duration(c.dueAt(e, now) - now.mono)
 		}
@@ -104,18 +106,19 @@ func (c *core) take(limit int) []Due {
 	return all
 }
 
-func (c *core) postpone(name string, token int64, delay time.Duration) {
+func (c *core) postpone(d Due, delay time.Duration) {
 	now := c.now()
-	e := c.answered(name, token)
+	e := c.answered(d.Name, d.Token)
 	if e == nil {
 		return
 	}
+	e.attempts = uint8(min(d.Attempts, math.MaxUint8))
+	e.mark(slowRead, d.Slow)
 	if delay == UntilModified {
 		c.setPhase(e, suspended)
 		c.schedule(e, now)
 		return
 	}
-	e.attempts += min(1, math.MaxUint8-e.attempts)
 	c.setPhase(e, retrying)
 	e.wake = now.mono + instant(max(0, delay))
 	c.pending.set(e)

@@ -97,7 +97,7 @@ func TestS2_AnEndlessAllowanceDoesNotOverflow(t *testing.T) {
 	}, func(o *Options) { o.Allowance = func(time.Time) time.Duration { return math.MaxInt64 } })
 }
 
-func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
+func TestPostponeKeepsWhatTheCallerNotesUntilTheLockChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 0, 0)
 		token := w.token("a")
@@ -105,14 +105,21 @@ func TestPostponeCountsAttemptsUntilTheLockChanges(t *testing.T) {
 			got := w.within(time.Minute)
 			require.Len(t, got, 1)
 			require.Equal(t, attempt, got[0].Attempts)
-			w.postpone("a", token, 10*time.Second)
+			require.Equal(t, attempt > 0, got[0].Slow)
+			got[0].Attempts, got[0].Slow = attempt+1, true
+			w.answer(got[0], 10*time.Second)
 			require.Empty(t, w.within(10*time.Second-1))
 		}
 		w.live(w.put("a", map[string]string{"purpose": "x"}))
 		require.Equal(t, 1, w.stats().Backlog, "due and still there")
-		require.Zero(t, w.within(time.Minute)[0].Attempts)
-		w.postpone("a", token, -time.Second)
+		got := w.within(time.Minute)
+		require.Zero(t, got[0].Attempts)
+		require.True(t, got[0].Slow)
+		w.answer(got[0], -time.Second)
 		require.Len(t, w.within(0+1), 1, "a negative delay is none, but for UntilModified")
+		w.live(w.put("a", deadline(time.Second)))
+		w.postpone("a", token, 0)
+		require.False(t, w.within(time.Minute)[0].Slow)
 	})
 }
 
@@ -151,7 +158,8 @@ func TestAttemptsSaturate(t *testing.T) {
 			got := w.take()
 			require.Len(t, got, 1)
 			require.Equal(t, min(attempt, 255), got[0].Attempts)
-			w.postpone("a", w.token("a"), 0)
+			got[0].Attempts++
+			w.answer(got[0], 0)
 		}
 	})
 }

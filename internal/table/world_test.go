@@ -232,7 +232,11 @@ func (w *world) taken() (names []string) {
 }
 
 func (w *world) postpone(name string, token int64, delay time.Duration) {
-	require.NoError(w.t, w.Postpone(w.ctx, name, token, delay))
+	w.answer(Due{Lock: lock.Lock{Name: name, Token: token}}, delay)
+}
+
+func (w *world) answer(d Due, delay time.Duration) {
+	require.NoError(w.t, w.Postpone(w.ctx, d, delay))
 	w.check()
 }
 
