@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -118,8 +119,11 @@ func TestUnlockAsksAtATerminal(t *testing.T) {
 
 // SIGINT ends a command at once that waits for etcd.
 func TestCommandsAreInterrupted(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nothing answers
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
 	for _, args := range [][]string{{"list"}, {"show", "a"}, {"unlock", "a", "--uuid", "u", "--yes"}} {
-		p := start(t, unlocker, append(args, "--etcd-endpoints", freeAddr(t), "--etcd-request-timeout", "1m", "--log-level", "debug")...)
+		p := start(t, unlocker, append(args, "--etcd-endpoints", silent.Addr().String(), "--etcd-dial-timeout", "1m", "--etcd-request-timeout", "1m", "--log-level", "debug")...)
 		require.Eventually(t, func() bool { return len(p.tail(1)) > 0 }, soon, poll, "the etcd client has not started")
 		code, took := p.end(syscall.SIGINT)
 		require.Equal(t, 1, code)
