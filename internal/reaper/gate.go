@@ -89,15 +89,20 @@ func (g *gate) wait(ctx context.Context) error {
 
 // watch keeps the holds up to date while no lock is due.
 func (g *gate) watch(ctx context.Context) error {
-	tick := time.NewTicker(updateInterval)
+	return every(ctx, updateInterval, func() { g.open() })
+}
+
+// every calls do after each interval until ctx is done, and then returns nil.
+func every(ctx context.Context, interval time.Duration, do func()) error {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
+			do()
 		case <-ctx.Done():
 			return nil
 		}
-		g.open()
 	}
 }
 

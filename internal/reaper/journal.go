@@ -61,16 +61,9 @@ func (j *journal) flush(ctx context.Context) error {
 
 // run tries to write what was kept, until ctx is done.
 func (j *journal) run(ctx context.Context) error {
-	tick := time.NewTicker(journalRetry)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+	return every(ctx, journalRetry, func() {
 		j.mu.Lock()
-		_ = j.flush(ctx) // the next tick tries again
-		j.mu.Unlock()
-	}
+		defer j.mu.Unlock()
+		_ = j.flush(ctx) // the next call tries again
+	})
 }
