@@ -46,7 +46,7 @@ func (a *App) holding() hold {
 	holds := a.reaper.Holding()
 	for _, name := range verdict.AllHolds() {
 		if s, held := holds[name]; held && name != verdict.HoldDryRun {
-			words = append(words, fmt.Sprintf("since %s: %s", instant(now, s.Since), s.Reason))
+			words = append(words, fmt.Sprintf("since %s: %s", verdict.Instant(now, s.Since), s.Reason))
 		}
 	}
 	switch {
@@ -55,7 +55,7 @@ func (a *App) holding() hold {
 	case overdue && probed.Good.IsZero():
 		h.words = "no removal before etcd has answered a probe"
 	case overdue:
-		h.words = "no removal while a probe is overdue: etcd answered none that began after " + instant(now, probed.Good)
+		h.words = "no removal while a probe is overdue: etcd answered none that began after " + verdict.Instant(now, probed.Good)
 	}
 	return h
 }
@@ -74,7 +74,7 @@ func (h hold) explain(v verdict.Verdict) string {
 		return "is due; " + h.words
 	case v.Action == verdict.Remove && v.Remaining < -lingering:
 		return fmt.Sprintf("is due since %s and not removed yet: others are removed first, or its removal fails "+
-			"(see the log and unlocker_forced_unlock_failures_total)", instant(v.Now, v.Now.Add(v.Remaining)))
+			"(see the log and unlocker_forced_unlock_failures_total)", verdict.Instant(v.Now, v.Now.Add(v.Remaining)))
 	}
 	if h.words != "" {
 		words += "; " + h.words
@@ -83,13 +83,4 @@ func (h hold) explain(v verdict.Verdict) string {
 		words += "; it waits longer while that lasts"
 	}
 	return words
-}
-
-// instant formats the time of day in UTC, with the date where it is another day's.
-func instant(now, at time.Time) string {
-	now, at = now.UTC(), at.UTC()
-	if at.YearDay() != now.YearDay() || at.Year() != now.Year() {
-		return at.Format(time.DateTime)
-	}
-	return at.Format(time.TimeOnly)
 }

@@ -46,11 +46,15 @@ func (v Verdict) mode() string {
 	return fmt.Sprintf("its mode is %s (policy %q)", v.Mode, v.Policy)
 }
 
-// instant is when this replica acts, rounded up to a second: the time of day, with the
-// date where it is another day's.
+// instant is when this replica acts, rounded up to a second.
 func (v Verdict) instant() string {
-	at := v.Now.Add(v.Remaining).Add(time.Second - 1).Truncate(time.Second)
-	if at.YearDay() != v.Now.YearDay() || at.Year() != v.Now.Year() {
+	return Instant(v.Now, v.Now.Add(v.Remaining).Add(time.Second-1).Truncate(time.Second))
+}
+
+// Instant formats the time of day in UTC, with the date where it is another day's than now.
+func Instant(now, at time.Time) string {
+	now, at = now.UTC(), at.UTC()
+	if at.YearDay() != now.YearDay() || at.Year() != now.Year() {
 		return at.Format(time.DateTime)
 	}
 	return at.Format(time.TimeOnly)
