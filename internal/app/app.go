@@ -181,7 +181,7 @@ func (a *App) newReaper(layout lock.Layout, rules verdict.Rules, h *metrics.Hist
 		Source:      a.table,
 		Rules:       rules,
 		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
-		Signals:     a.signals,
+		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe) },
 		Leader:      a.leads,
 		Allowance:   a.probe.Allowance,
 		Rate:        a.config.Reaper.RateLimit,

@@ -5,6 +5,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/probe"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -45,9 +47,9 @@ func (a *App) missing() string {
 	return reason
 }
 
-// signals returns the input of the holds.
-func (a *App) signals() verdict.Signals {
-	seen, probed := a.scanner.Status(), a.probe.Status()
+// Signals returns the input of the holds, from the parts of a daemon.
+func Signals(scanner *scan.Scanner, prober *probe.Probe) verdict.Signals {
+	seen, probed := scanner.Status(), prober.Status()
 	return verdict.Signals{
 		ListedAt:  seen.Listed,
 		History:   seen.History,
@@ -59,6 +61,6 @@ func (a *App) signals() verdict.Signals {
 		Alarms:    probed.Alarms,
 		Failed:    probed.Failed,
 		Alarmed:   probed.Alarmed,
-		Overdue:   a.probe.Overdue(),
+		Overdue:   prober.Overdue(),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
@@ -155,13 +156,9 @@ func (d *daemon) wire(c config.Config) (err error) {
 	return err
 }
 
-// signals is internal/app's.
+// signals are those of the real daemon, but for the rules that were taken out.
 func (d *daemon) signals() verdict.Signals {
-	seen, probed := d.scanner.Status(), d.probe.Status()
-	s := verdict.Signals{
-		ListedAt: seen.Listed, History: seen.History, Connected: seen.Connected, LastSign: seen.Progress, Lost: seen.Lost,
-		Probed: probed.OK, ProbeErr: probed.Err, Alarms: probed.Alarms, Failed: probed.Failed, Alarmed: probed.Alarmed, Overdue: d.probe.Overdue(),
-	}
+	s := app.Signals(d.scanner, d.probe)
 	if out := d.w.without.signals; out != nil {
 		return out(s)
 	}
