@@ -70,7 +70,7 @@ func Large(l *lock.Lock) bool { return l.Large() || l.Keys >= readLimit }
 // getFields reads known fields of a lock: together if they are known to be small, otherwise one
 // by one, at the revision of the first.
 func (st Store) getFields(ctx context.Context, l lock.Lock, keys []string) ([]*etcdserverpb.RangeResponse, error) {
-	if small := l.Revision > 0 && !l.Large(); small {
+	if l.Revision > 0 && !l.Large() {
 		gets := make([]clientv3.Op, len(keys))
 		for i, key := range keys {
 			gets[i] = clientv3.OpGet(key)
