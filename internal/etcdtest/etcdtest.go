@@ -54,6 +54,14 @@ func Start(t testing.TB, o localetcd.Options) *Etcd {
 	return e
 }
 
+// FreeAddr returns a loopback address with a free port, for a server in another process.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := localetcd.FreeAddr()
+	require.NoError(t, err)
+	return addr
+}
+
 func start(o localetcd.Options) (*localetcd.Cluster, error) {
 	o.UnsafeNoFsync = true
 	ctx, cancel := context.WithTimeout(context.Background(), Soon)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -31,6 +33,12 @@ func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// Tail returns the last n lines.
+func (l *Log) Tail(n int) string {
+	lines := slices.Collect(strings.Lines(l.String()))
+	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
 // Lines returns the fields of the lines with the message, or of all lines if it is "", in

@@ -25,6 +25,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // Options describes a cluster. The zero value is one member in a temporary directory. The
@@ -50,6 +51,9 @@ type Options struct {
 	AuthToken string
 	// UnsafeNoFsync skips fsync: for tests, never for measurements.
 	UnsafeNoFsync bool
+	// Server adds to the options of the gRPC server, which also executes the requests of the
+	// JSON gateway.
+	Server []grpc.ServerOption
 }
 
 // TLS names the server's PEM files.

@@ -105,6 +105,7 @@ func (m *member) config() *embed.Config {
 		ClientCertAuth: o.TLS.CAFile != "",
 	}
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
+	cfg.GRPCAdditionalServerOptions = o.Server
 	cfg.BcryptCost = 4 // the minimum, to save CPU time
 	cfg.QuotaBackendBytes = o.QuotaBackendBytes
 	cfg.AuthToken = cmp.Or(o.AuthToken, cfg.AuthToken)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // Proxy forwards TCP connections to one address, and injects faults into them. It does not
@@ -19,17 +21,22 @@ type Proxy struct {
 	conns    map[net.Conn]struct{}
 	requests gate
 	replies  gate
+	trickles atomic.Bool
 }
+
+// trickle is the pause after each byte of an answer that trickles.
+const trickle = 300 * time.Millisecond
 
 // NewProxy listens on a free loopback port and forwards to target (host:port), which
 // need not exist yet.
 func NewProxy(target string) (*Proxy, error) {
-	addrs, err := freeAddrs(1)
+	l, err := listenFree()
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, addr: addrs[0], done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
-	return p, p.Heal()
+	p := &Proxy{target: target, addr: l.Addr().String(), done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	p.serveOn(l)
+	return p, nil
 }
 
 // Addr returns the host:port of the proxy. Cut and Heal do not change it.
@@ -46,6 +53,9 @@ func (p *Proxy) Blackhole() {
 // although the server has executed the request.
 func (p *Proxy) HoldReplies() { p.replies.shut() }
 
+// Trickle slows answers down until Heal: a time limit for each read is never exceeded.
+func (p *Proxy) Trickle() { p.trickles.Store(true) }
+
 // Cut closes every connection and refuses new ones.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -59,8 +69,20 @@ func (p *Proxy) Cut() {
 	}
 }
 
+// Break closes every connection, with what it delays, and forwards new ones.
+func (p *Proxy) Break() {
+	p.mu.Lock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.requests.open()
+	p.replies.open()
+}
+
 // Heal forwards again, and listens again after a Cut.
 func (p *Proxy) Heal() error {
+	p.trickles.Store(false)
 	p.requests.open()
 	p.replies.open()
 	p.mu.Lock()
@@ -72,9 +94,13 @@ func (p *Proxy) Heal() error {
 	if err != nil {
 		return fmt.Errorf("localetcd: proxy: %w", err)
 	}
+	p.serveOn(l)
+	return nil
+}
+
+func (p *Proxy) serveOn(l net.Listener) {
 	p.listener = l
 	p.joined.Go(func() { p.accept(l) })
-	return nil
 }
 
 // Close closes all connections and returns when all goroutines have ended. It may be called
@@ -124,10 +150,25 @@ func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
 		if !g.pass(p.done) {
 			return
 		}
-		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
+		if werr := p.write(dst, buf[:n], g == &p.replies); err != nil || werr != nil {
 			return
 		}
 	}
+}
+
+func (p *Proxy) write(dst net.Conn, b []byte, reply bool) error {
+	for ; reply && p.trickles.Load() && len(b) > 1; b = b[1:] {
+		if _, err := dst.Write(b[:1]); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(trickle):
+		case <-p.done:
+			return net.ErrClosed
+		}
+	}
+	_, err := dst.Write(b)
+	return err
 }
 
 // keep registers a connection, unless Cut has closed its listener.

@@ -62,6 +62,40 @@ func TestProxyHoldRepliesLetsTheWriteHappen(t *testing.T) {
 	})
 }
 
+func TestProxyTrickleDelaysAnswersOnly(t *testing.T) {
+	t.Parallel()
+	c, p, through := proxied(t)
+	eventuallyPut(t, through, "a")
+	p.Trickle()
+	require.ErrorIs(t, shortPut(t, through, "b"), context.DeadlineExceeded)
+	etcdtest.Eventually(t, func() bool {
+		r, err := c.Client.Get(t.Context(), "b")
+		return err == nil && r.Count == 1
+	})
+	require.NoError(t, p.Heal())
+	eventuallyPut(t, through, "c")
+}
+
+func TestProxyBreakDropsTheDelayedAnswer(t *testing.T) {
+	t.Parallel()
+	c, p, through := proxied(t)
+	eventuallyPut(t, through, "a")
+
+	p.HoldReplies()
+	failed := make(chan error)
+	go func() {
+		_, err := through.Put(t.Context(), "b", "v")
+		failed <- err
+	}()
+	etcdtest.Eventually(t, func() bool {
+		r, err := c.Client.Get(t.Context(), "b")
+		return err == nil && r.Count == 1
+	})
+	p.Break()
+	require.Error(t, <-failed)
+	eventuallyPut(t, through, "c")
+}
+
 func TestProxyCutRefusesAndHeals(t *testing.T) {
 	t.Parallel()
 	_, p, through := proxied(t)

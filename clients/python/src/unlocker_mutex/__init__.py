@@ -1,0 +1,881 @@
+"""Locks in etcd for several machines, by protocol 1 of unlocker (docs/protocol.md).
+
+    client = Client(["https://etcd-1:2379", "https://etcd-2:2379"], ca_file="ca.pem")
+    with client.lock("billing/invoices", timeout=30, purpose="invoices of November") as lock:
+        for n, invoice in enumerate(invoices):
+            lock.check()                              # raises Lost
+            send(invoice, fencing_token=lock.token)
+            lock.alive(status=f"invoice {n} of {len(invoices)}")
+
+A holder that dies leaves its lock behind; the daemon, unlocker, removes it after its patience.
+
+Guaranteed: every call ends in time, name resolution excepted. An answer that was lost never
+leads to a second lock, nor to a lock that is held without its caller knowing: the call is
+repeated with the same uuid. A lock reports its loss before its deadline by the monotonic and by
+the wall clock, so also after the process was suspended. Only keys of one's own are written and
+deleted.
+
+Not guaranteed: that work stops when the lock is lost. Call check() before each step, and send the
+token to the resource that the lock protects. A manual unlock is noticed at the next renewal only.
+
+A Client may be used by several threads, and after a fork. A Lock may be handed to another thread.
+Times are seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import math
+import os
+import random
+import socket
+import ssl
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from types import FrameType, TracebackType
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, cast
+from urllib.parse import urlsplit
+
+__all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Unreachable"]
+__version__ = "0.1.0"
+
+_Json = Dict[str, Any]
+
+_EXPECTED = ("uuid", "hostname", "locked_at", "alert_at", "auto_unlock_at", "alive_at", "owner", "purpose", "pid", "status")
+_FIELDS = (*_EXPECTED, "backtrace", "stack")
+_RESERVED = (*_FIELDS, "identity")  # by which a Go client may take its own lock again
+_MAX_OPS = 128  # etcd's --max-txn-ops, which counts each level of nested transactions
+_MAX_BYTES = 1 << 20  # below etcd's --max-request-bytes of 1.5 MiB
+_MAX_TEXT = 4 << 10  # of owner, purpose, status, backtrace and stack
+_MAX_VALUE = 64 << 10  # of metadata
+_YEAR = 366 * 86400.0
+_IDLE = 10.0  # for which a connection is kept: less than what balancers and firewalls allow
+_SILENCE = 60.0  # after which a watch without an event is replaced
+_JITTER = 0.02  # over which the waiters for one lock spread when it is released
+_LAST = 0.2  # before the end of a wait, when a waiter tries again if the holder has changed
+_RETRY = 1.0  # between two renewals if the first one failed
+
+
+class MutexError(Exception):
+    """The base of all errors of this module."""
+
+
+class Unreachable(MutexError):
+    """No endpoint answered in time. What was asked for may have been done."""
+
+
+class Refused(MutexError):
+    """etcd refused the request; code is the gRPC status code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def no_space(self) -> bool:
+        """Reports whether etcd has reached its quota."""
+        return "database space exceeded" in str(self)
+
+
+class Lost(MutexError):
+    """The lock is no longer held.
+
+    reason is "forced" (somebody removed it), "taken" (and another holds it), "deadline" (it was not
+    renewed in time), "unreachable" or "no space" (so renewals failed), or "released".
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"lock {name!r} is lost: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class Held(MutexError):
+    """Another holder has the lock."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(f"lock {holder.name!r} is held by {holder}")
+        self.holder = holder
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The record of who holds a lock, as the holder wrote it: untrusted text."""
+
+    name: str
+    fields: Mapping[str, str]
+
+    def time(self, name: str) -> Optional[datetime]:
+        """A timestamp by the holder's clock, such as locked_at or auto_unlock_at; None if it is missing or unreadable."""
+        text = self.fields.get(name, "")
+        try:
+            return datetime.fromisoformat(text.replace("Z", "+00:00")) if "T" in text else datetime.fromtimestamp(float(text), timezone.utc)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def __str__(self) -> str:
+        names = (("owner", ""), ("hostname", "on "), ("pid", "pid "), ("purpose", "for "), ("status", "at "))
+        words = [f"{word}{self.fields[name][:200]!r}" for name, word in names if name in self.fields]
+        times = [(word, self.time(name)) for word, name in (("since", "locked_at"), ("until", "auto_unlock_at"))]
+        words += [f"{word} {at.isoformat(timespec='seconds')}" for word, at in times if at]
+        return " ".join(words) or "an unknown holder"
+
+
+class _Terms:
+    """What the caller asked for, checked and completed."""
+
+    def __init__(
+        self, expect: Optional[float], patience: Optional[float], max_hold: Optional[float],
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+    ) -> None:
+        if patience is None:
+            patience = 120.0 if max_hold else max(120.0, 2 * (expect or 0))
+        self.expect = min(60.0, patience / 2) if expect is None else expect
+        self.patience, self.max_hold, self.backtrace = patience, max_hold, backtrace
+        for option, seconds, least in (("expect", self.expect, 0.001), ("patience", patience, 1), ("max_hold", max_hold, 1)):
+            if seconds is not None and not least <= seconds <= _YEAR:
+                raise ValueError(f"{option} must be from {least} to {_YEAR} seconds, not {seconds}")
+        if self.expect > patience and not max_hold:
+            raise ValueError("expect is more than patience, which needs max_hold")
+        self.fields = {"owner": owner[:_MAX_TEXT], "purpose": purpose[:_MAX_TEXT], **(metadata or {})}
+        if len(self.fields) > 2 + 32:
+            raise ValueError("metadata has more than 32 fields")
+        for name, value in (metadata or {}).items():
+            if not 0 < len(name) <= 64 or "/" in name or name in _RESERVED or len(value) > _MAX_VALUE:
+                raise ValueError(f"metadata {name!r} is a field of the protocol, not the name of a field, or above {_MAX_VALUE} characters")
+
+    def length(self, held: float = 0) -> float:
+        """The time until auto_unlock_at of a lock that has been held for so long."""
+        return min(self.patience, self.max_hold - held) if self.max_hold else self.patience
+
+
+class Lock:
+    """A lock that is held until it is released or lost. Client makes it; its methods may be called by several threads.
+
+    As a context manager it releases the lock at the end of the block, and raises Lost if the lock
+    was lost meanwhile, unless the block raises something else.
+    """
+
+    def __init__(self, client: Client, name: str, terms: _Terms) -> None:
+        self.name = name
+        self.uuid = str(uuid.uuid4())
+        self.token = self._revision = 0  # _revision is that of auto_unlock_at
+        """The fencing token: it grows with each acquisition of the name."""
+        self._client = client
+        self._terms = terms
+        self._backtrace = _stack(sys._getframe(1)) if terms.backtrace else ""
+        self._started: Dict[str, float] = {}  # monotonic time of each attempt, by its locked_at
+        self._written: List[str] = []
+        self._thread = threading.get_ident()
+        self._mutex = threading.Lock()  # guards what follows
+        self._renewing = threading.Lock()  # held during a renewal
+        self._lost: Optional[Lost] = None
+        self._released = False
+        self._trouble = "deadline"  # what the loss will be put down to if no renewal goes through
+        self._deadline = self._wall_deadline = self._renew_at = self._acquired_at = 0.0
+        self._alert_at = math.inf  # when the stack is to be written
+
+    @property
+    def lost(self) -> Optional[Lost]:
+        """Why the lock is lost or released; None while it is held. It asks the clocks, not etcd, so it costs nothing."""
+        with self._mutex:
+            if self._lost is None and (time.monotonic() >= self._deadline or time.time() >= self._wall_deadline):
+                self._lost = Lost(self.name, self._trouble)
+            return self._lost
+
+    def check(self) -> None:
+        """Raises Lost unless the lock is held. It asks the clocks, not etcd, so it costs nothing."""
+        lost = self.lost
+        if lost is not None:
+            raise lost
+
+    def alive(self, status: Optional[str] = None, *, expect: Optional[float] = None, patience: Optional[float] = None) -> None:
+        """Moves the deadlines forward: expect and patience count from now, and stay for the next calls.
+
+        status says in words how far the work is. Raises Lost if the lock is lost, and Unreachable
+        or Refused if the renewal failed: the lock is then held until its deadline, so try again.
+        """
+        self.check()
+        with self._renewing:
+            old, self._thread = self._terms, threading.get_ident()
+            self._terms = _Terms(expect or old.expect, patience or old.patience, old.max_hold, backtrace=old.backtrace)
+            self._client._renew([self], self._deadline, status=status)  # afterwards the lock is lost
+            self._client._background.add(self)
+        self.check()
+
+    def unlock(self) -> None:
+        """Releases the lock. Raises Lost if it was lost before.
+
+        Raises Unreachable or Refused if that is not known; the release is then tried again in the
+        background until the lock expires. Does nothing if the lock is released already.
+        """
+        self._client.unlock_all([self])
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        try:
+            self.unlock()
+        except MutexError:
+            if error is None:
+                raise
+
+    def _key(self, name: str) -> str:
+        return f"{self._client._prefix}{self.name}/{name}"
+
+    def _acquisition(self) -> _Json:
+        """The transaction that takes the lock or shows who has it."""
+        monotonic, now, terms = time.monotonic(), time.time(), self._terms
+        self._started = {stamp: at for stamp, at in self._started.items() if monotonic - at < terms.patience}
+        fields = {
+            **{"uuid": self.uuid, "hostname": socket.gethostname(), "pid": str(os.getpid()), "locked_at": _stamp(now)},
+            **{"alert_at": _stamp(now + terms.expect), "auto_unlock_at": _stamp(now + terms.length())},
+            **{"backtrace": self._backtrace, **terms.fields},
+        }
+        fields = {name: value for name, value in fields.items() if value}
+        self._started[fields["locked_at"]] = monotonic
+        self._written = list(fields)
+        return {
+            "compare": [{"target": "VERSION", "result": "EQUAL", "key": _b64(self._key("uuid")), "version": "0"}],
+            "success": [_put(self._key(name), value) for name, value in fields.items()],
+            "failure": [_get(self._key(name)) for name in _EXPECTED],
+        }
+
+    def _acquired(self, answer: _Json, revision: int) -> Optional[Holder]:
+        """Reads the answer of an acquisition, and returns the holder if it is another one."""
+        stamp, started = max(self._started.items(), key=lambda item: item[1])
+        if not answer.get("succeeded"):
+            found = _found(answer)
+            own = found.get(self._key("uuid"), ("", 0, 0))
+            fields = {name: found[key][0] for name in _EXPECTED for key in [self._key(name)] if key in found and found[key][2] >= own[1]}
+            if own[0] != self.uuid:
+                return Holder(self.name, fields)
+            # An answer was lost. That attempt took the lock.
+            revision, stamp = own[1], fields.get("locked_at", stamp)
+            started = self._started.get(stamp, started)
+        self.token, self._acquired_at, self._revision = revision, started, revision
+        self._granted(started, float(stamp), self._terms.length(), alert=True)
+        self._client._background.add(self)
+        return None
+
+    def _granted(self, started: float, wall: float, patience: float, *, alert: bool) -> None:
+        """Notes the deadlines that a transaction has written, as of the time before it was sent."""
+        early = min(5.0, patience / 10)  # to stop in, before another can hold the lock
+        with self._mutex:
+            self._deadline, self._wall_deadline = started + patience - early, wall + patience - early
+            more = self._terms.max_hold and started + patience < self._acquired_at + self._terms.max_hold
+            self._renew_at = started + patience / 3 if more else math.inf
+            self._trouble = "deadline"
+            if alert:
+                self._alert_at = started + self._terms.expect if self._terms.backtrace else math.inf
+
+    def _renewal(self, wall: float, patience: float, alert: bool, status: Optional[str]) -> _Json:
+        fields = {"auto_unlock_at": _stamp(wall + patience), "alive_at": _stamp(wall)}
+        if alert:
+            fields["alert_at"] = _stamp(wall + self._terms.expect)
+        if status is not None:
+            fields["status"] = status[:_MAX_TEXT]
+        txn = self._if_mine([_put(self._key(name), value) for name, value in fields.items()], "uuid", "auto_unlock_at")
+        # An attempt without an answer may be executed late. It must not bring back its deadline after that of a later one.
+        key = _b64(self._key("auto_unlock_at"))
+        txn["compare"].append({"target": "MOD", "result": "EQUAL", "key": key, "mod_revision": str(self._revision)})
+        return txn
+
+    def _renewed(self, answer: _Json, revision: int) -> bool:
+        """Reports whether the lock was renewed, and ends it if it is lost. Otherwise its deadline was moved, such as by an attempt without an answer."""
+        if answer.get("succeeded"):
+            self._revision = revision
+            return True
+        if reason := self._missing(answer):
+            self._end(reason)
+        self._revision = _found(answer).get(self._key("auto_unlock_at"), ("", 0, 0))[2]
+        return False
+
+    def _removal(self) -> _Json:
+        return self._if_mine([{"requestDeleteRange": {"key": _b64(self._key(name))}} for name in dict.fromkeys([*self._written, *_FIELDS])], "uuid")
+
+    def _if_mine(self, requests: List[_Json], *otherwise: str) -> _Json:
+        mine = {"target": "VALUE", "result": "EQUAL", "key": _b64(self._key("uuid")), "value": _b64(self.uuid)}
+        return {"compare": [mine], "success": requests, "failure": [_get(self._key(name)) for name in otherwise]}
+
+    def _missing(self, answer: _Json) -> str:
+        """Why the lock is not there, by the answer of a transaction that has read the uuid."""
+        found = _found(answer).get(self._key("uuid"))
+        return "" if found and found[0] == self.uuid else "taken" if found else "forced"
+
+    def _end(self, reason: str) -> Lost:
+        """Ends the lock, unless it has ended already, and returns the first reason."""
+        with self._mutex:
+            self._lost = self._lost or Lost(self.name, reason)
+            return self._lost
+
+    def _failed(self, error: MutexError) -> None:
+        with self._mutex:
+            self._trouble = "no space" if isinstance(error, Refused) and error.no_space else "unreachable"
+
+
+class Client:
+    """Takes locks. It connects when it is first used, and may be used by several threads.
+
+    endpoints are URLs or host:port of etcd members; the next one is asked when one fails.
+    owner is the default of its locks, which is otherwise the name of the script. request_timeout
+    bounds each transaction, with all its attempts.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[str] = ("127.0.0.1:2379",), *, user: str = "", password: str = "",
+        ca_file: Optional[str] = None, cert_file: Optional[str] = None, key_file: Optional[str] = None, server_name: Optional[str] = None,
+        prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0,
+    ) -> None:
+        if isinstance(endpoints, str) or not endpoints:
+            raise ValueError("endpoints must be a list of at least one URL")
+        if not prefix.endswith("/"):
+            raise ValueError(f"prefix must end with a slash: {prefix!r}")
+        if not request_timeout > 0:
+            raise ValueError(f"request_timeout must be above 0, not {request_timeout}")
+        self._prefix, self._timeout = prefix, request_timeout
+        self._owner = owner or os.path.basename(sys.argv[0])
+        self._etcd = _Etcd([_Endpoint(e) for e in endpoints], user, password, server_name, request_timeout)
+        if any(e.tls for e in self._etcd.endpoints):
+            self._etcd.tls = ssl.create_default_context(cafile=ca_file)
+            if cert_file:
+                self._etcd.tls.load_cert_chain(cert_file, key_file)
+        elif ca_file or cert_file:
+            raise ValueError("ca_file and cert_file need endpoints that begin with https://")
+        self._process: Tuple[int, _Background] = (0, _Background(self))
+
+    @property
+    def _background(self) -> _Background:
+        """A thread does not survive a fork, and the locks of the parent are not ours."""
+        if self._process[0] != os.getpid():
+            self._process = (os.getpid(), _Background(self))
+        return self._process[1]
+
+    def lock(
+        self, name: str, *, timeout: Optional[float] = None,
+        expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+    ) -> Lock:
+        """Takes a lock, and waits for it for up to timeout; None is without limit, 0 is try_lock.
+
+        expect is the expected runtime, 60 by default: past it an alert fires, and the present stack
+        of the thread that locked or renewed last is written to the lock. patience is how long the
+        lock lasts after the last renewal: 120 by default, or twice expect if that is more and there
+        is no max_hold. With max_hold a background thread renews the lock until then, and does not
+        put off the alert. owner is the name of the service, that of the client by default. metadata
+        are further fields. backtrace=False writes neither the stack at the call nor the one at the
+        alert.
+
+        Waiting sends no requests, and wakes up with the release; who waits is served in no
+        particular order. It waits for etcd, too. Raises Held with the holder when timeout is over,
+        Unreachable if etcd does not answer then, and Refused if it does not accept the request.
+        """
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout must be at least 0, not {timeout}")
+        lock = Lock(self, _checked(name), _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace))
+        try:
+            if timeout == 0:
+                holder = self._attempt(lock)[0]
+            else:
+                holder = self._wait(lock, math.inf if timeout is None else time.monotonic() + timeout)
+        except BaseException:
+            self._background.release(lock)
+            raise
+        if holder is not None:
+            raise Held(holder)
+        return lock
+
+    def try_lock(
+        self, name: str, *,
+        expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+    ) -> Lock:
+        """Takes a lock if it is free, as lock does, or raises Held with the holder."""
+        return self.lock(
+            name, timeout=0, expect=expect, patience=patience, max_hold=max_hold, owner=owner, purpose=purpose, metadata=metadata, backtrace=backtrace
+        )
+
+    def try_lock_all(
+        self, names: Iterable[str], *,
+        expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+    ) -> Tuple[List[Lock], List[Held]]:
+        """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others."""
+        terms = _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace)
+        locks = [Lock(self, _checked(name), terms) for name in names]
+        if len({lock.name for lock in locks}) < len(locks):
+            raise ValueError("names has a name twice")
+        taken: List[Lock] = []
+        held: List[Held] = []
+        try:
+            answers = self._etcd.send([lock._acquisition() for lock in locks])
+            for lock, (answer, revision, _) in zip(locks, answers):
+                holder = lock._acquired(answer, revision)
+                if holder is None:
+                    taken.append(lock)
+                else:
+                    held.append(Held(holder))
+        except BaseException:
+            for lock in locks:
+                self._background.release(lock)
+            raise
+        return taken, held
+
+    def close(self) -> None:
+        """Closes the idle connections. It releases no locks, and the client may be used again."""
+        for endpoint in self._etcd.endpoints:
+            endpoint.close()
+
+    def _attempt(self, lock: Lock, end: float = math.inf) -> Tuple[Optional[Holder], int]:
+        """Tries to take the lock once. Returns who has it otherwise, and the revision to wait from."""
+        answer, revision, _ = next(self._etcd.send([lock._acquisition()], end))
+        return lock._acquired(answer, revision), revision
+
+    def _wait(self, lock: Lock, end: float) -> Optional[Holder]:
+        pause = 0.05
+        while True:
+            watched = False
+            try:
+                holder, revision = self._attempt(lock, end)
+                if holder is None:
+                    return None
+                watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end)
+                if time.monotonic() >= end:
+                    return holder
+            except Unreachable:
+                if time.monotonic() >= end:
+                    raise
+            pause = 0.05 if watched else min(2 * pause, _RETRY)
+            if not watched:
+                time.sleep(max(0, min(pause * random.uniform(0.5, 1), end - time.monotonic())))
+
+    def _renew(self, locks: Sequence[Lock], end: float = math.inf, *, kept: bool = False, status: Optional[str] = None) -> None:
+        """Renews locks, and ends those that turn out to be lost. The caller holds _renewing of each."""
+        end = min(end, time.monotonic() + self._timeout)
+        while locks:
+            monotonic, wall = time.monotonic(), time.time()
+            # max_hold does not bound the renewals that the holder asks for.
+            terms = [(lock, lock._terms.length(monotonic - lock._acquired_at if kept else -math.inf)) for lock in locks]
+            attempt = min(patience for _, patience in terms) / 6
+            answers = self._etcd.send([lock._renewal(wall, patience, not kept, status) for lock, patience in terms], end, attempt)
+            again: List[Lock] = []
+            try:
+                for (lock, patience), (answer, revision, _) in zip(terms, answers):
+                    if lock._renewed(answer, revision):
+                        lock._granted(monotonic, wall, patience, alert=not kept)
+                    elif lock._lost is None:
+                        again.append(lock)
+            except MutexError as error:
+                for lock in locks:
+                    lock._failed(error)
+                raise
+            locks = again
+
+    def unlock_all(self, locks: Sequence[Lock]) -> None:
+        """Releases several locks as Lock.unlock does, in few transactions."""
+        locks = [lock for lock in locks if not lock._released]
+        lost = [lock.lost or lock._end("released") for lock in locks]
+        try:
+            for n, (answer, _, ambiguous) in enumerate(self._etcd.send([lock._removal() for lock in locks])):
+                locks[n]._released = True
+                # After an answer that was lost, a lock that is not there is the one that we removed.
+                if not answer.get("succeeded") and not ambiguous and lost[n].reason == "released":
+                    lost[n] = Lost(locks[n].name, locks[n]._missing(answer))
+        except BaseException:
+            for lock in locks:
+                self._background.release(lock)
+            raise
+        for error in lost:
+            if error.reason != "released":
+                raise error
+
+
+class _Background:
+    """The thread of a client that renews locks with max_hold, writes stacks at alert_at, and releases what a failed call may have left.
+
+    It starts when there is work, and ends some seconds after the last of it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._changed = threading.Condition()
+        self._thread: Optional[threading.Thread] = None
+        self._locks: Dict[Lock, None] = {}
+        self._leftovers: Dict[Lock, float] = {}  # when the next attempt is due
+        self._wakes = math.inf
+
+    def add(self, lock: Lock) -> None:
+        """Looks after the lock until it ends. To be called again when its times have moved."""
+        if lock._terms.backtrace or lock._terms.max_hold:
+            with self._changed:
+                self._locks[lock] = None
+                self._nudge(min(lock._renew_at, lock._alert_at))
+
+    def release(self, lock: Lock) -> None:
+        """Releases the lock, if it is held, as soon as etcd allows it; at the latest it expires."""
+        lock._end("released")
+        if lock._started and not lock._released:
+            with self._changed:
+                self._leftovers[lock] = 0.0
+                self._nudge(0.0)
+
+    def _nudge(self, at: float) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="unlocker-mutex", daemon=True)
+            self._thread.start()
+        elif at < self._wakes:
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._wakes = self._next()
+                idle = _IDLE if self._wakes == math.inf and not self._locks else _SILENCE
+                self._changed.wait(max(0, min(self._wakes - time.monotonic(), idle)))
+                if idle == _IDLE and self._next() == math.inf and not self._locks:
+                    self._thread = None
+                    return
+                self._wakes = 0.0  # no need to wake it
+                locks, leftovers = list(self._locks), [lock for lock, at in self._leftovers.items() if at <= time.monotonic()]
+            self._renew(locks)
+            self._write_stacks(locks)
+            self._release(leftovers)
+
+    def _next(self) -> float:
+        """When something is to be done. Forgets the locks that have ended."""
+        now = time.monotonic()
+        for lock in [lock for lock in self._locks if lock.lost is not None]:
+            del self._locks[lock]
+        for lock in [lock for lock in self._leftovers if lock._released or now > max(lock._started.values()) + lock._terms.patience]:
+            del self._leftovers[lock]
+        return min((*(min(lock._renew_at, lock._alert_at) for lock in self._locks), *self._leftovers.values()), default=math.inf)
+
+    def _renew(self, locks: Sequence[Lock]) -> None:
+        now = time.monotonic()
+        locks = [lock for lock in locks if lock.lost is None]  # after a suspension they may be
+        if not any(lock._renew_at <= now for lock in locks):
+            return
+        # What is due soon goes along. A lock that its holder is renewing need not be renewed here.
+        due = [lock for lock in locks if lock._renew_at <= now + lock._terms.patience / 6 and lock._renewing.acquire(blocking=False)]
+        if not due:
+            return
+        try:
+            self._client._renew(due, now + min(lock._terms.patience for lock in due) / 3, kept=True)
+        except MutexError:
+            for lock in due:
+                lock._renew_at = time.monotonic() + min(_RETRY, lock._terms.patience / 10)
+        finally:
+            for lock in due:
+                lock._renewing.release()
+
+    def _write_stacks(self, locks: Sequence[Lock]) -> None:
+        now, frames = time.monotonic(), sys._current_frames()
+        due = [lock for lock in locks if lock._alert_at <= now]
+        for lock in due:
+            lock._alert_at = math.inf
+        txns = [lock._if_mine([_put(lock._key("stack"), _stack(frames.get(lock._thread)))]) for lock in due]
+        try:
+            for _ in self._client._etcd.send(txns, now + _RETRY):
+                pass
+        except MutexError:
+            for lock in due:
+                lock._alert_at = min(lock._alert_at, now + 2 * _RETRY)
+
+    def _release(self, locks: Sequence[Lock]) -> None:
+        try:
+            for lock, _ in zip(locks, self._client._etcd.send([lock._removal() for lock in locks], time.monotonic() + _RETRY)):
+                lock._released = True
+        except MutexError:
+            with self._changed:
+                self._leftovers.update({lock: time.monotonic() + _RETRY for lock in locks})
+
+
+class _Failure(Exception):
+    """An endpoint did not answer, or asked to try again; executed says whether it may have done what was asked."""
+
+    def __init__(self, reason: str, executed: bool) -> None:
+        super().__init__(reason)
+        self.executed = executed
+
+
+class _Endpoint:
+    def __init__(self, text: str) -> None:
+        url = urlsplit(text if "://" in text else "http://" + text)
+        if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.username:
+            raise ValueError(f"endpoint {text!r} is not a URL of the form https://host:port")
+        self.host, self.port, self.tls = url.hostname, url.port or 2379, url.scheme == "https"
+        self.idle: Deque[Tuple[int, float, _Connection]] = deque()
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def take(self) -> Optional[_Connection]:
+        """Returns an idle connection, unless it belongs to the parent of a fork or is old."""
+        while True:
+            try:
+                process, since, connection = self.idle.pop()
+            except IndexError:
+                return None
+            if process == os.getpid() and time.monotonic() - since < _IDLE:
+                return connection
+            connection.close()
+
+    def close(self) -> None:
+        while connection := self.take():
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection whose deadline bounds all that it does: the timeout of a socket bounds each read alone."""
+
+    def __init__(self, endpoint: _Endpoint, tls: Optional[ssl.SSLContext], server_name: Optional[str]) -> None:
+        super().__init__(endpoint.host, endpoint.port)
+        self._tls = tls if endpoint.tls else None
+        self._server_name = server_name or endpoint.host
+        self.deadline = 0.0
+
+    def connect(self) -> None:
+        error: Optional[OSError] = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                self.arm(sock).connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if self._tls:
+                    sock = self._tls.wrap_socket(self.arm(sock), server_hostname=self._server_name)
+                self.sock = cast(socket.socket, _Bounded(sock, self))
+                return
+            except OSError as e:
+                sock.close()
+                error = e
+        raise error or OSError("no address")
+
+    def arm(self, sock: socket.socket) -> socket.socket:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("timed out")
+        sock.settimeout(None if remaining == math.inf else remaining)
+        return sock
+
+
+class _Bounded(io.RawIOBase):
+    """What http.client needs of a socket, within the deadline of its connection."""
+
+    def __init__(self, sock: socket.socket, connection: _Connection, owned: bool = True) -> None:
+        self._sock, self._connection, self._owned = sock, connection, owned
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.arm(self._sock).sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Bounded(self._sock, self._connection, owned=False))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._connection.arm(self._sock).recv_into(buffer)
+
+    def close(self) -> None:
+        if self._owned:
+            self._sock.close()
+        super().close()
+
+
+class _Etcd:
+    """Requests to etcd's JSON gateway, with failover, login and batches."""
+
+    def __init__(self, endpoints: List[_Endpoint], user: str, password: str, server_name: Optional[str], timeout: float) -> None:
+        self.endpoints = endpoints
+        self.tls: Optional[ssl.SSLContext] = None
+        self._user, self._password, self._server_name, self._timeout = user, password, server_name, timeout
+        self._attempt = timeout / min(3, max(2, len(endpoints)))
+        self._current = 0
+        self._token: Optional[str] = None if user else ""  # None: to be asked for; "": none is needed
+
+    def send(self, txns: Sequence[_Json], end: float = math.inf, attempt: float = math.inf) -> Iterator[Tuple[_Json, int, bool]]:
+        """Executes independent transactions, many in one as far as etcd's limits allow, each within the timeout.
+
+        Yields the answer to each, the revision, and whether it may have been executed more than once.
+        """
+        for batch in _batches(txns):
+            body = batch[0] if len(batch) == 1 else {"success": [{"requestTxn": txn} for txn in batch]}
+            answer, ambiguous = self._call("/v3/kv/txn", body, min(end, time.monotonic() + self._timeout), attempt)
+            for part in [answer] if len(batch) == 1 else [r["response_txn"] for r in answer["responses"]]:
+                yield part, int(answer["header"]["revision"]), ambiguous
+
+    def watch(self, key: str, own: str, revision: int, end: float) -> bool:
+        """Waits until the key is deleted, or has our own value, or end, or a while has passed. Returns False if the watch failed.
+
+        Waiters spread over a moment after the deletion. Those that see the next holder in time do
+        not try, so that a release does not make all of them send a request.
+        """
+        endpoint, streaming = self.endpoints[self._current], False
+        until = min(end, time.monotonic() + _SILENCE * random.uniform(1, 1.25))
+        body = {"createRequest": {"key": _b64(key), "startRevision": str(revision)}}
+        connection = _Connection(endpoint, self.tls, self._server_name)
+        connection.deadline = min(until, time.monotonic() + self._attempt)
+        try:
+            # Without a leader the stream must end, not fall silent.
+            headers = {**self._headers(endpoint, connection.deadline), "Grpc-Metadata-Hasleader": "true"}
+            connection.request("POST", "/v3/watch", json.dumps(body).encode(), headers)
+            response = connection.getresponse()
+            while response.status == 200:
+                result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
+                if result.get("canceled"):
+                    break
+                if not streaming:
+                    streaming, connection.deadline = True, until
+                events = [e for e in result.get("events", []) if int(e["kv"]["mod_revision"]) > revision]
+                if events and events[-1].get("type") == "DELETE":
+                    connection.deadline = min(until, time.monotonic() + random.uniform(0, _JITTER))
+                elif events and events[-1]["kv"].get("value") == _b64(own):
+                    return True  # by an attempt without an answer
+                elif events:
+                    until = connection.deadline = min(until, end - _LAST)  # to say in the end who holds it
+        except (TimeoutError, socket.timeout):  # the same since Python 3.10
+            if streaming:
+                return True
+            self._advance(endpoint)
+        except (OSError, http.client.HTTPException, ValueError, _Failure):
+            self._advance(endpoint)
+        finally:
+            connection.close()
+        return False
+
+    def _call(self, path: str, body: _Json, end: float, attempt: float) -> Tuple[_Json, bool]:
+        data = json.dumps(body).encode()
+        ambiguous, renewed, failures, reason = False, False, 0, ""
+        while True:
+            endpoint = self.endpoints[self._current]
+            deadline = min(end, time.monotonic() + min(attempt, self._attempt))
+            try:
+                return self._exchange(endpoint, path, data, self._headers(endpoint, deadline), deadline), ambiguous
+            except _Failure as failure:
+                ambiguous = ambiguous or failure.executed
+                reason = reason if reason and str(failure).endswith("timed out") else str(failure)
+            except Refused as refused:
+                if renewed or not self._user or not _unauthenticated(refused):
+                    raise
+                self._token, renewed = None, True
+                continue
+            self._advance(endpoint)
+            failures += 1
+            pause = 0.0 if failures < max(2, len(self.endpoints)) else random.uniform(0.05, 0.1) * min(failures, 10)
+            if time.monotonic() + pause >= end:
+                raise Unreachable(f"etcd does not answer: {reason}")
+            time.sleep(pause)
+
+    def _advance(self, failed: _Endpoint) -> None:
+        if self.endpoints[self._current] is failed:
+            self._current = (self._current + 1) % len(self.endpoints)
+
+    def _headers(self, endpoint: _Endpoint, deadline: float) -> Dict[str, str]:
+        token = self._token
+        if token is None:
+            try:
+                login = json.dumps({"name": self._user, "password": self._password}).encode()
+                token = str(self._exchange(endpoint, "/v3/auth/authenticate", login, {}, deadline)["token"])
+            except Refused as refused:
+                if "authentication is not enabled" not in str(refused):
+                    raise
+                token = ""
+            except _Failure as failure:
+                raise _Failure(str(failure), False) from None
+            self._token = token
+        return {"Authorization": token} if token else {}
+
+    def _exchange(self, endpoint: _Endpoint, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> _Json:
+        """Makes one attempt at one endpoint. http.client does not retry."""
+        connection = endpoint.take() or _Connection(endpoint, self.tls, self._server_name)
+        connection.deadline = deadline
+        connected = False
+        try:
+            if connection.sock is None:
+                connection.connect()
+            connected = True
+            connection.request("POST", path, data, {"Content-Type": "application/json", **headers})
+            response = connection.getresponse()
+            answer, status = json.loads(response.read()), response.status
+            if not isinstance(answer, dict) or (status == 200 and "header" not in answer):
+                raise ValueError("not an answer of etcd")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            endpoint.close()  # the others are as old
+            raise _Failure(f"{endpoint}: {error or type(error).__name__}", connected) from None
+        endpoint.idle.append((os.getpid(), time.monotonic(), connection))
+        if status == 200:
+            return answer
+        code, message = int(answer.get("code", 2)), str(answer.get("message") or answer.get("error"))[:500]
+        if status >= 500 or code in (1, 4) or "too many requests" in message:
+            raise _Failure(f"{endpoint}: {message}", True)
+        raise Refused(code, message)
+
+
+def _unauthenticated(refused: Refused) -> bool:
+    return refused.code == 16 or any(text in str(refused) for text in ("user name is empty", "revision of auth store is old"))
+
+
+def _batches(txns: Iterable[_Json]) -> Iterator[List[_Json]]:
+    batch: List[_Json] = []
+    most, size = 0, 0
+    for txn in txns:
+        ops, length = max(len(txn["success"]), len(txn["failure"])), len(json.dumps(txn))
+        if batch and (len(batch) + 1 + max(most, ops) > _MAX_OPS or size + length > _MAX_BYTES):
+            yield batch
+            batch, most, size = [], 0, 0
+        batch, most, size = [*batch, txn], max(most, ops), size + length
+    if batch:
+        yield batch
+
+
+def _found(answer: _Json) -> Dict[str, Tuple[str, int, int]]:
+    """The values, create revisions and mod revisions of the keys that a failed transaction read."""
+    pairs = [kv for response in answer.get("responses", []) for kv in response.get("response_range", {}).get("kvs", [])]
+    return {_text(kv["key"]): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
+
+
+def _checked(name: str) -> str:
+    if not name or not all(name.split("/")):
+        raise ValueError(f"name {name!r} is not a name: it is empty or has an empty segment")
+    return name
+
+
+def _stamp(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _stack(frame: Optional[FrameType]) -> str:
+    """The stack of a thread without the frames of this module, innermost last, of which the end is kept."""
+    if frame is None:
+        return "the thread that locked has ended"
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return "".join(traceback.format_stack(frame)).encode("utf-8", "replace")[-_MAX_TEXT:].decode("utf-8", "ignore")
+
+
+def _b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _text(encoded: str) -> str:
+    return base64.b64decode(encoded).decode("utf-8", "replace")
+
+
+def _put(key: str, value: str) -> _Json:
+    return {"requestPut": {"key": _b64(key), "value": _b64(value)}}
+
+
+def _get(key: str) -> _Json:
+    return {"requestRange": {"key": _b64(key)}}

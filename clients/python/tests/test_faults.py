@@ -1,0 +1,361 @@
+"""Losing locks, answers, members, logins and time."""
+
+import os
+import pathlib
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+from support import Etcd, Proxy, TestCase, b64, eventually, free_port
+from unlocker_mutex import Held, Lost, Refused, Unreachable
+
+
+class LossTest(TestCase):
+    def lost(self, lock):
+        eventually(lambda: lock.lost)
+        return lock.lost.reason
+
+    def test_the_keeper_renews_until_max_hold(self):
+        client = self.connect()
+        with self.assertRaises(Lost) as raised, client.lock("a", patience=1, max_hold=3) as lock:
+            auto_unlock_at = float(self.etcd.keys()["a/auto_unlock_at"])
+            locked_at = float(self.etcd.keys()["a/locked_at"])
+            alert_at = self.etcd.keys()["a/alert_at"]
+            time.sleep(2)
+            lock.check()
+            fields = self.etcd.keys()
+            self.assertGreater(float(fields["a/auto_unlock_at"]), auto_unlock_at + 1)
+            self.assertEqual(fields["a/alert_at"], alert_at)
+            self.assertEqual(self.lost(lock), "deadline")
+            self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 3.001)
+        self.assertEqual(raised.exception.reason, "deadline")
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_the_locks_of_a_client_are_renewed_in_one_transaction(self):
+        client = self.connect()
+        locks, _ = client.try_lock_all((str(n) for n in range(100)), patience=3, max_hold=60, backtrace=False)
+        before = self.etcd.requests("Txn")
+        time.sleep(3.5)
+        self.assertTrue(all(lock.lost is None for lock in locks))
+        self.assertLessEqual(self.etcd.requests("Txn") - before, 4)
+        client.unlock_all(locks)
+
+    def test_a_loss_is_noticed_with_its_cause(self):
+        client = self.connect()
+        for change, cause in [(lambda: self.etcd.delete("a/uuid"), "forced"), (lambda: self.etcd.put("a/uuid", "other"), "taken")]:
+            lock = client.lock("a", patience=1, max_hold=60)
+            change()
+            self.assertEqual(self.lost(lock), cause)
+            self.assertRaises(Lost, lock.check)
+            self.assertRaises(Lost, lock.unlock)
+            self.etcd.delete("a/uuid")
+        lock = client.lock("a", patience=1, max_hold=60)
+        self.etcd.post("/v3/maintenance/alarm", {"action": "ACTIVATE", "alarm": "NOSPACE"})
+        self.assertEqual(self.lost(lock), "no space")
+
+    def test_alive_and_unlock_notice_a_loss(self):
+        client = self.connect()
+        for call in ("alive", "unlock"):
+            for change, cause in [(lambda: self.etcd.delete("a/uuid"), "forced"), (lambda: self.etcd.put("a/uuid", "other"), "taken")]:
+                lock = client.lock("a")
+                change()
+                with self.assertRaises(Lost) as raised:
+                    getattr(lock, call)()
+                self.assertEqual(raised.exception.reason, cause)
+                self.etcd.delete("a/uuid")
+
+    def test_the_block_raises_what_happened_in_it(self):
+        client = self.connect()
+        with self.assertRaises(KeyError), client.lock("a"):
+            self.etcd.delete("a/uuid")
+            raise KeyError
+        with self.assertRaises(Lost), client.lock("a"):
+            self.etcd.delete("a/uuid")
+
+    def test_without_etcd_a_lock_is_lost_before_its_deadline(self):
+        client = self.connect()
+        lock = client.lock("a", patience=2, max_hold=60)
+        deadline = float(self.etcd.keys()["a/auto_unlock_at"])
+        self.pause(self.etcd)
+        self.assertEqual(self.lost(lock), "unreachable")
+        self.assertLess(time.time(), deadline)
+
+    def test_a_process_that_was_suspended_knows_that_its_lock_is_lost(self):
+        code = """if True:
+            import sys, unlocker_mutex
+            lock = unlocker_mutex.Client([sys.argv[1]]).lock("a", patience=1.5, max_hold=60)
+            print("locked", flush=True)
+            sys.stdin.readline()
+            print(lock.lost.reason if lock.lost else "held", flush=True)"""
+        process = subprocess.Popen([sys.executable, "-c", code, self.etcd.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with process:
+            self.addCleanup(process.kill)
+            self.assertEqual(process.stdout.readline(), "locked\n")
+            time.sleep(2.5)  # longer than the patience: it renews
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(2)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.send_signal(signal.SIGCONT)
+            self.assertEqual(process.stdout.readline(), "deadline\n")
+
+    def test_a_wall_clock_that_passes_the_deadline_counts(self):
+        lock = self.connect().lock("a")
+        real = time.time
+        self.addCleanup(setattr, time, "time", real)
+        time.time = lambda: real() + 115  # as after a suspension, in which the monotonic clock stands still
+        self.assertEqual(lock.lost.reason, "deadline")
+
+    def test_the_keeper_does_not_renew_a_lock_that_was_lost_meanwhile(self):
+        lock = self.connect().lock("a", patience=1, max_hold=60)
+        real = time.time
+        self.addCleanup(setattr, time, "time", real)
+        time.sleep(0.1)  # until the keeper waits
+        time.time = lambda: real() + 10  # as after a suspension
+        time.sleep(0.7)  # in which it would renew
+        time.time = real
+        self.assertEqual(lock.lost.reason, "deadline")
+
+    def test_a_wall_clock_that_is_set_back_prolongs_nothing(self):
+        lock = self.connect().lock("a", patience=1)
+        real = time.time
+        self.addCleanup(setattr, time, "time", real)
+        time.time = lambda: real() - 3600
+        self.within(1, eventually, lambda: lock.lost)
+
+    def test_a_fork_shares_neither_connections_nor_renewals(self):
+        client = self.connect()
+        lock = client.lock("a", max_hold=60)
+        child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(100):
+                    client.lock("b", max_hold=60).unlock()
+                code = 0 if lock not in client._background._locks else 2
+            except BaseException:
+                code = 3
+            os._exit(code)
+        for _ in range(100):
+            lock.alive()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        lock.unlock()
+
+
+class AnswersTest(TestCase):
+    """An answer that is lost is asked for again, and what it said is known."""
+
+    def setUp(self):
+        super().setUp()
+        self.proxy = Proxy(self, self.etcd.port)
+        self.client = self.connect(self.proxy.url)
+
+    def revision(self):
+        return int(self.etcd.post("/v3/kv/range", {"key": b64("x")})["header"]["revision"])
+
+    def test_lock(self):
+        self.proxy.lose = 1
+        lock = self.client.try_lock("a")
+        self.assertEqual(self.proxy.lost, 1)
+        key = self.etcd.post("/v3/kv/range", {"key": b64("/mutexes/a/uuid")})["kvs"][0]
+        self.assertEqual((lock.token, key["version"]), (int(key["create_revision"]), "1"))
+        lock.check()
+        self.proxy.lose = 1
+        self.assertRaises(Held, self.client.try_lock, "a")
+
+    def test_many(self):
+        held = self.client.lock("n7")
+        self.proxy.lose = 1
+        taken, others = self.client.try_lock_all(f"n{n}" for n in range(150))
+        self.assertEqual((self.proxy.lost, len(taken), [e.holder.fields["uuid"] for e in others]), (1, 149, [held.uuid]))
+        self.proxy.lose = 1
+        self.client.unlock_all([*taken, held])
+        self.assertEqual((self.proxy.lost, self.etcd.keys()), (2, {}))
+
+    def test_alive(self):
+        lock = self.client.lock("a")
+        self.proxy.lose = 1
+        lock.alive("half", patience=500)
+        fields = self.etcd.keys()
+        self.assertAlmostEqual(float(fields["a/auto_unlock_at"]) - float(fields["a/alive_at"]), 500, places=2)
+        lock.alive()
+        self.etcd.put("a/auto_unlock_at", "1700000000")  # by a person
+        lock.alive()
+        self.assertGreater(float(self.etcd.keys()["a/auto_unlock_at"]), time.time() + 400)
+
+    def test_unlock(self):
+        lock = self.client.lock("a")
+        self.proxy.lose = 1
+        lock.unlock()
+        self.assertEqual((self.proxy.lost, self.etcd.keys()), (1, {}))
+
+    def test_a_waiter_recognizes_a_lock_that_a_late_attempt_takes(self):
+        self.client.lock("a")
+        own = uuid.uuid4()
+        with mock.patch("uuid.uuid4", lambda: own), ThreadPoolExecutor() as pool:
+            waiter = pool.submit(self.client.lock, "a")
+            eventually(lambda: self.etcd.requests("Watch") == 1)
+            self.etcd.put("a/uuid", str(own))
+            self.assertEqual(waiter.result(30).uuid, str(own))
+
+    def test_a_late_renewal_does_not_bring_back_its_deadline(self):
+        lock = self.client.lock("a")
+        late = lock._renewal(time.time(), 1.0, True, None)  # sent, and on its way
+        lock.alive()
+        deadline = self.etcd.keys()["a/auto_unlock_at"]
+        self.assertNotIn("succeeded", self.etcd.post("/v3/kv/txn", late))
+        self.assertEqual(self.etcd.keys()["a/auto_unlock_at"], deadline)
+        lock.alive()
+
+    def test_a_lock_that_a_failed_call_has_taken_is_released(self):
+        client = self.connect(self.proxy.url, request_timeout=0.5)
+        self.proxy.lose = 10**9
+        before = self.revision()
+        for call in (lambda: client.try_lock("a"), lambda: client.lock("b", timeout=0.5), lambda: client.try_lock_all(["c"])):
+            self.assertRaises(Unreachable, self.within, 0.5, call)
+        self.proxy.lose = 0
+        self.assertGreaterEqual(self.revision() - before, 3)
+        eventually(lambda: self.etcd.keys() == {})
+
+    def test_a_release_that_failed_is_tried_again(self):
+        client = self.connect(self.proxy.url, request_timeout=0.5)
+        lock = client.lock("a")
+        self.pause(self.etcd)
+        self.assertRaises(Unreachable, lock.unlock)
+        self.etcd.signal(signal.SIGCONT)
+        eventually(lambda: self.etcd.keys() == {})
+
+
+class TimeTest(TestCase):
+    def failure(self, call, *args, **options):
+        try:
+            self.within(options["timeout"], call, *args, **options)
+        except Exception as error:
+            return error
+
+    def test_time_outs_hold(self):
+        client = self.connect(request_timeout=0.6)
+        with client.lock("held"), client.lock("own") as own:
+            for call in (lambda: client.lock("held", timeout=0.4), lambda: client.lock("held", timeout=0.01)):
+                self.assertRaises(Held, self.within, 0.4, call)
+            failed = []
+            waiting = threading.Thread(daemon=True, target=lambda: failed.append(self.failure(client.lock, "held", timeout=1)))
+            waiting.start()
+            eventually(lambda: self.etcd.requests("Watch") >= 3)
+            self.pause(self.etcd)
+            for call in (lambda: client.try_lock("x"), lambda: client.lock("x", timeout=0.3), lambda: client.try_lock_all(["x"]), own.alive):
+                self.assertRaises(Unreachable, self.within, 0.6, call)
+            waiting.join()
+            self.assertIsInstance(failed[0], Held)
+            self.etcd.signal(signal.SIGCONT)
+
+    def test_an_answer_that_trickles_does_not_prolong_a_time_out(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        end = threading.Event()
+
+        def trickle():
+            while not end.is_set():
+                with listener.accept()[0] as connection:
+                    try:
+                        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 1000:
+                            connection.send(bytes([byte]))
+                            if end.wait(0.01):
+                                return
+                    except OSError:
+                        pass
+
+        thread = threading.Thread(daemon=True, target=trickle)
+        thread.start()
+        client = self.connect("http://127.0.0.1:%d" % listener.getsockname()[1], request_timeout=0.5)
+        self.assertRaises(Unreachable, self.within, 0.5, client.try_lock, "a")
+        end.set()
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+
+
+class EndpointsTest(TestCase):
+    def test_another_endpoint_is_asked_when_one_fails(self):
+        stopped = Etcd(self)
+        self.pause(stopped)
+        dead = f"127.0.0.1:{free_port()}"
+        client = self.connect(dead, stopped.url, self.etcd.url)
+        with self.within(3, client.lock, "a") as lock:
+            self.within(0.5, lock.alive)  # it stays with the one that answers
+            proxy = Proxy(self, self.etcd.port)
+            waiter = self.connect(proxy.url, self.etcd.url)
+            waiter.try_lock("b").unlock()
+            got = []
+            thread = threading.Thread(daemon=True, target=lambda: got.append(waiter.lock("a", timeout=30)))
+            thread.start()
+            eventually(lambda: self.etcd.requests("Watch") == 1)
+            proxy.close()
+            eventually(lambda: self.etcd.requests("Watch") == 2)
+        thread.join()
+        got[0].check()
+
+    def test_https_with_client_certificates(self):
+        certs = os.environ["CERTS"]
+        etcd = Etcd(self, tls=True)
+        client = self.connect(etcd.url, ca_file=f"{certs}/ca.pem", cert_file=f"{certs}/client.pem", key_file=f"{certs}/client.key")
+        with client.lock("a"):
+            self.assertIn("a/uuid", etcd.keys())
+            self.assertRaises(Held, client.lock, "a", timeout=0.5)
+        for options, message in [
+            ({"ca_file": f"{certs}/other.pem", "cert_file": f"{certs}/client.pem", "key_file": f"{certs}/client.key"}, "certificate verify failed"),
+            ({"ca_file": f"{certs}/ca.pem"}, "certificate required|bad certificate|reset|closed|EOF|Broken pipe"),
+            ({"ca_file": f"{certs}/ca.pem", "server_name": "etcd.example.org"}, "mismatch"),
+        ]:
+            with self.assertRaisesRegex(Unreachable, message):
+                self.connect(etcd.url, request_timeout=1, **options).try_lock("a")
+        with self.assertRaises((OSError, ssl.SSLError)):
+            self.connect(etcd.url, ca_file=str(pathlib.Path(certs) / "none.pem"))
+
+
+class LoginTest(TestCase):
+    def setUp(self):
+        self.etcd = Etcd(self, "--auth-token-ttl", "1")
+
+    def guard(self):
+        for name, password in (("root", "root"), ("ada", "secret")):
+            self.etcd.post("/v3/auth/user/add", {"name": name, "password": password})
+            self.etcd.post("/v3/auth/role/add", {"name": name})
+            self.etcd.post("/v3/auth/user/grant", {"user": name, "role": name})
+        end = b64("/mutexes0")
+        self.etcd.post("/v3/auth/role/grant", {"name": "ada", "perm": {"permType": "READWRITE", "key": b64("/mutexes/"), "range_end": end}})
+        self.etcd.post("/v3/auth/enable", {})
+
+    def test_a_login_is_renewed(self):
+        client = self.connect(user="ada", password="secret")
+        first = client.lock("a", patience=5, max_hold=60)  # while authentication is off
+        self.guard()
+        first.alive()
+        got = []
+        waiter = threading.Thread(daemon=True, target=lambda: got.append(client.lock("a", timeout=30)))
+        waiter.start()
+        time.sleep(3.5)  # the token has expired, and renewals have passed
+        first.check()
+        first.unlock()
+        waiter.join()
+        self.within(1, got[0].unlock)
+
+    def test_wrong_logins_are_refused_at_once(self):
+        self.guard()
+        for options, message in [
+            ({"user": "ada", "password": "wrong"}, "authentication failed"),
+            ({"user": "ada", "password": "secret", "prefix": "/other/"}, "permission denied"),
+            ({}, "user name is empty"),
+        ]:
+            with self.assertRaisesRegex(Refused, message):
+                self.within(1, self.connect(**options).lock, "a")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,240 @@
+"""Taking, renewing and releasing locks, and what is in etcd meanwhile."""
+
+import contextlib
+import inspect
+import io
+import pathlib
+import random
+import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+import unlocker_mutex
+from support import Daemon, TestCase, b64, eventually
+from unlocker_mutex import Client, Held, Lost, Refused
+
+
+class LockTest(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.client = self.connect(owner="billing")
+
+    def test_a_lock_has_the_fields_of_the_protocol(self):
+        before = time.time()
+        with self.client.lock("a/b", purpose="invoices", metadata={"ticket": "7"}) as lock:
+            fields = {key[len("a/b/") :]: value for key, value in self.etcd.keys().items()}
+            self.assertEqual(
+                set(fields), {"uuid", "hostname", "pid", "locked_at", "alert_at", "auto_unlock_at", "owner", "purpose", "ticket", "backtrace"}
+            )
+            self.assertEqual((fields["uuid"], fields["owner"], fields["purpose"], fields["ticket"]), (lock.uuid, "billing", "invoices", "7"))
+            locked_at = float(fields["locked_at"])
+            self.assertTrue(before - 0.001 <= locked_at <= time.time())
+            self.assertAlmostEqual(float(fields["alert_at"]) - locked_at, 60, places=2)
+            self.assertAlmostEqual(float(fields["auto_unlock_at"]) - locked_at, 120, places=2)
+            self.assertIn("with self.client.lock(", fields["backtrace"])
+            self.assertNotIn("unlocker_mutex/__init__.py", fields["backtrace"])
+            key = self.etcd.post("/v3/kv/range", {"key": b64("/mutexes/a/b/uuid")})["kvs"][0]
+            self.assertEqual(lock.token, int(key["create_revision"]))
+            self.assertIsNone(lock.lost)
+        self.assertEqual(self.etcd.keys(), {})
+        self.assertEqual(lock.lost.reason, "released")
+        lock.unlock()  # again, which does nothing
+        self.assertRaises(Lost, lock.check)
+
+    def test_unlock_deletes_its_own_keys_only(self):
+        self.etcd.put("a/b/uuid", "nested")
+        self.etcd.put("a/foreign", "x")
+        with self.client.lock("a"):
+            pass
+        self.assertEqual(self.etcd.keys(), {"a/b/uuid": "nested", "a/foreign": "x"})
+
+    def test_a_failed_lock_tells_the_holder(self):
+        self.etcd.put("a/purpose", "left over by an earlier holder")
+        held = self.client.lock("a", patience=100, metadata={"x": "y"})
+        for call in (self.client.try_lock, lambda name: self.client.lock(name, timeout=0.3)):
+            with self.assertRaises(Held) as raised:
+                call("a")
+            holder = raised.exception.holder
+            self.assertEqual((holder.name, holder.fields["uuid"], holder.fields["owner"]), ("a", held.uuid, "billing"))
+            self.assertNotIn("purpose", holder.fields)
+            self.assertEqual((holder.time("auto_unlock_at") - holder.time("locked_at")).total_seconds(), 100)
+            self.assertRegex(str(raised.exception), r"^lock 'a' is held by 'billing' on '.*' pid '\d+' since \S+ until \S+$")
+        held.unlock()
+
+    def test_what_a_holder_wrote_cannot_break_a_line(self):
+        self.etcd.put("a/uuid", "u")
+        self.etcd.put("a/owner", "x\n\x1b[31m" + "y" * 5000)
+        self.etcd.put("a/locked_at", "9" * 400)
+        with self.assertRaises(Held) as raised:
+            self.client.try_lock("a")
+        self.assertTrue(str(raised.exception).isprintable())
+        self.assertLess(len(str(raised.exception)), 400)
+
+    def test_a_waiter_gets_the_lock_at_its_release_without_polling(self):
+        first = self.client.lock("a")
+        got = []
+        waiter = threading.Thread(daemon=True, target=lambda: got.append((self.client.lock("a"), time.monotonic())))
+        before = self.etcd.requests("Txn")
+        waiter.start()
+        eventually(lambda: self.etcd.requests("Watch") == 1)
+        time.sleep(1)  # in which a client that polls sends requests
+        self.assertEqual(self.etcd.requests("Txn"), before + 1)
+        first.unlock()
+        released = time.monotonic()
+        waiter.join()
+        self.assertLess(got[0][1] - released, 0.5)
+        self.assertEqual((self.etcd.requests("Txn"), self.etcd.requests("Watch")), (before + 3, 1))
+        self.assertGreater(got[0][0].token, first.token)
+
+    def test_a_waiter_does_not_try_when_it_sees_the_next_holder(self):
+        first = self.client.lock("a")
+        uniform = random.uniform
+        self.addCleanup(setattr, random, "uniform", uniform)
+        random.uniform = lambda least, most: most  # so that the waiter tries last
+        self.addCleanup(setattr, unlocker_mutex, "_JITTER", unlocker_mutex._JITTER)
+        unlocker_mutex._JITTER = 0.5
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(self.client.lock, "a", timeout=3)
+            eventually(lambda: self.etcd.requests("Watch") == 1)
+            before = self.etcd.requests("Txn")
+            first.unlock()
+            self.etcd.put("a/uuid", "other")
+            time.sleep(1)
+            self.assertEqual(self.etcd.requests("Txn"), before + 1)
+            with self.assertRaises(Held) as raised:
+                waiter.result()
+        self.assertEqual(raised.exception.holder.fields["uuid"], "other")
+
+    def test_a_wait_survives_compaction_and_a_restart_of_etcd(self):
+        first, got = self.client.lock("a"), []
+        waiter = threading.Thread(daemon=True, target=lambda: got.append(self.client.lock("a", timeout=30)))
+        waiter.start()
+        eventually(lambda: self.etcd.requests("Watch") == 1)
+        self.etcd.kill()
+        self.etcd.run()
+        self.etcd.ready()
+        self.etcd.post("/v3/kv/compaction", {"revision": str(first.token)})
+        first.unlock()
+        waiter.join()
+        self.assertIsNone(got[0].lost)
+
+    def test_alive_moves_the_deadlines(self):
+        with self.client.lock("a", expect=1, patience=2) as lock:
+            time.sleep(1.5)
+            lock.alive("2 of 3", expect=50, patience=100)
+            fields = self.etcd.keys()
+            alive_at = float(fields["a/alive_at"])
+            self.assertAlmostEqual(float(fields["a/alert_at"]) - alive_at, 50, places=2)
+            self.assertAlmostEqual(float(fields["a/auto_unlock_at"]) - alive_at, 100, places=2)
+            self.assertEqual(fields["a/status"], "2 of 3")
+            key = {n: self.etcd.post("/v3/kv/range", {"key": b64(f"/mutexes/a/{n}")})["kvs"][0]["mod_revision"] for n in ("alive_at", "auto_unlock_at")}
+            self.assertEqual(key["alive_at"], key["auto_unlock_at"])
+            time.sleep(1)
+            lock.check()
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_try_lock_all_takes_what_is_free_in_few_transactions(self):
+        names = [f"n/{n}" for n in range(300)]
+        held = [self.client.lock(name) for name in ("n/7", "n/250")]
+        before = self.etcd.requests("Txn")
+        taken, others = self.client.try_lock_all(names, metadata={"batch": "1"})
+        self.assertLessEqual(self.etcd.requests("Txn") - before, 3)
+        self.assertEqual([lock.name for lock in taken], [name for name in names if name not in ("n/7", "n/250")])
+        self.assertEqual([(error.holder.name, error.holder.fields["uuid"]) for error in others], [(lock.name, lock.uuid) for lock in held])
+        self.assertEqual({key: value for key, value in self.etcd.keys().items() if key.endswith("/uuid")}, {f"{lock.name}/uuid": lock.uuid for lock in taken + held})
+        self.assertEqual(len({lock.uuid for lock in taken}), 298)
+        self.client.unlock_all(taken + held)
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_transactions_stay_below_the_limits_of_etcd(self):
+        taken, _ = self.client.try_lock_all((f"big {n}" for n in range(60)), metadata={"text": "x" * 60_000, **{f"f{n}": "" for n in range(31)}})
+        self.assertEqual(len(taken), 60)
+        self.client.unlock_all(taken)
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_the_stack_is_written_at_alert_at(self):
+        with self.client.lock("a", expect=0.3):
+            eventually(lambda: "a/stack" in self.etcd.keys())  # this line
+            self.assertIn("# this line", self.etcd.keys()["a/stack"])
+        with self.client.lock("b", expect=0.1, backtrace=False):
+            time.sleep(0.5)
+            self.assertEqual({key for key in self.etcd.keys()} & {"b/stack", "b/backtrace"}, set())
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_nonsense_is_refused(self):
+        for options, message in [
+            ({"patience": 0.5}, "patience must be from 1"),
+            ({"expect": 0}, "expect must be from 0.001"),
+            ({"expect": 5, "patience": 4}, "expect is more than patience, which needs max_hold"),
+            ({"max_hold": float("nan")}, "max_hold must be from 1"),
+            ({"timeout": -1}, "timeout must be at least 0"),
+            ({"metadata": {"uuid": "x"}}, "metadata 'uuid' is a field of the protocol"),
+            ({"metadata": {"identity": "x"}}, "metadata 'identity' is a field of the protocol"),
+            ({"metadata": {"a/b": "x"}}, "metadata 'a/b'"),
+            ({"metadata": {str(n): "" for n in range(33)}}, "more than 32"),
+        ]:
+            with self.assertRaisesRegex(ValueError, message):
+                self.client.lock("a", **options)
+        for name in ("", "/a", "a/", "a//b"):
+            with self.assertRaisesRegex(ValueError, "is not a name"):
+                self.client.lock(name)
+        with self.assertRaisesRegex(ValueError, "twice"):
+            self.client.try_lock_all(["a", "a"])
+        for arguments, message in [
+            ({"endpoints": []}, "endpoints must be"),
+            ({"endpoints": "127.0.0.1:2379"}, "endpoints must be"),
+            ({"endpoints": ["ftp://x"]}, "endpoint 'ftp://x' is not"),
+            ({"prefix": "/x"}, "prefix must end with a slash"),
+            ({"request_timeout": 0}, "request_timeout must be above 0"),
+            ({"ca_file": "/ca.pem"}, "need endpoints that begin with https"),
+        ]:
+            with self.assertRaisesRegex(ValueError, message):
+                Client(**arguments)
+
+    def test_all_names_and_values_are_kept(self):
+        name, purpose = "Grüße/ \n'\"", "日本"
+        with self.client.lock(name, purpose=purpose):
+            self.assertEqual(self.etcd.keys()[name + "/purpose"], purpose)
+
+    def test_no_space(self):
+        self.etcd.post("/v3/maintenance/alarm", {"action": "ACTIVATE", "alarm": "NOSPACE"})
+        with self.assertRaises(Refused) as raised:
+            self.client.try_lock("a")
+        self.assertTrue(raised.exception.no_space)
+
+    def test_everything_public_is_documented(self):
+        for name in unlocker_mutex.__all__:
+            thing = getattr(unlocker_mutex, name)
+            self.assertTrue(thing.__doc__, name)
+            for method, function in inspect.getmembers(thing, inspect.isfunction):
+                if not method.startswith("_") and function.__module__ == "unlocker_mutex":
+                    self.assertTrue(function.__doc__, f"{name}.{method}")
+
+
+class ReadmeTest(TestCase):
+    def test_the_example_runs(self):
+        readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+        example = readme.split("```python\n")[1].split("```")[0].replace("http://127.0.0.1:2379", self.etcd.url)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(example, {})
+        self.assertRegex(out.getvalue(), r"^(sending A-\d with fencing token \d+\n){3}$")
+
+
+class DaemonTest(TestCase):
+    def test_the_daemon_removes_the_lock_of_a_holder_that_is_gone(self):
+        Daemon(self, self.etcd)
+        client = self.connect()
+        dead = client.lock("a", patience=2, metadata={"ticket": "7"})
+        with client.lock("kept", patience=2, max_hold=60) as kept:
+            with client.lock("a", timeout=20) as lock:
+                self.assertGreater(lock.token, dead.token)
+                self.assertIsNotNone(dead.lost, "lost before another holds it")
+                self.assertRaises(Lost, dead.unlock)
+                self.assertEqual(self.etcd.keys()["a/uuid"], lock.uuid)
+            kept.check()
+        self.assertEqual(self.etcd.keys(), {})
+
+
+if __name__ == "__main__":
+    unittest.main()

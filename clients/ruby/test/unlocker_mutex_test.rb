@@ -1,0 +1,515 @@
+# frozen_string_literal: true
+
+require_relative "support"
+
+# Taking, renewing and releasing locks, and what is in etcd meanwhile.
+class LockTest < Support::Test
+  def setup
+    super
+    @client = connect(owner: "billing")
+  end
+
+  def test_a_lock_has_the_fields_of_the_protocol
+    before = Time.now.to_f
+    released = nil
+    result = @client.lock("a/b", purpose: "invoices", metadata: { ticket: 7 }) do |lock|
+      released = lock
+      fields = @etcd.keys.transform_keys { |key| key.delete_prefix("a/b/") }
+      assert_equal %w[alert_at auto_unlock_at backtrace hostname locked_at owner pid purpose ticket uuid], fields.keys
+      assert_equal [lock.uuid, "billing", "invoices", "7"], fields.values_at("uuid", "owner", "purpose", "ticket")
+      locked_at = fields["locked_at"].to_f
+      assert locked_at.between?(before - 0.001, Time.now.to_f)
+      assert_in_delta 60, fields["alert_at"].to_f - locked_at, 0.01
+      assert_in_delta 120, fields["auto_unlock_at"].to_f - locked_at, 0.01
+      assert_match(/\A#{Regexp.escape(__FILE__)}:\d+:in .*test_a_lock_has_the_fields/, fields["backtrace"])
+      assert_equal @etcd.key("a/b/uuid")["create_revision"].to_i, lock.token
+      assert_nil lock.lost
+      :result
+    end
+    assert_equal :result, result
+    assert_empty @etcd.keys
+    assert_equal :released, released.lost.reason
+    released.unlock # again, which does nothing
+    assert_raises(Lost) { released.check! }
+  end
+
+  def test_unlock_deletes_its_own_keys_only
+    @etcd.put("a/b/uuid", "nested")
+    @etcd.put("a/foreign", "x")
+    @client.lock("a").unlock
+    assert_equal({ "a/b/uuid" => "nested", "a/foreign" => "x" }, @etcd.keys)
+  end
+
+  def test_a_failed_lock_tells_the_holder
+    @etcd.put("a/purpose", "left over by an earlier holder")
+    held = @client.lock("a", patience: 100)
+    [-> { @client.try_lock("a") }, -> { @client.lock("a", timeout: 0.3) }].each do |call|
+      error = assert_raises(Held, &call)
+      assert_equal ["a", held.uuid, "billing", nil], [error.holder.name, *error.holder.fields.values_at("uuid", "owner", "purpose")]
+      assert_equal 100, error.holder.time("auto_unlock_at") - error.holder.time("locked_at")
+      assert_match(/\Alock "a" is held by "billing" on ".*" pid "\d+" since \S+ until \S+\z/, error.message)
+    end
+  end
+
+  def test_what_a_holder_wrote_cannot_break_a_line
+    @etcd.put("a/uuid", "u")
+    @etcd.put("a/owner", "x\n\e[31m#{'y' * 5000}")
+    @etcd.put("a/locked_at", "9" * 400)
+    error = assert_raises(Held) { @client.try_lock("a") }
+    assert_match(/\A[[:print:]]{,400}\z/, error.message)
+  end
+
+  def test_a_waiter_gets_the_lock_at_its_release_without_polling
+    first = @client.lock("a")
+    before = @etcd.requests("Txn")
+    waiter = Thread.new { [@client.lock("a"), now] }
+    eventually { @etcd.requests("Watch") == 1 }
+    sleep 1 # in which a client that polls sends requests
+    assert_equal before + 1, @etcd.requests("Txn")
+    first.unlock
+    released = now
+    second, at = waiter.value
+    assert_operator at - released, :<, 0.5
+    assert_equal [before + 3, 1], [@etcd.requests("Txn"), @etcd.requests("Watch")]
+    assert_operator second.token, :>, first.token
+  end
+
+  def test_a_waiter_does_not_try_when_it_sees_the_next_holder
+    first = @client.lock("a")
+    error = @client.instance_variable_get(:@etcd).stub(:rand, 0.5) do # so that the waiter tries late
+      waiter = Thread.new { assert_raises(Held) { @client.lock("a", timeout: 3) } }
+      eventually { @etcd.requests("Watch") == 1 }
+      before = @etcd.requests("Txn")
+      first.unlock
+      @etcd.put("a/uuid", "other")
+      sleep 1
+      assert_equal before + 1, @etcd.requests("Txn")
+      waiter.value
+    end
+    assert_equal "other", error.holder.fields["uuid"]
+  end
+
+  def test_a_wait_survives_compaction_and_a_restart_of_etcd
+    first = @client.lock("a")
+    waiter = Thread.new { @client.lock("a", timeout: 30) }
+    eventually { @etcd.requests("Watch") == 1 }
+    @etcd.restart
+    @etcd.post("/v3/kv/compaction", revision: first.token.to_s)
+    first.unlock
+    assert_nil waiter.value.lost
+  end
+
+  def test_alive_moves_the_deadlines
+    @client.lock("a", expect: 1, patience: 2) do |lock|
+      sleep 1.5
+      lock.alive("2 of 3", expect: 50, patience: 100)
+      fields = @etcd.keys
+      alive_at = fields["a/alive_at"].to_f
+      assert_in_delta 50, fields["a/alert_at"].to_f - alive_at, 0.01
+      assert_in_delta 100, fields["a/auto_unlock_at"].to_f - alive_at, 0.01
+      assert_equal "2 of 3", fields["a/status"]
+      assert_equal @etcd.key("a/alive_at")["mod_revision"], @etcd.key("a/auto_unlock_at")["mod_revision"]
+      sleep 1
+      lock.check!
+    end
+    assert_empty @etcd.keys
+  end
+
+  def test_try_lock_all_takes_what_is_free_in_few_transactions
+    names = Array.new(300) { |n| "n/#{n}" }
+    held = %w[n/7 n/250].map { |name| @client.lock(name) }
+    before = @etcd.requests("Txn")
+    taken, others = @client.try_lock_all(names, metadata: { "batch" => "1" })
+    assert_operator @etcd.requests("Txn") - before, :<=, 3
+    assert_equal names - %w[n/7 n/250], taken.map(&:name)
+    assert_equal(held.map { |lock| [lock.name, lock.uuid] }, others.map { |error| [error.holder.name, error.holder.fields["uuid"]] })
+    assert_equal((taken + held).to_h { |lock| ["#{lock.name}/uuid", lock.uuid] }, @etcd.keys.select { |key, _| key.end_with?("/uuid") })
+    @client.unlock_all(taken + held)
+    assert_empty @etcd.keys
+  end
+
+  def test_transactions_stay_below_the_limits_of_etcd
+    taken, = @client.try_lock_all(Array.new(60) { |n| "big #{n}" }, metadata: { text: "x" * 60_000, **(0...31).to_h { |n| [n.to_s, ""] } })
+    assert_equal 60, taken.size
+    @client.unlock_all(taken)
+    assert_empty @etcd.keys
+  end
+
+  def test_the_stack_is_written_at_alert_at
+    @client.lock("a", expect: 0.3) do
+      line = __LINE__ + 1
+      eventually { @etcd.keys.key?("a/stack") }
+      assert_includes @etcd.keys["a/stack"], "#{__FILE__}:#{line}:in"
+    end
+    @client.lock("b", expect: 0.1, backtrace: false) do
+      sleep 0.5
+      assert_empty @etcd.keys.keys & %w[b/stack b/backtrace]
+    end
+    assert_empty @etcd.keys
+  end
+
+  def test_nonsense_is_refused
+    { { patience: 0.5 } => "patience must be from 1", { expect: 0 } => "expect must be from 0.001",
+      { expect: 5, patience: 4 } => "expect is more than patience, which needs max_hold",
+      { max_hold: Float::NAN } => "max_hold must be from 1", { timeout: -1 } => "timeout must be at least 0",
+      { metadata: { uuid: "x" } } => 'metadata "uuid" is a field of the protocol', { metadata: { "a/b" => "x" } } => 'metadata "a/b"',
+      { metadata: { identity: "x" } } => 'metadata "identity" is a field of the protocol',
+      { metadata: (0..32).to_h { |n| [n, ""] } } => "more than 32", { patient: 1 } => "unknown keyword" }.each do |options, message|
+      assert_includes assert_raises(ArgumentError) { @client.lock("a", **options) }.message, message
+    end
+    ["", "/a", "a/", "a//b"].each { |name| assert_includes assert_raises(ArgumentError) { @client.lock(name) }.message, "is not a name" }
+    assert_raises(ArgumentError, EncodingError) { @client.lock("\xff") }
+    assert_includes assert_raises(ArgumentError) { @client.try_lock_all(%w[a a]) }.message, "twice"
+    [[[[]], {}, "endpoints must be"], [["127.0.0.1:2379"], {}, "endpoints must be"], [[["ftp://x"]], {}, 'endpoint "ftp://x" is not'],
+     [[], { prefix: "/x" }, "prefix must end with a slash"], [[], { request_timeout: 0 }, "request_timeout must be above 0"],
+     [[], { ca_file: "/ca.pem" }, "need endpoints that begin with https"]].each do |arguments, options, message|
+      assert_includes assert_raises(ArgumentError) { Client.new(*arguments, **options) }.message, message
+    end
+  end
+
+  def test_all_names_and_values_are_kept
+    @client.lock("Grüße/ \n'\"", purpose: "日本") { assert_equal "日本", @etcd.keys["Grüße/ \n'\"/purpose"] }
+  end
+
+  def test_no_space
+    @etcd.post("/v3/maintenance/alarm", action: "ACTIVATE", alarm: "NOSPACE")
+    assert_predicate assert_raises(Refused) { @client.try_lock("a") }, :no_space?
+  end
+
+  def test_the_example_of_the_readme_runs
+    example = File.read("#{__dir__}/../README.md")[/```ruby\n(.*?)```/m, 1].sub("http://127.0.0.1:2379", @etcd.url)
+    out, = capture_io { TOPLEVEL_BINDING.dup.eval(example) }
+    assert_match(/\A(sending A-\d with fencing token \d+\n){3}\z/, out)
+  end
+
+  def test_the_daemon_removes_the_lock_of_a_holder_that_is_gone
+    start(Support::Daemon.new(@etcd))
+    dead = @client.lock("a", patience: 2, metadata: { ticket: 7 })
+    @client.lock("kept", patience: 2, max_hold: 60) do |kept|
+      @client.lock("a", timeout: 20) do |lock|
+        assert_operator lock.token, :>, dead.token
+        assert_predicate dead, :lost?, "lost before another holds it"
+        assert_raises(Lost) { dead.unlock }
+        assert_equal lock.uuid, @etcd.keys["a/uuid"]
+      end
+      kept.check!
+    end
+    assert_empty @etcd.keys
+  end
+end
+
+# Losing locks.
+class LossTest < Support::Test
+  def test_the_keeper_renews_until_max_hold
+    error = assert_raises(Lost) do
+      connect.lock("a", patience: 1, max_hold: 3) do |lock|
+        before = @etcd.keys
+        sleep 2
+        lock.check!
+        after = @etcd.keys
+        assert_operator after["a/auto_unlock_at"].to_f, :>, before["a/auto_unlock_at"].to_f + 1
+        assert_equal before["a/alert_at"], after["a/alert_at"]
+        lost(lock)
+        assert_operator @etcd.keys["a/auto_unlock_at"].to_f, :<=, before["a/locked_at"].to_f + 3.001
+      end
+    end
+    assert_equal :deadline, error.reason
+    assert_empty @etcd.keys
+  end
+
+  def test_the_locks_of_a_client_are_renewed_in_one_transaction
+    locks, = connect.try_lock_all(Array.new(100, &:to_s), patience: 3, max_hold: 60, backtrace: false)
+    before = @etcd.requests("Txn")
+    sleep 3.5
+    assert(locks.none?(&:lost?))
+    assert_operator @etcd.requests("Txn") - before, :<=, 4
+  end
+
+  def test_a_loss_is_noticed_with_its_reason
+    client = connect
+    { forced: -> { @etcd.delete("a/uuid") }, taken: -> { @etcd.put("a/uuid", "other") } }.each do |reason, change|
+      lock = client.lock("a", patience: 1, max_hold: 60)
+      change.call
+      assert_equal reason, lost(lock)
+      assert_raises(Lost) { lock.check! }
+      assert_raises(Lost) { lock.unlock }
+      @etcd.delete("a/uuid")
+    end
+    lock = client.lock("a", patience: 1, max_hold: 60)
+    @etcd.post("/v3/maintenance/alarm", action: "ACTIVATE", alarm: "NOSPACE")
+    assert_equal :no_space, lost(lock)
+  end
+
+  def test_alive_and_unlock_notice_a_loss
+    client = connect
+    %i[alive unlock].product([[:forced, -> { @etcd.delete("a/uuid") }], [:taken, -> { @etcd.put("a/uuid", "other") }]]).each do |call, (reason, change)|
+      lock = client.lock("a")
+      change.call
+      assert_equal reason, assert_raises(Lost) { lock.public_send(call) }.reason
+      @etcd.delete("a/uuid")
+    end
+  end
+
+  def test_the_block_raises_what_happened_in_it
+    client = connect
+    assert_raises(KeyError) do
+      client.lock("a") do
+        @etcd.delete("a/uuid")
+        raise KeyError
+      end
+    end
+    assert_raises(Lost) { client.lock("a") { @etcd.delete("a/uuid") } }
+    [1].each { client.lock("a") { break } }
+    assert_empty(@etcd.keys.keys.grep(/uuid/))
+  end
+
+  def test_without_etcd_a_lock_is_lost_before_its_deadline
+    lock = connect.lock("a", patience: 2, max_hold: 60)
+    deadline = @etcd.keys["a/auto_unlock_at"].to_f
+    @etcd.signal(:STOP)
+    assert_equal :unreachable, lost(lock)
+    assert_operator Time.now.to_f, :<, deadline
+  end
+
+  def test_a_process_that_was_suspended_knows_that_its_lock_is_lost
+    code = <<~RUBY
+      lock = UnlockerMutex::Client.new([ARGV[0]]).lock("a", patience: 1.5, max_hold: 60)
+      $stdout.sync = true
+      puts "locked"
+      $stdin.gets
+      puts lock.lost&.reason
+    RUBY
+    IO.popen([RbConfig.ruby, "-I#{File.expand_path('../lib', __dir__)}", "-runlocker_mutex", "-e", code, @etcd.url], "r+") do |process|
+      assert_equal "locked\n", process.gets
+      sleep 2.5 # longer than the patience: it renews
+      Process.kill(:STOP, process.pid)
+      sleep 2
+      process.puts
+      Process.kill(:CONT, process.pid)
+      assert_equal "deadline\n", process.gets
+    end
+  end
+
+  def test_a_wall_clock_that_passes_the_deadline_counts
+    lock = connect.lock("a")
+    later = Time.now + 115 # as after a suspension, in which the monotonic clock stands still
+    Time.stub(:now, later) { assert_equal :deadline, lock.lost.reason }
+  end
+
+  def test_the_keeper_does_not_renew_a_lock_that_was_lost_meanwhile
+    lock = connect.lock("a", patience: 1, max_hold: 60)
+    sleep 0.1 # until the keeper waits
+    later = Time.now + 10 # as after a suspension
+    Time.stub(:now, later) { sleep 0.7 } # in which it would renew
+    assert_equal :deadline, lock.lost&.reason
+  end
+
+  def test_a_wall_clock_that_is_set_back_prolongs_nothing
+    lock = connect.lock("a", patience: 1)
+    Time.stub(:now, Time.at(0)) { within(1) { lost(lock) } }
+  end
+
+  def test_a_fork_shares_neither_connections_nor_renewals
+    client = connect
+    lock = client.lock("a", max_hold: 60)
+    child = fork do
+      100.times { client.lock("b", max_hold: 60).unlock }
+      exit!(client.background.instance_variable_get(:@locks).key?(lock) ? 2 : 0)
+    end
+    100.times { lock.alive }
+    assert_predicate Process.wait2(child)[1], :success?
+    lock.unlock
+  end
+end
+
+# An answer that is lost is asked for again, and what it said is known.
+class AnswersTest < Support::Test
+  def setup
+    super
+    @proxy = start(Support::Proxy.new(@etcd.port))
+    @client = connect(@proxy.url)
+  end
+
+  def test_lock
+    @proxy.lose = 1
+    lock = @client.try_lock("a")
+    assert_equal 1, @proxy.lost
+    key = @etcd.key("a/uuid")
+    assert_equal [key["create_revision"].to_i, "1"], [lock.token, key["version"]]
+    lock.check!
+    @proxy.lose = 1
+    assert_raises(Held) { @client.try_lock("a") }
+  end
+
+  def test_many
+    held = @client.lock("n7")
+    @proxy.lose = 1
+    taken, others = @client.try_lock_all(Array.new(150) { |n| "n#{n}" })
+    assert_equal [1, 149, [held.uuid]], [@proxy.lost, taken.size, others.map { |error| error.holder.fields["uuid"] }]
+    @proxy.lose = 1
+    @client.unlock_all([*taken, held])
+    assert_equal [2, {}], [@proxy.lost, @etcd.keys]
+  end
+
+  def test_alive
+    lock = @client.lock("a")
+    @proxy.lose = 1
+    lock.alive("half", patience: 500)
+    assert_equal 1, @proxy.lost
+    fields = @etcd.keys
+    assert_in_delta 500, fields["a/auto_unlock_at"].to_f - fields["a/alive_at"].to_f, 0.01
+    lock.alive
+    @etcd.put("a/auto_unlock_at", "1700000000") # by a person
+    lock.alive
+    assert_operator @etcd.keys["a/auto_unlock_at"].to_f, :>, Time.now.to_f + 400
+  end
+
+  def test_unlock
+    lock = @client.lock("a")
+    @proxy.lose = 1
+    lock.unlock
+    assert_equal [1, {}], [@proxy.lost, @etcd.keys]
+  end
+
+  def test_a_waiter_recognizes_a_lock_that_a_late_attempt_takes
+    @client.lock("a")
+    SecureRandom.stub(:uuid, "own") do
+      waiter = Thread.new { @client.lock("a") }
+      eventually { @etcd.requests("Watch") == 1 }
+      @etcd.put("a/uuid", "own")
+      assert_equal "own", waiter.join(30)&.value&.uuid
+    end
+  end
+
+  def test_a_late_renewal_does_not_bring_back_its_deadline
+    lock = @client.lock("a")
+    late = lock.renewal(Time.now.to_f, 1, true, nil) # sent, and on its way
+    lock.alive
+    deadline = @etcd.keys["a/auto_unlock_at"]
+    refute_includes @etcd.post("/v3/kv/txn", late), "succeeded"
+    assert_equal deadline, @etcd.keys["a/auto_unlock_at"]
+  end
+
+  def test_a_lock_that_a_failed_call_has_taken_is_released
+    client = connect(@proxy.url, request_timeout: 0.5)
+    @proxy.lose = 1_000_000
+    before = @etcd.revision
+    [-> { client.try_lock("a") }, -> { client.lock("b", timeout: 0.5) }, -> { client.try_lock_all(["c"]) }].each do |call|
+      assert_raises(Unreachable) { within(0.5, &call) }
+    end
+    @proxy.lose = 0
+    assert_operator @etcd.revision - before, :>=, 3
+    eventually { @etcd.keys.empty? }
+  end
+
+  def test_a_release_that_failed_is_tried_again
+    lock = connect(request_timeout: 0.5).lock("a")
+    @etcd.signal(:STOP)
+    assert_raises(Unreachable) { lock.unlock }
+    @etcd.signal(:CONT)
+    eventually { @etcd.keys.empty? }
+  end
+end
+
+# Losing members, logins and time.
+class EndpointsTest < Support::Test
+  def test_time_outs_hold
+    client = connect(request_timeout: 0.6)
+    client.lock("held")
+    own = client.lock("own")
+    [0.4, 0.01].each { |timeout| assert_raises(Held) { within(timeout) { client.lock("held", timeout: timeout) } } }
+    waiting = Thread.new { assert_raises(Held) { within(1) { client.lock("held", timeout: 1) } } }
+    eventually { @etcd.requests("Watch") >= 3 }
+    @etcd.signal(:STOP)
+    [-> { client.try_lock("x") }, -> { client.lock("x", timeout: 0.3) }, -> { client.try_lock_all(["x"]) }, -> { own.alive }].each do |call|
+      assert_raises(Unreachable) { within(0.6, &call) }
+    end
+    waiting.join
+  end
+
+  def test_an_answer_that_trickles_does_not_prolong_a_time_out
+    server = TCPServer.new("127.0.0.1", 0)
+    thread = Thread.new do
+      loop do
+        connection = server.accept
+        "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n#{' ' * 1000}".each_char do |char|
+          connection.write(char)
+          sleep 0.01
+        end
+      rescue SystemCallError
+        connection.close
+      end
+    end
+    client = connect("http://127.0.0.1:#{server.addr[1]}", request_timeout: 0.5)
+    assert_raises(Unreachable) { within(0.5) { client.try_lock("a") } }
+  ensure
+    thread.kill
+    server.close
+  end
+
+  def test_another_endpoint_is_asked_when_one_fails
+    stopped = start(Support::Etcd.new)
+    stopped.signal(:STOP)
+    client = connect("127.0.0.1:#{free_port}", stopped.url, @etcd.url)
+    lock = within(3) { client.lock("a") }
+    within(0.5) { lock.alive } # it stays with the one that answers
+    proxy = Support::Proxy.new(@etcd.port)
+    waiter = connect(proxy.url, @etcd.url)
+    waiter.try_lock("b").unlock
+    thread = Thread.new { waiter.lock("a", timeout: 30) }
+    eventually { @etcd.requests("Watch") == 1 }
+    proxy.kill
+    eventually { @etcd.requests("Watch") == 2 }
+    lock.unlock
+    thread.value.check!
+  end
+
+  def test_https_with_client_certificates
+    certs = ENV.fetch("CERTS")
+    own = { cert_file: "#{certs}/client.pem", key_file: "#{certs}/client.key" }
+    etcd = start(Support::Etcd.new(tls: true))
+    client = connect(etcd.url, ca_file: "#{certs}/ca.pem", **own)
+    client.lock("a") do
+      assert_includes etcd.keys, "a/uuid"
+      assert_raises(Held) { client.lock("a", timeout: 0.5) }
+    end
+    { { ca_file: "#{certs}/other.pem", **own } => /certificate verify failed/, { ca_file: "#{certs}/ca.pem" } => /certificate required|bad certificate|reset|EOF|end of file|Broken pipe/,
+      { ca_file: "#{certs}/ca.pem", server_name: "etcd.example.org", **own } => /match/ }.each do |options, message|
+      assert_match message, assert_raises(Unreachable) { connect(etcd.url, request_timeout: 1, **options).try_lock("a") }.message
+    end
+    assert_raises(ArgumentError) { connect(etcd.url, ca_file: "#{certs}/none.pem") }
+  end
+
+  def test_a_login_is_renewed
+    @etcd = start(Support::Etcd.new("--auth-token-ttl", "1"))
+    client = connect(user: "ada", password: "secret")
+    first = client.lock("a", patience: 5, max_hold: 60) # while authentication is off
+    guard
+    first.alive
+    waiter = Thread.new { client.lock("a", timeout: 30) }
+    sleep 3.5 # the token has expired, and renewals have passed
+    first.check!
+    first.unlock
+    within(1) { waiter.value.unlock }
+  end
+
+  def test_wrong_logins_are_refused_at_once
+    guard
+    { { user: "ada", password: "wrong" } => "authentication failed", { user: "ada", password: "secret", prefix: "/other/" } => "permission denied",
+      {} => "user name is empty" }.each do |options, message|
+      assert_includes assert_raises(Refused) { within(1) { connect(**options).lock("a") } }.message, message
+    end
+  end
+
+  private
+
+  def guard
+    { "root" => "root", "ada" => "secret" }.each do |name, password|
+      @etcd.post("/v3/auth/user/add", name: name, password: password)
+      @etcd.post("/v3/auth/role/add", name: name)
+      @etcd.post("/v3/auth/user/grant", user: name, role: name)
+    end
+    @etcd.post("/v3/auth/role/grant", name: "ada", perm: { permType: "READWRITE", key: b64("/mutexes/"), range_end: b64("/mutexes0") })
+    @etcd.post("/v3/auth/enable", {})
+  end
+end

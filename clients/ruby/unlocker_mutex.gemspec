@@ -1,0 +1,15 @@
+# frozen_string_literal: true
+
+require_relative "lib/unlocker_mutex"
+
+Gem::Specification.new do |spec|
+  spec.name = "unlocker_mutex"
+  spec.version = UnlockerMutex::VERSION
+  spec.summary = "Locks in etcd that are removed when their holder dies"
+  spec.description = "A client of unlocker, of the standard library only: lock, try_lock, try_lock_all, renewals, fencing tokens."
+  spec.authors = ["The unlocker authors"]
+  spec.homepage = "https://github.com/etcd-unlocker/unlocker"
+  spec.license = "Apache-2.0"
+  spec.required_ruby_version = ">= 3.1"
+  spec.files = ["lib/unlocker_mutex.rb", "README.md"]
+end

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# run.sh [python|ruby]...: tests the clients with a real etcd and the real daemon. PYTHON and RUBY
+# name other interpreters, ETCD_VERSION another etcd. In CI everything must be installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=${ETCD_VERSION:-3.7.3}
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/unlocker-e2e
+e2e/etcd.sh "$version" "$cache"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+make --silent build BIN="$work"
+export ETCD=$cache/etcd-$version UNLOCKER=$work/unlocker CERTS=$work/certs PYTHONDONTWRITEBYTECODE=1
+
+# A CA, a certificate for 127.0.0.1, one for a client, and a CA that signed none of them.
+mkdir "$CERTS"
+cert() { # cert NAME [ARGS…]: signed by ca.pem, or by itself
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "/CN=$1" \
+    -keyout "$CERTS/$1.key" -out "$CERTS/$1.pem" "${@:2}" 2>/dev/null
+}
+cert ca
+cert other
+cert server -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE
+cert client -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext basicConstraints=critical,CA:FALSE
+
+# needs PROGRAM: reports whether it is installed; in CI it must be.
+needs() {
+  command -v "$1" >/dev/null && return
+  echo "$1 is not installed" >&2
+  [ "${CI:-}" != true ] || exit 1
+  return 1
+}
+
+test_python() {
+  local python=${PYTHON:-python3}
+  needs "$python" || return 0
+  echo "== $("$python" --version), etcd $version"
+  PYTHONPATH=clients/python/src "$python" -W error -m unittest discover -s clients/python/tests
+  needs mypy || return 0
+  MYPYPATH=clients/python/src mypy --strict --python-version 3.9 --no-incremental --cache-dir=/dev/null \
+    clients/python/src clients/python/conformance.py
+}
+
+test_ruby() {
+  local ruby=${RUBY:-ruby}
+  needs "$ruby" || return 0
+  echo "== $("$ruby" --version), etcd $version"
+  (cd clients/ruby && "$ruby" -S gem build --quiet --strict --output "$work/client.gem" unlocker_mutex.gemspec)
+  "$ruby" -w -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb
+}
+
+for client in "${@:-python ruby}"; do
+  for one in $client; do "test_$one"; done
+done

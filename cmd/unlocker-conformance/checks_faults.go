@@ -1,0 +1,117 @@
+package main
+
+import "time"
+
+func faultChecks() []check {
+	return []check{
+		{name: "lock-answer-cut", about: "a lock whose answer was lost is recognized as one's own", run: checkLockCut},
+		{name: "alive-answer-cut", about: "a renewal whose answer was lost is repeated", run: checkAliveCut},
+		{name: "alive-late", about: "a renewal that is executed late does not move the deadline back", run: checkAliveLate},
+		{name: "unlock-answer-cut", about: "an unlock whose answer was lost is repeated, and succeeds", run: checkUnlockCut},
+		{name: "timeouts", about: "commands end in time if etcd is silent", run: checkTimeouts},
+		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: checkTrickle},
+		{name: "refused", about: "commands end in time if no connection is possible", run: checkRefused},
+		{name: "restart", about: "etcd is restarted during lock, alive and a wait", run: checkRestart},
+		{name: "failover", about: "one of two endpoints suffices", run: checkFailover, endpoints: 2},
+	}
+}
+
+func checkLockCut(t *trial) {
+	d := t.driver()
+	before, after := t.cutAnswer(t.otherWrites)
+	a := t.hooked(d, lockCommand(invoices), before, after)
+	t.require(a.OK, "its transaction has taken the lock and the answer was lost, but lock answered %s; in etcd: %s", a, t.fields(invoices))
+	f := t.fresh(invoices, grant{UUID: a.UUID})
+	t.require(a.Token == f.token(), "the token is %d, the create_revision of the uuid %d", a.Token, f.token())
+	t.succeed(d, aliveCommand(a))
+	t.succeed(d, unlockCommand(a))
+	t.absent(invoices)
+}
+
+func checkAliveCut(t *trial) {
+	d := t.driver()
+	mine := t.succeed(d, lockCommand(invoices))
+	before, after := t.cutAnswer(t.otherWrites)
+	a := t.hooked(d, aliveCommand(mine), before, after)
+	t.require(a.OK, "the lock is still held, but alive answered %s", a)
+	t.require(t.fields(invoices).token() == mine.Token, "the lock is not the same: %s", t.fields(invoices))
+}
+
+func checkAliveLate(t *trial) {
+	d := t.driver()
+	c := aliveCommand(t.succeed(d, lockCommand(invoices)))
+	execute := t.withhold()
+	t.succeed(d, c)
+	c.Patience *= 2
+	t.succeed(d, c)
+	before := t.fields(invoices)
+	execute()
+	after := t.fields(invoices)
+	t.require(after.text("auto_unlock_at") == before.text("auto_unlock_at"),
+		"an attempt that was executed after a later renewal moved auto_unlock_at from %s to %s", before, after)
+	t.succeed(d, c)
+}
+
+func checkUnlockCut(t *trial) {
+	d := t.driver()
+	mine := t.succeed(d, lockCommand(invoices))
+	var other fields
+	before, after := t.cutAnswer(func() (err error) {
+		other, err = t.seize(reports)
+		return err
+	})
+	a := t.hooked(d, unlockCommand(mine), before, after)
+	t.require(a.OK, "its transaction has removed the lock and the answer was lost, but unlock answered %s", a)
+	t.absent(invoices)
+	t.untouched(reports, other)
+}
+
+func checkTimeouts(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }
+
+func checkTrickle(t *trial) { checkUnavailable(t, t.proxy.Trickle) }
+
+func checkRefused(t *trial) { checkUnavailable(t, t.proxy.Cut) }
+
+// checkUnavailable sends each command to a client of its own while etcd cannot be reached.
+func checkUnavailable(t *trial, disturb func()) {
+	locker, keeper, leaver := t.driver(), t.driver(), t.driver()
+	kept, left := t.succeed(keeper, lockCommand(invoices)), t.succeed(leaver, lockCommand(reports))
+	disturb()
+	limit := requestTimeout + slack
+	for _, p := range []*pending{
+		t.begin(locker, lockCommand("deploy/api")), t.begin(keeper, aliveCommand(kept)), t.begin(leaver, unlockCommand(left)),
+	} {
+		a, err := p.wait(limit)
+		t.must(err)
+		t.require(!a.OK && a.Error == "unavailable", "%s answered %s while etcd could not be reached", p.c.Op, a)
+	}
+}
+
+func checkRestart(t *trial) {
+	holder, locker := t.driver(), t.driver()
+	mine := t.succeed(holder, lockCommand(invoices))
+	waiter := t.waiting(60)
+	t.pause(time.Second)
+	var alive, lock *pending
+	t.restart(func() {
+		alive, lock = t.begin(holder, aliveCommand(mine)), t.begin(locker, lockCommand(reports))
+		t.pause(time.Second)
+	})
+	t.success(alive)
+	a := t.success(lock)
+	t.fresh(reports, grant{UUID: a.UUID})
+	t.succeed(holder, unlockCommand(mine))
+	t.released(waiter, requestTimeout)
+}
+
+func checkFailover(t *trial) {
+	d := t.driver()
+	mine := t.succeed(d, lockCommand(invoices))
+	for _, p := range t.proxies {
+		p.Cut()
+		t.succeed(d, aliveCommand(mine))
+		a := t.succeed(d, lockCommand(reports))
+		t.succeed(d, unlockCommand(a))
+		t.must(p.Heal())
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+// The locks of most checks.
+const invoices, reports = "billing/invoices", "reports/monthly"
+
+const (
+	alertAfter = 20.0 // seconds
+	patience   = 30.0
+)
+
+func lockCommand(name string) command {
+	return command{Op: "lock", Name: name, AlertAfter: alertAfter, Patience: patience, Purpose: "conformance"}
+}
+
+func aliveCommand(a answer) command {
+	return command{Op: "alive", UUID: a.UUID, AlertAfter: alertAfter, Patience: patience}
+}
+
+func unlockCommand(a answer) command { return command{Op: "unlock", UUID: a.UUID} }
+
+func lockChecks() []check {
+	return []check{
+		{name: "lock", about: "one transaction writes all fields, without leases", run: checkLock},
+		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, by the clock of the client", run: checkDeadlines},
+		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: checkLockAtomic},
+		{name: "lock-held", about: "a held lock is refused with its holder, and nothing is written", run: checkLockHeld},
+		{name: "leftovers", about: "the holder has no fields of an earlier one", run: checkLeftovers},
+		{name: "uuid", about: "each acquisition has a new uuid, and keeps it", run: checkUUID},
+		{name: "token", about: "the fencing token is the create_revision of the uuid", run: checkToken},
+		{name: "names", about: "all valid names can be locked, and no others", run: checkNames},
+		{name: "try-lock-all", about: "of many locks those that are free are taken, each whole", run: checkTryLockAll},
+		{name: "quit", about: "quit is answered and ends the process with 0", run: checkQuit},
+	}
+}
+
+func checkLock(t *trial) {
+	a := t.succeed(t.driver(), lockCommand(invoices))
+	f := t.fresh(invoices, grant{UUID: a.UUID})
+	t.require(f.text("purpose") == "conformance", "the purpose is not in etcd: %s", f)
+}
+
+func checkDeadlines(t *trial) {
+	a := t.succeed(t.driver(), lockCommand(invoices))
+	f := t.fields(invoices)
+	t.now(f, "locked_at", a)
+	lockedAt := t.instant(f, "locked_at")
+	t.ahead(f, "alert_at", lockedAt, seconds(alertAfter))
+	t.ahead(f, "auto_unlock_at", lockedAt, seconds(patience))
+}
+
+func checkLockAtomic(t *trial) {
+	d := t.driver()
+	var other fields
+	a := t.hooked(d, lockCommand(invoices), func() (err error) {
+		other, err = t.seize(invoices)
+		return err
+	}, nil)
+	t.untouched(invoices, other)
+	t.require(!a.OK && a.Error == "held", "another took the lock before, but lock answered %s", a)
+}
+
+func checkLockHeld(t *trial) {
+	d := t.driver()
+	other := t.take(invoices)
+	before := t.revision()
+	a := t.refused(d, lockCommand(invoices), "held")
+	t.require(a.took() < seconds(patience)/2, "it was not to wait, but answered after %v", a.took())
+	for _, field := range []string{"uuid", "hostname", "purpose", "auto_unlock_at"} {
+		t.require(a.Holder[field] == other.text(field), "the holder has %s=%q, not %q", field, a.Holder[field], other.text(field))
+	}
+	t.untouched(invoices, other)
+	t.require(t.revision() == before, "it has written although the lock is held")
+}
+
+func checkLeftovers(t *trial) {
+	d := t.driver()
+	ctx, cancel := t.request()
+	defer cancel()
+	for _, field := range []string{"purpose", "uuid"} {
+		_, err := t.etcd.Put(ctx, prefix+invoices+"/"+field, field)
+		t.must(err)
+	}
+	a := t.refused(d, lockCommand(invoices), "held")
+	t.require(a.Holder["purpose"] == "", "the holder has purpose=%q, which was last written before its uuid", a.Holder["purpose"])
+}
+
+func checkUUID(t *trial) {
+	d := t.driver()
+	first := t.succeed(d, lockCommand(invoices))
+	t.succeed(d, aliveCommand(first))
+	f := t.fields(invoices)
+	t.require(f.text("uuid") == first.UUID && f["uuid"].Version == 1, "alive has written the uuid: %s", f)
+	t.succeed(d, unlockCommand(first))
+	second := t.succeed(d, lockCommand(invoices))
+	other := t.succeed(d, lockCommand(reports))
+	t.require(first.UUID != second.UUID && second.UUID != other.UUID, "two acquisitions have the same uuid %q", second.UUID)
+}
+
+func checkToken(t *trial) {
+	d := t.driver()
+	last := int64(0)
+	for range 2 {
+		t.must(t.otherWrites())
+		a := t.succeed(d, lockCommand(invoices))
+		f := t.fields(invoices)
+		t.require(a.Token == f.token(), "the token is %d, the create_revision of the uuid %d", a.Token, f.token())
+		t.require(a.Token > last, "the token does not grow")
+		last = a.Token
+		t.succeed(d, aliveCommand(a))
+		t.succeed(d, unlockCommand(a))
+	}
+}
+
+func checkNames(t *trial) {
+	d := t.driver()
+	for _, name := range []string{"a", "a/b/c", "a/uuid", "Zürich/日本 𝄞", "with space", `q"uo'te\`, "%2F?&=+#", "~/-_.>>??", "tab\there\n"} {
+		a := t.succeed(d, lockCommand(name))
+		t.fresh(name, grant{UUID: a.UUID})
+		t.succeed(d, unlockCommand(a))
+		t.absent(name)
+	}
+	before := t.revision()
+	for _, name := range []string{"", "/a", "a/", "a//b"} {
+		a := t.do(d, lockCommand(name))
+		t.require(!a.OK && a.Error == "invalid", "lock of the invalid name %q answered %s", name, a)
+	}
+	t.require(t.revision() == before, "it has written under invalid names")
+}
+
+func checkTryLockAll(t *trial) {
+	const many = 150 // more than the operations of a transaction
+	d := t.driver()
+	var names []string
+	for i := range many {
+		names = append(names, invoices+"/"+string(rune('一'+i)))
+	}
+	held := map[string]fields{}
+	for _, name := range []string{names[0], names[60], names[many-1]} {
+		held[name] = t.take(name)
+	}
+	a := t.succeed(d, command{Op: "try_lock_all", Names: names, AlertAfter: alertAfter, Patience: patience})
+	t.require(len(a.Locks) == many-len(held) && len(a.Held) == len(held), "%d are locked and %d held, not %d and %d",
+		len(a.Locks), len(a.Held), many-len(held), len(held))
+	for _, g := range a.Locks {
+		t.require(held[g.Name] == nil, "%q is held by another, but said to be locked", g.Name)
+		f := t.fresh(g.Name, g)
+		t.require(g.Token == f.token(), "the token of %q is %d, the create_revision of its uuid %d", g.Name, g.Token, f.token())
+	}
+	for _, r := range a.Held {
+		t.require(held[r.Name] != nil && r.Holder["uuid"] == held[r.Name].text("uuid"), "%q has the holder %v, not %s", r.Name, r.Holder, held[r.Name])
+		t.untouched(r.Name, held[r.Name])
+	}
+	g := a.Locks[1]
+	t.succeed(d, command{Op: "unlock", UUID: g.UUID})
+	t.absent(g.Name)
+}
+
+func checkQuit(t *trial) {
+	d := t.driver()
+	t.succeed(d, command{Op: "quit"})
+	code, err := d.exit(requestTimeout)
+	t.must(err)
+	t.require(code == 0, "it exited with %d", code)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+)
+
+func TestMain(m *testing.M) {
+	if fault := os.Getenv(faultVariable); fault != "" {
+		os.Exit(serve(fault, os.Stdin, os.Stdout)) //nolint:forbidigo // this process is the client
+	}
+	etcdtest.Main(m)
+}
+
+// fault is what a client does wrong, the check that must notice it, and what it says.
+type fault struct{ check, does, says string }
+
+func faults() []fault {
+	return []fault{
+		{"lock", "writes the deadline later", "auto_unlock_at of \"billing/invoices\" was not written in the transaction of the uuid"},
+		{"lock-deadlines", "writes milliseconds", "locked_at: outside"},
+		{"lock-atomic", "reads, then writes", "changed the lock \"billing/invoices\" of another"},
+		{"lock-held", "writes to a held lock", "changed the lock \"billing/invoices\" of another"},
+		{"lock-held", "forgets the holder", "the holder has uuid=\"\""},
+		{"leftovers", "reads leftovers", "the holder has purpose=\"purpose\""},
+		{"uuid", "has one uuid", "two acquisitions have the same uuid"},
+		{"uuid", "writes the uuid again", "alive has written the uuid"},
+		{"token", "takes the cluster's id for the token", "the token is"},
+		{"names", "accepts any name", "lock of the invalid name \"\" answered ok"},
+		{"names", "escapes names", "but etcd has {}"},
+		{"try-lock-all", "takes all or nothing", "try_lock_all failed: error \"held\""},
+		{"quit", "exits with 1", "it exited with 1"},
+		{"alive", "writes no alive_at", "alive has not written alive_at"},
+		{"alive", "writes alive_at later", "were not written in one transaction"},
+		{"alive-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
+		{"unlock", "unlocks by prefix", "changed the lock \"billing/invoices/november\" of another"},
+		{"unlock", "unlocks in two steps", "7 keys were deleted by 2 transactions"},
+		{"unlock", "leaves alive_at", "there are keys of \"billing/invoices\" which nobody holds"},
+		{"unlock-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
+		{"wait", "polls", "requests within 5s while it waited"},
+		{"wait", "polls slowly", "after it was free"},
+		{"wait-timeout", "waits longer than asked", "it was to wait 2s, but waited 4"},
+		{"wait-revision", "watches from now on", "lock failed"},
+		{"wait-compacted", "fails if its revision is compacted", "lock failed"},
+		{"wait-cut", "does not notice the end of its watch", "lock failed"},
+		{"contention", "tries once after a wait", "a waiter failed: error \"held\""},
+		{"lock-answer-cut", "has a new uuid for each attempt", "the answer was lost, but lock answered error \"held\""},
+		{"lock-answer-cut", "takes the token of the last answer", "the token is"},
+		{"alive-answer-cut", "tries once", "the lock is still held, but alive answered error"},
+		{"alive-late", "compares only the uuid", "an attempt that was executed after a later renewal moved auto_unlock_at"},
+		{"unlock-answer-cut", "calls its own unlock a loss", "the answer was lost, but unlock answered error \"lost\""},
+		{"timeouts", "has no timeouts", "lock: no answer after 7.5s"},
+		{"timeouts-trickle", "bounds each read alone", "lock: no answer after 7.5s"},
+		{"refused", "has no timeouts", "lock: no answer after 7.5s"},
+		{"restart", "gives up quickly", "alive failed"},
+		{"failover", "uses the first endpoint only", "alive failed"},
+		{"lost-deadline", "counts its renewals only", "it has not noticed the loss"},
+		{"lost-deadline", "notices the deadline late", "it noticed the loss"},
+		{"lost-unreachable", "renews beyond the deadline", "alive answered"},
+		{"lost-suspended", "counts ticks instead of time", "it was suspended until after its deadline"},
+	}
+}
+
+// TestTheGoodClientPasses and TestEachCheckConvicts show that each check depends on what
+// the client does.
+func TestTheGoodClientPasses(t *testing.T) {
+	t.Parallel()
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, judge(t, c, goodClient))
+		})
+	}
+}
+
+func TestEachCheckConvicts(t *testing.T) {
+	t.Parallel()
+	unused := map[string]check{}
+	for _, c := range checks() {
+		unused[c.name] = c
+	}
+	all := maps.Clone(unused)
+	for _, f := range faults() {
+		delete(unused, f.check)
+		t.Run(f.check+"/"+f.does, func(t *testing.T) {
+			t.Parallel()
+			require.ErrorContains(t, judge(t, all[f.check], f.does), f.says, "a client that "+f.does)
+		})
+	}
+	require.Empty(t, unused)
+}
+
+func judge(t *testing.T, c check, fault string) error {
+	return try(t.Context(), c, []string{"env", faultVariable + "=" + fault, os.Args[0]}, func(line string) { t.Log(line) })
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	report := func(fault, pattern string) (int, string) {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"--run", pattern, "-v", "--", "env", faultVariable + "=" + fault, os.Args[0]}, &out, &errs)
+		require.Contains(t, errs.String(), `> {"id":2,"op":"lock"`)
+		return code, out.String() + errs.String()
+	}
+	code, text := report(goodClient, "^(lock|token)$")
+	require.Equal(t, exitOK, code, text)
+	require.Contains(t, text, "all 2 checks passed")
+	code, text = report("reads, then writes", "^lock-(atomic|held)$")
+	require.Equal(t, exitFailure, code, text)
+	require.Regexp(t, `(?m)^FAIL lock-atomic .*\n {5}the client changed the lock`, text)
+	require.Regexp(t, `the last requests of the client:\n +\d+\.\d+s Range get "billing/invoices/uuid"`, text)
+	require.Contains(t, text, "unlocker-conformance: the client does not conform: 1 of 2 checks failed")
+}
+
+func TestTheDocumentedChecksAreThoseThatRun(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/conformance.md")
+	require.NoError(t, err)
+	var table strings.Builder
+	for _, c := range checks() {
+		table.WriteString("| `" + c.name + "` | " + c.about + " |\n")
+	}
+	require.Contains(t, string(page), table.String())
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--help"}, exitOK, "Usage:\n  unlocker-conformance [flags] -- COMMAND"},
+		{[]string{"--list", "--run", "^uuid$"}, exitOK, "uuid                 each acquisition has a new uuid"},
+		{nil, exitUsage, "unlocker-conformance: no command given; see --help\n"},
+		{[]string{"--run", "nothing", "cat"}, exitUsage, "unlocker-conformance: --run: no check matches \"nothing\"\n"},
+		{[]string{"--parallel", "0", "cat"}, exitUsage, "unlocker-conformance: --parallel must be at least 1, not 0\n"},
+		{[]string{"/no/such/program"}, exitFailure, "/no/such/program: no such file"},
+		{[]string{"--run", "^lock$", "sh", "-c", "echo why >&2"}, exitFailure, "ended its output\nwhy\n"},
+		{[]string{"true"}, exitFailure, "unlocker-conformance: lost: the driver did not answer: it ended its output"},
+		{[]string{"--run", "^lock$", "sh", "-c", "echo hello; cat"}, exitFailure, "it wrote \"hello\", which is not an answer"},
+	} {
+		var out bytes.Buffer
+		require.Equal(t, c.code, run(t.Context(), c.args, &out, &out), out.String())
+		require.Contains(t, out.String(), c.says)
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// fields are the keys of a lock, without those of locks with nested names.
+type fields map[string]*mvccpb.KeyValue
+
+func (f fields) text(field string) string {
+	if kv := f[field]; kv != nil {
+		return string(kv.Value)
+	}
+	return ""
+}
+
+// token is the create_revision of the uuid; 0 if the lock does not exist.
+func (f fields) token() int64 {
+	if kv := f["uuid"]; kv != nil {
+		return kv.CreateRevision
+	}
+	return 0
+}
+
+// String lists fields with their revisions.
+func (f fields) String() string {
+	var parts []string
+	for _, field := range slices.Sorted(maps.Keys(f)) {
+		parts = append(parts, fmt.Sprintf("%s=%.60q@%d", field, f[field].Value, f[field].ModRevision))
+	}
+	return "{" + strings.Join(parts, " ") + "}"
+}
+
+func (t *trial) read(name string) (fields, error) {
+	ctx, cancel := t.request()
+	defer cancel()
+	at := prefix + name + "/"
+	r, err := t.etcd.Get(ctx, at, clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	f := fields{}
+	for _, kv := range r.Kvs {
+		if field := strings.TrimPrefix(string(kv.Key), at); !strings.Contains(field, "/") {
+			f[field] = kv
+		}
+	}
+	return f, nil
+}
+
+// fields reads a lock.
+func (t *trial) fields(name string) fields {
+	f, err := t.read(name)
+	t.must(err)
+	return f
+}
+
+// untouched requires that a lock is as it was, to the revision of each key.
+func (t *trial) untouched(name string, was fields) {
+	is := t.fields(name)
+	t.require(is.String() == was.String(), "the client changed the lock %q of another\nfrom %s\nto   %s", name, was, is)
+}
+
+// absent requires that no key of a lock is left.
+func (t *trial) absent(name string) {
+	is := t.fields(name)
+	t.require(len(is) == 0, "there are keys of %q which nobody holds: %s", name, is)
+}
+
+// fresh requires that a lock was taken by one transaction with all the fields, once.
+func (t *trial) fresh(name string, g grant) fields {
+	f := t.fields(name)
+	t.require(f.text("uuid") == g.UUID && g.UUID != "", "the answer has uuid %q, but etcd has %s", g.UUID, f)
+	t.require(f["uuid"].Version == 1, "the uuid of %q was written %d times", name, f["uuid"].Version)
+	for _, field := range []string{"hostname", "locked_at", "alert_at", "auto_unlock_at"} {
+		t.require(f[field] != nil, "%q has no %s: %s", name, field, f)
+	}
+	for field, kv := range f {
+		t.require(kv.ModRevision == f.token(), "%s of %q was not written in the transaction of the uuid: %s", field, name, f)
+		t.require(kv.Lease == 0, "%s of %q has a lease", field, name)
+	}
+	return f
+}
+
+// instant reads a timestamp.
+func (t *trial) instant(f fields, field string) time.Time {
+	at, err := lock.ParseTimestamp([]byte(f.text(field)))
+	if err != nil {
+		t.fail("%s: %w", field, err)
+	}
+	return at.Time()
+}
+
+// rounding is how far a timestamp may be off, since it may be of whole seconds.
+const rounding = 1100 * time.Millisecond
+
+// now requires that a timestamp was taken between a command and its answer.
+func (t *trial) now(f fields, field string, a answer) {
+	at := t.instant(f, field)
+	t.require(at.After(a.sent.Add(-rounding)) && at.Before(a.at.Add(rounding)), "%s is not now: %s", field, f)
+}
+
+// ahead requires that a timestamp is so far after another one.
+func (t *trial) ahead(f fields, field string, of time.Time, want time.Duration) {
+	got := t.instant(f, field).Sub(of)
+	t.require((got-want).Abs() <= rounding, "%s is %v ahead, not %v: %s", field, got, want, f)
+}
+
+// take acquires a lock for another client, whatever there was. It returns the fields.
+func (t *trial) take(name string) fields {
+	f, err := t.seize(name)
+	t.must(err)
+	return f
+}
+
+func (t *trial) seize(name string) (fields, error) {
+	if err := t.remove(name); err != nil {
+		return nil, err
+	}
+	ctx, cancel := t.request()
+	defer cancel()
+	now := time.Now()
+	var ops []clientv3.Op
+	for field, value := range map[string]string{
+		"uuid": fmt.Sprintf("kit-%d", now.UnixNano()), "hostname": "kit", "purpose": "to be in the way",
+		"locked_at": stamp(now), "alert_at": stamp(now.Add(time.Hour)), "auto_unlock_at": stamp(now.Add(2 * time.Hour)),
+	} {
+		ops = append(ops, clientv3.OpPut(prefix+name+"/"+field, value))
+	}
+	if _, err := t.etcd.Txn(ctx).Then(ops...).Commit(); err != nil {
+		return nil, err
+	}
+	return t.read(name)
+}
+
+// remove deletes all keys of a lock, as the daemon does.
+func (t *trial) remove(name string) error {
+	f, err := t.read(name)
+	if err != nil || len(f) == 0 {
+		return err
+	}
+	ctx, cancel := t.request()
+	defer cancel()
+	var ops []clientv3.Op
+	for field := range f {
+		ops = append(ops, clientv3.OpDelete(prefix+name+"/"+field))
+	}
+	_, err = t.etcd.Txn(ctx).Then(ops...).Commit()
+	return err
+}
+
+// otherWrites moves the revision of etcd on.
+func (t *trial) otherWrites() error {
+	ctx, cancel := t.request()
+	defer cancel()
+	for range 3 {
+		if _, err := t.etcd.Put(ctx, "/conformance/other", "x"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// revision returns the newest revision.
+func (t *trial) revision() int64 {
+	ctx, cancel := t.request()
+	defer cancel()
+	r, err := t.etcd.Get(ctx, "/conformance/other")
+	t.must(err)
+	return r.Header.Revision
+}
+
+// deletions returns how many keys of a lock each revision after one deleted.
+func (t *trial) deletions(name string, after int64) map[int64]int {
+	ctx, cancel := t.request()
+	defer cancel()
+	t.must(t.otherWrites()) // the last events
+	until := t.revision()
+	deleted := map[int64]int{}
+	for r := range t.etcd.Watch(ctx, "/conformance/", clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
+		t.must(r.Err())
+		for _, e := range r.Events {
+			field, own := strings.CutPrefix(string(e.Kv.Key), prefix+name+"/")
+			if e.Type == clientv3.EventTypeDelete && own && !strings.Contains(field, "/") {
+				deleted[e.Kv.ModRevision]++
+			}
+			if e.Kv.ModRevision >= until {
+				return deleted
+			}
+		}
+	}
+	t.fail("the watch ended")
+	return nil
+}
+
+func (t *trial) request() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.ctx, startup)
+}
+
+func stamp(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }

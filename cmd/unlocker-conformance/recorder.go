@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// kitHeader marks the requests of the kit itself, which are not recorded.
+const kitHeader = "unlocker-conformance"
+
+// recorder sees each request that reaches the gRPC server of etcd, also those of the JSON
+// gateway, and can act immediately before and after the next write.
+type recorder struct {
+	mu            sync.Mutex
+	seen          []request
+	before, after func() error
+	withhold      func() error
+	withheld      any // the request
+	hookErr       error
+	changed       chan struct{} // closed and replaced at each request and hook
+}
+
+// request is what the recorder keeps of a request.
+type request struct {
+	at     time.Time
+	method string
+	keys   []string
+	write  bool // it can write, if its comparisons allow it
+}
+
+func newRecorder() *recorder { return &recorder{changed: make(chan struct{})} }
+
+// marked is a context for the requests of the kit.
+func marked(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, kitHeader, "1")
+}
+
+func ours(ctx context.Context) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return len(md.Get(kitHeader)) > 0
+}
+
+func (r *recorder) options() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(r.unary), grpc.ChainStreamInterceptor(r.stream)}
+}
+
+func (r *recorder) unary(ctx context.Context, m any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if ours(ctx) {
+		return handler(ctx, m)
+	}
+	q := request{at: time.Now(), method: path.Base(info.FullMethod)}
+	q.describe(m)
+	r.note(q)
+	if !q.write {
+		return handler(ctx, m)
+	}
+	if r.keep(m) {
+		return nil, status.Error(codes.Unavailable, "withheld by unlocker-conformance")
+	}
+	r.fire(&r.before)
+	answer, err := handler(ctx, m)
+	r.fire(&r.after)
+	return answer, err
+}
+
+func (r *recorder) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !ours(s.Context()) {
+		s = recordedStream{s, path.Base(info.FullMethod), r}
+	}
+	return handler(srv, s)
+}
+
+type recordedStream struct {
+	grpc.ServerStream
+	method string
+	r      *recorder
+}
+
+// RecvMsg notes a message. Requests for progress and cancellations are noted, too.
+func (s recordedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil {
+		q := request{at: time.Now(), method: s.method}
+		q.describe(m)
+		s.r.note(q)
+	}
+	return err
+}
+
+func (r *recorder) note(q request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, q)
+	r.signal()
+}
+
+func (r *recorder) signal() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// fire calls a hook once.
+func (r *recorder) fire(hook *func() error) {
+	r.mu.Lock()
+	f := *hook
+	*hook = nil
+	r.mu.Unlock()
+	if f == nil {
+		return
+	}
+	err := f()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hookErr = err
+	r.signal()
+}
+
+// keep withholds a request from etcd if it was armed for that.
+func (r *recorder) keep(m any) bool {
+	r.mu.Lock()
+	armed := r.withhold != nil
+	if armed {
+		r.withheld = m
+	}
+	r.mu.Unlock()
+	r.fire(&r.withhold)
+	return armed
+}
+
+// armWithhold makes the next write of the client not reach etcd, and calls then. late
+// returns the request, or nil if there was none.
+func (r *recorder) armWithhold(then func() error) (late func() any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.withhold, r.withheld, r.hookErr = then, nil, nil
+	return func() any {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.withheld
+	}
+}
+
+// arm sets what is done before and after the next write of the client; either may be nil.
+func (r *recorder) arm(before, after func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.before, r.after, r.hookErr = before, after, nil
+}
+
+// fired reports whether the hooks were called.
+func (r *recorder) fired() (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.before == nil && r.after == nil, r.hookErr
+}
+
+// requests returns what was recorded from a time on.
+func (r *recorder) requests(from time.Time) []request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.seen, func(q request) bool { return !q.at.Before(from) })
+	if i < 0 {
+		return nil
+	}
+	return slices.Clone(r.seen[i:])
+}
+
+// await waits until a recorded request fulfills the condition.
+func (r *recorder) await(limit time.Duration, condition func(request) bool) bool {
+	timeout := time.After(limit)
+	for {
+		r.mu.Lock()
+		found, changed := slices.ContainsFunc(r.seen, condition), r.changed
+		r.mu.Unlock()
+		if found {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return false
+		}
+	}
+}
+
+func (q *request) describe(m any) {
+	switch m := m.(type) {
+	case *pb.PutRequest:
+		q.add("put", m.Key)
+		q.write = true
+	case *pb.DeleteRangeRequest:
+		q.add("delete", m.Key, m.RangeEnd...)
+		q.write = true
+	case *pb.RangeRequest:
+		q.add("get", m.Key, m.RangeEnd...)
+	case *pb.TxnRequest:
+		q.describeTxn(m)
+	case *pb.WatchRequest:
+		if c := m.GetCreateRequest(); c != nil {
+			q.add("watch", c.Key, c.RangeEnd...)
+		}
+	}
+}
+
+func (q *request) describeTxn(m *pb.TxnRequest) {
+	for _, c := range m.Compare {
+		q.add("compare "+strings.ToLower(c.Target.String())+" of", c.Key)
+	}
+	for _, op := range slices.Concat(m.Success, m.Failure) {
+		switch op := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			q.describe(op.RequestPut)
+		case *pb.RequestOp_RequestDeleteRange:
+			q.describe(op.RequestDeleteRange)
+		case *pb.RequestOp_RequestRange:
+			q.describe(op.RequestRange)
+		case *pb.RequestOp_RequestTxn:
+			q.describeTxn(op.RequestTxn)
+		}
+	}
+}
+
+func (q *request) add(verb string, key []byte, end ...byte) {
+	text := fmt.Sprintf("%s %q", verb, bytes.TrimPrefix(key, []byte(prefix)))
+	if len(end) > 0 {
+		text += " and what follows"
+	}
+	q.keys = append(q.keys, text)
+}
+
+// String is one line of evidence.
+func (q request) String() string {
+	const shown = 5
+	keys := strings.Join(q.keys[:min(len(q.keys), shown)], ", ")
+	if more := len(q.keys) - shown; more > 0 {
+		keys += fmt.Sprintf(" and %d more", more)
+	}
+	return strings.TrimSpace(q.method + " " + keys)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+)
+
+const (
+	prefix = "/conformance/locks/"
+	// requestTimeout bounds each command, beside its wait.
+	requestTimeout = 5 * time.Second
+	// slack is what a command may take longer on a busy machine.
+	slack = 2500 * time.Millisecond
+	// startup is for the start of a process or of etcd.
+	startup = 30 * time.Second
+)
+
+// trial is one check of one client, with an etcd of its own behind proxies. Its methods end
+// the check with a failure, so they must be called from the goroutine of the check only;
+// those that return an error may be called from hooks, too.
+type trial struct {
+	ctx     context.Context // marked as the kit's
+	argv    []string
+	log     func(string)
+	began   time.Time
+	cluster *localetcd.Cluster
+	etcd    *clientv3.Client
+	proxies []*localetcd.Proxy
+	proxy   *localetcd.Proxy // the first one
+	*recorder
+
+	drivers []*driver
+	closers []func()
+	failure error
+}
+
+// try runs a check and returns why the client failed it.
+func try(ctx context.Context, c check, argv []string, log func(string)) error {
+	t := &trial{ctx: marked(ctx), argv: argv, log: log, recorder: newRecorder()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer t.close()
+		t.must(t.start(max(1, c.endpoints)))
+		t.began = time.Now()
+		c.run(t)
+	}()
+	<-done
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return t.failure
+}
+
+func (t *trial) start(endpoints int) error {
+	var err error
+	ctx, cancel := context.WithTimeout(t.ctx, startup)
+	defer cancel()
+	if t.cluster, err = localetcd.Start(ctx, localetcd.Options{UnsafeNoFsync: true, Server: t.options()}); err != nil {
+		return err
+	}
+	t.closers = append(t.closers, func() { _ = t.cluster.Close() })
+	for range endpoints {
+		p, err := localetcd.NewProxy(t.cluster.Addr(0))
+		if err != nil {
+			return err
+		}
+		t.proxies = append(t.proxies, p)
+		t.closers = append(t.closers, p.Close)
+	}
+	t.proxy = t.proxies[0]
+	t.etcd, err = t.cluster.Client()
+	return err
+}
+
+// close ends everything that the check has started, last in first out.
+func (t *trial) close() {
+	for _, d := range t.drivers {
+		d.kill()
+		if text := d.stderr.String(); text != "" && t.failure != nil && !strings.Contains(t.failure.Error(), text) {
+			t.failure = fmt.Errorf("%w\nits stderr:\n%s", t.failure, text)
+		}
+	}
+	for i := len(t.closers) - 1; i >= 0; i-- {
+		t.closers[i]()
+	}
+}
+
+// fail ends the check. The last requests of the client are the evidence.
+func (t *trial) fail(format string, args ...any) {
+	const shown = 12
+	seen := t.requests(t.began)
+	var lines strings.Builder
+	for _, q := range seen[max(0, len(seen)-shown):] {
+		fmt.Fprintf(&lines, "\n  %6.3fs %s", q.at.Sub(t.began).Seconds(), q)
+	}
+	t.failure = fmt.Errorf(format, args...)
+	if lines.Len() > 0 {
+		t.failure = fmt.Errorf("%w\nthe last requests of the client:%s", t.failure, lines.String())
+	}
+	runtime.Goexit()
+}
+
+func (t *trial) must(err error) {
+	if err != nil {
+		t.fail("%w", err)
+	}
+}
+
+func (t *trial) require(ok bool, format string, args ...any) {
+	if !ok {
+		t.fail(format, args...)
+	}
+}
+
+// pause lets time pass in which the client should do something, or nothing.
+func (t *trial) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-t.ctx.Done():
+		t.fail("interrupted")
+	}
+}
+
+// driver starts a process of the client.
+func (t *trial) driver() *driver {
+	var urls []string
+	for _, p := range t.proxies {
+		urls = append(urls, "http://"+p.Addr())
+	}
+	n := len(t.drivers) + 1
+	d, err := startDriver(t.argv, urls, func(line string) { t.log(fmt.Sprintf("%d %s", n, line)) })
+	t.must(err)
+	t.drivers = append(t.drivers, d)
+	context.AfterFunc(t.ctx, func() { _ = d.stdin.Close() })
+	t.must(d.greet())
+	return d
+}
+
+func (t *trial) begin(d *driver, c command) *pending {
+	p, err := d.begin(c)
+	t.must(err)
+	return p
+}
+
+// answer waits for the answer to a command.
+func (t *trial) answer(p *pending) answer {
+	a, err := p.wait(max(requestTimeout, seconds(p.c.Wait)) + slack)
+	t.must(err)
+	return a
+}
+
+// do sends a command and returns the answer.
+func (t *trial) do(d *driver, c command) answer { return t.answer(t.begin(d, c)) }
+
+// succeed is do for a command that must succeed.
+func (t *trial) succeed(d *driver, c command) answer { return t.success(t.begin(d, c)) }
+
+func (t *trial) success(p *pending) answer {
+	a := t.answer(p)
+	t.require(a.OK, "%s failed: %s", p.c.Op, a)
+	return a
+}
+
+// refused is do for a command that must fail with an error of this kind.
+func (t *trial) refused(d *driver, c command, kind string) answer {
+	a := t.do(d, c)
+	t.require(!a.OK && a.Error == kind, "%s answered %s instead of error %q", c.Op, a, kind)
+	return a
+}
+
+// hooked is do for a command whose next write meets the hooks.
+func (t *trial) hooked(d *driver, c command, before, after func() error) answer {
+	t.arm(before, after)
+	a := t.do(d, c)
+	fired, err := t.fired()
+	t.must(err)
+	t.require(fired, "%s sent no request that writes; it answered %s", c.Op, a)
+	return a
+}
+
+// cutAnswer returns hooks that let the next write happen and cut all connections before its
+// answer reaches the client. then is called after the write.
+func (t *trial) cutAnswer(then func() error) (before, after func() error) {
+	before = func() error {
+		t.proxy.HoldReplies()
+		return nil
+	}
+	after = func() error {
+		defer t.proxy.Break()
+		return then()
+	}
+	return before, after
+}
+
+// withhold keeps the next write on its way, as a network may, while the client sees its
+// connection break. The function that it returns lets the write reach etcd.
+func (t *trial) withhold() (execute func()) {
+	late := t.armWithhold(func() error {
+		t.proxy.HoldReplies()
+		t.proxy.Break()
+		return nil
+	})
+	return func() {
+		txn, ok := late().(*pb.TxnRequest)
+		t.require(ok, "it sent no transaction that writes")
+		ctx, cancel := t.request()
+		defer cancel()
+		_, err := pb.NewKVClient(t.etcd.ActiveConnection()).Txn(ctx, txn)
+		t.must(err)
+	}
+}
+
+// restart kills etcd and starts it again.
+func (t *trial) restart(while func()) {
+	t.cluster.Kill(0)
+	while()
+	ctx, cancel := context.WithTimeout(t.ctx, startup)
+	defer cancel()
+	t.must(t.cluster.Restart(ctx))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

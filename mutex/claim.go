@@ -1,0 +1,165 @@
+package mutex
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// claim is the request that takes one lock. It keeps its uuid for all attempts, by which it
+// recognizes a lock that was taken by an attempt whose answer was lost.
+type claim struct {
+	outcome
+	c    *Client
+	name string
+	uuid string
+	set  settings
+	call call
+
+	stamped time.Time // when the deadlines of the last attempt were computed
+	sent    map[string]time.Time
+
+	lock     *Lock
+	holder   Holder // if lock is nil
+	revision int64
+}
+
+// call is where the lock was asked for.
+type call struct {
+	backtrace string
+	goroutine uint64
+}
+
+func (c *Client) claim(name string, set settings, at call) (*claim, error) {
+	if err := lock.ValidateName(name); err != nil {
+		return nil, fmt.Errorf("mutex: %w", err)
+	}
+	return &claim{c: c, name: name, uuid: newUUID(), set: set, call: at, sent: map[string]time.Time{}}, nil
+}
+
+// newUUID returns a random uuid in its canonical form.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// timeout is how long one attempt may take.
+func (s settings) timeout() time.Duration { return min(attemptTimeout, s.patience/5) }
+
+// stamp sets the deadlines of the next attempt. An attempt that was not answered is repeated
+// as it was while its deadlines are far off, since either may be the one that counts.
+func (cl *claim) stamp() {
+	now := time.Now()
+	if cl.unsure == 0 || now.Sub(cl.stamped) > cl.set.patience/4 {
+		cl.stamped = now
+	}
+	for text, began := range cl.sent {
+		if now.Sub(began) > cl.set.patience {
+			delete(cl.sent, text)
+		}
+	}
+	cl.sent[timestamp(cl.stamped, cl.set.length(0))] = cl.stamped
+}
+
+// length is the time to auto_unlock_at of a lock that has been held for so long.
+func (s settings) length(held time.Duration) time.Duration {
+	if s.keep == 0 {
+		return s.patience
+	}
+	return min(s.patience, s.keep-held)
+}
+
+func timestamp(t time.Time, after time.Duration) string {
+	return lock.TimestampOf(t.Add(after)).String()
+}
+
+// written returns all fields of the lock, with the values of the last attempt.
+func (cl *claim) written() map[string]string {
+	fields := cl.set.fields()
+	fields["uuid"] = cl.uuid
+	fields["auto_unlock_at"] = timestamp(cl.stamped, cl.set.length(0))
+	fields["locked_at"] = timestamp(cl.stamped, 0)
+	fields["alert_at"] = timestamp(cl.stamped, cl.set.expect)
+	fields["pid"] = strconv.Itoa(os.Getpid())
+	if cl.c.hostname != "" {
+		fields["hostname"] = cl.c.hostname
+	}
+	if cl.call.backtrace != "" {
+		fields["backtrace"] = cl.call.backtrace
+	}
+	return fields
+}
+
+func (cl *claim) step() step {
+	cl.stamp()
+	s := step{
+		compares: []clientv3.Cmp{clientv3.Compare(clientv3.Version(cl.c.store.key(cl.name, lock.FieldUUID)), "=", 0)},
+		// What a transaction may read goes through raft, even if it does not. So the record of
+		// another holder is read apart.
+		otherwise: []clientv3.Op{
+			clientv3.OpGet(cl.c.store.key(cl.name, lock.FieldUUID)),
+			clientv3.OpGet(cl.c.store.key(cl.name, lock.FieldAutoUnlockAt)),
+		},
+	}
+	fields := cl.written()
+	s.then = make([]clientv3.Op, 0, len(fields)) // an Op is large to copy
+	for _, f := range sorted(fields) {
+		s.then = append(s.then, clientv3.OpPut(cl.c.store.layout.Key(cl.name, f), fields[f]))
+	}
+	return s
+}
+
+func (cl *claim) answered(a answer) bool {
+	cl.lock, cl.revision = nil, a.revision
+	if a.succeeded {
+		cl.lock = newLock(cl, cl.stamped, a.revision, a.revision)
+		return true
+	}
+	cl.holder, _ = cl.c.store.holder(cl.name, a.found)
+	if cl.holder.UUID == cl.uuid {
+		deadline := a.found[cl.c.store.key(cl.name, lock.FieldAutoUnlockAt)]
+		began := cl.sent[string(deadline.GetValue())] // zero if it is long past
+		cl.lock = newLock(cl, began, cl.holder.Token, deadline.GetModRevision())
+		cl.lock.late-- // the one that has taken it
+	}
+	return true
+}
+
+// reading is the request that reads who holds the lock of a failed claim.
+type reading struct {
+	outcome
+	cl *claim
+}
+
+func (r *reading) step() step { return step{then: r.cl.c.store.read(r.cl.name)} }
+
+func (r *reading) answered(a answer) bool {
+	if h, ok := r.cl.c.store.holder(r.cl.name, a.found); ok {
+		r.cl.holder = h
+	}
+	return true
+}
+
+// failure returns why the claim has not taken the lock, if it has not.
+func (cl *claim) failure(waiting error) error {
+	name := lock.Clip([]byte(cl.name), 200)
+	switch {
+	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && errors.Is(cl.err, context.DeadlineExceeded):
+		return &HeldError{Name: cl.name, Holder: cl.holder, Err: cl.err}
+	case cl.err != nil:
+		return fmt.Errorf("mutex: lock %q: %w", name, cl.err)
+	case cl.lock != nil:
+		return nil
+	}
+	return &HeldError{Name: cl.name, Holder: cl.holder, Err: waiting}
+}

@@ -1,0 +1,219 @@
+package mutex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Client takes locks in one etcd, under one prefix. It is safe for concurrent use.
+type Client struct {
+	store    *store
+	watcher  clientv3.Watcher
+	open     context.Context // ends when etcd's client is closed
+	settings settings
+	hostname string
+	keeper   keeper
+	cleaner  cleaner
+	stacks   stacks
+	traces   traces
+	recent   recent
+}
+
+// New returns a client over one of etcd, which the caller closes after the last lock has been
+// released. It sends nothing, and needs no closing itself. The options are the defaults of all
+// its locks. It uses no other parts of etcd's client than KV and Watcher, which may be those
+// of a namespace.
+func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
+	set, err := defaults().with(inNew, opts)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := lock.NewLayout(set.prefix)
+	if err != nil {
+		return nil, fmt.Errorf("mutex: %w", err)
+	}
+	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, open: context.Background(), settings: set}
+	if ctx := etcd.Ctx(); ctx != nil {
+		c.open = ctx
+	}
+	c.hostname, _ = os.Hostname()
+	return c, nil
+}
+
+// Lock takes a lock and waits for it while another holds it, until ctx ends. Then the error
+// is a *HeldError that says who holds it. It waits for etcd, too. Afterwards ctx has nothing
+// to do with the lock any more: release it with Unlock.
+//
+// Waiting sends no requests while the lock is held, and wakes up with its release. Who waits
+// is served in no particular order.
+//
+// If there is an error, etcd may still execute an attempt that it has not answered, and take the
+// lock. It is then released in the background, while etcd's client is open. Otherwise it stays
+// until its deadline, as do the oldest of more than 1000.
+func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	return c.lock(ctx, name, opts)
+}
+
+// TryLock takes a lock or returns a *HeldError at once if another holds it. If etcd does not
+// answer it tries again until ctx ends, and at most for the patience.
+func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	return c.lock(ctx, name, append(opts[:len(opts):len(opts)], Wait(0)))
+}
+
+func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, error) {
+	set, err := c.resolve(opts)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := c.claim(name, set, c.traces.caller(set.trace))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { c.abandon(cl.abandon()) }()
+	if set.wait == 0 {
+		ctx, cancel := context.WithTimeout(ctx, set.patience)
+		defer cancel()
+		c.take(ctx, set, cl)
+		return cl.lock, cl.failure(nil)
+	}
+	if set.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, set.wait)
+		defer cancel()
+	}
+	err = c.await(ctx, cl)
+	return cl.lock, err
+}
+
+// resolve returns the settings of a lock.
+func (c *Client) resolve(opts []Option) (settings, error) {
+	set, err := c.settings.with(inLock, opts)
+	if err != nil {
+		return set, err
+	}
+	if _, err := lock.ParseTimestamp([]byte(timestamp(time.Now(), set.patience))); err != nil {
+		return set, fmt.Errorf("mutex: the clock of this host is wrong: %w", err)
+	}
+	return set.resolve()
+}
+
+// take tries each claim once, and those that are held under the claim's identity twice. It
+// reads who holds the others.
+func (c *Client) take(ctx context.Context, set settings, claims ...*claim) {
+	c.settle(ctx, set, claims)
+	c.describe(ctx, set, claims...)
+	if set.identity == "" {
+		return
+	}
+	var freed []*claim
+	for _, cl := range claims {
+		if cl.err == nil && cl.lock == nil && cl.holder.identity == set.identity && c.evict(ctx, cl) {
+			freed = append(freed, cl)
+		}
+	}
+	if len(freed) > 0 {
+		c.settle(ctx, set, freed)
+	}
+}
+
+// describe reads who holds the locks of failed claims. Without an answer only the uuid and
+// the token of each are known.
+func (c *Client) describe(ctx context.Context, set settings, claims ...*claim) {
+	var requests []request
+	for _, cl := range claims {
+		if cl.err == nil && cl.lock == nil {
+			requests = append(requests, &reading{cl: cl})
+		}
+	}
+	if len(requests) > 0 {
+		c.store.settle(ctx, set.timeout(), requests...)
+	}
+}
+
+func (c *Client) settle(ctx context.Context, set settings, claims []*claim) {
+	requests := make([]request, len(claims))
+	for i, cl := range claims {
+		requests[i] = cl
+	}
+	c.store.settle(ctx, set.timeout(), requests...)
+}
+
+// WithLock takes a lock as Lock does, calls f, and releases the lock. The context of f is
+// derived from ctx and canceled when the lock is lost, with the *LostError as its cause; see
+// Lock.Context. FromContext returns the lock from it. The error is that of f, and that of the
+// release: a *LostError if the lock was lost, even if f has not noticed.
+func (c *Client) WithLock(ctx context.Context, name string, f func(context.Context) error, opts ...Option) (err error) {
+	l, err := c.lock(ctx, name, opts)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		release := l.Unlock(context.WithoutCancel(ctx))
+		if !errors.Is(err, release) {
+			err = errors.Join(err, release)
+		}
+	}()
+	return f(l.Context(ctx))
+}
+
+// TryLockAll takes of several locks those that are free, without waiting. It returns those
+// it has taken and, for the others, who holds them, each in the order of the names. The error
+// says why neither is known of the rest; the locks returned beside it are held. It is not
+// atomic: it takes about a hundred locks with each transaction.
+func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option) (taken []*Lock, held []*HeldError, err error) {
+	set, err := c.resolve(opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, seen := c.traces.caller(set.trace), make(map[string]bool, len(names))
+	claims := make([]*claim, len(names))
+	for i, name := range names {
+		if claims[i], err = c.claim(name, set, at); err != nil {
+			return nil, nil, err
+		}
+		if seen[name] {
+			return nil, nil, fmt.Errorf("mutex: lock %q is named twice", lock.Clip([]byte(name), 200))
+		}
+		seen[name] = true
+	}
+	ctx, cancel := context.WithTimeout(ctx, set.patience)
+	defer cancel()
+	c.take(ctx, set, claims...)
+	var errs []error
+	var late []*abandoned
+	for _, cl := range claims {
+		late = append(late, cl.abandon())
+		var other *HeldError
+		switch err := cl.failure(nil); {
+		case err == nil:
+			taken = append(taken, cl.lock)
+		case errors.As(err, &other):
+			held = append(held, other)
+		default:
+			errs = append(errs, err)
+		}
+	}
+	c.abandon(late...)
+	return taken, held, first(errs)
+}
+
+// first returns the first of several errors, and how many others there are.
+func first(errs []error) error {
+	if len(errs) > 1 {
+		return fmt.Errorf("%w (and %d others)", errs[0], len(errs)-1)
+	}
+	return errors.Join(errs...)
+}
+
+// UnlockAll releases several locks of the client as Unlock does, in as few transactions as
+// possible.
+func (c *Client) UnlockAll(ctx context.Context, locks ...*Lock) error {
+	return unlock(ctx, c, locks)
+}

@@ -1,0 +1,107 @@
+package mutex_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// counted returns a client that counts its transactions.
+func counted(t *testing.T, e *etcdtest.Etcd, txns *atomic.Int64) *mutex.Client {
+	c, err := mutex.New(e.Connect(func(c *clientv3.Config) {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				txns.Add(1)
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}))
+	}), mutex.Prefix(e.Prefix))
+	require.NoError(t, err)
+	return c
+}
+
+// TestStarvation lets 100 waiters take a lock three times each: few requests for each
+// hand-off, and none waits much longer than the others.
+func TestStarvation(t *testing.T) {
+	const waiters, rounds = 100, 3
+	e := shared.Start(t)
+	var txns atomic.Int64
+	first, err := counted(t, e, new(atomic.Int64)).Lock(t.Context(), "a")
+	require.NoError(t, err)
+	var waits [waiters][]time.Duration
+	var waiting errgroup.Group
+	for i := range waiters {
+		c := counted(t, e, &txns)
+		waiting.Go(func() error {
+			for range rounds {
+				began := time.Now()
+				l, err := c.Lock(t.Context(), "a")
+				if err != nil {
+					return err
+				}
+				waits[i] = append(waits[i], time.Since(began))
+				if err := l.Unlock(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	etcdtest.Eventually(t, func() bool { return txns.Load() >= waiters })
+	before, began := txns.Load(), time.Now()
+	require.NoError(t, first.Unlock(t.Context()))
+	require.NoError(t, waiting.Wait())
+	handoff := time.Since(began) / (waiters * rounds)
+	all := slices.Sorted(slices.Values(slices.Concat(waits[:]...)))
+	requests := float64(txns.Load()-before) / (waiters * rounds)
+	ratio := float64(all[len(all)-1]) / float64(all[len(all)/2])
+	require.Less(t, requests, 30.0)
+	require.Less(t, ratio, 25.0)
+	t.Logf("%v and %.1f requests for each hand-off; longest wait %v, %.1f times the median", handoff, requests, all[len(all)-1], ratio)
+}
+
+// TestTurns locks in a loop without a pause. Somebody who waits gets the lock all the same.
+func TestTurns(t *testing.T) {
+	both(t, func(t *testing.T, w world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		greedy := w.client()
+		rounds, began := 0, make(chan struct{})
+		var all errgroup.Group
+		all.Go(func() error {
+			for ctx.Err() == nil {
+				if err := greedy.WithLock(t.Context(), "a", func(context.Context) error {
+					if rounds++; rounds == 1 {
+						close(began)
+					}
+					<-time.After(30 * time.Millisecond)
+					return nil
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		c := w.client()
+		<-began
+		for range 5 {
+			require.NoError(t, c.WithLock(ctx, "a", func(context.Context) error {
+				<-time.After(30 * time.Millisecond)
+				return nil
+			}))
+		}
+		cancel()
+		require.NoError(t, all.Wait())
+		t.Logf("%d rounds of the greedy for 5 of the other", rounds)
+		require.Less(t, rounds, 100)
+	})
+}

@@ -1,0 +1,185 @@
+package mutex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Errors to branch on with errors.Is.
+var (
+	// ErrHeld is every *HeldError: another process holds the lock.
+	ErrHeld = errors.New("lock is held")
+	// ErrLost is every *LostError: the lock was lost while it was held.
+	ErrLost = errors.New("lock is lost")
+	// ErrUnlocked is the cause with which the contexts of a lock end after its Unlock.
+	ErrUnlocked = errors.New("lock was released")
+
+	// ErrForced is a reason of ErrLost: the lock was removed by somebody else, which is
+	// the daemon, a person, or a process of the same identity (see Identity).
+	ErrForced = errors.New("removed by force")
+	// ErrTaken is a reason of ErrLost: another process holds the lock.
+	ErrTaken = errors.New("taken by another")
+	// ErrDeadline is a reason of ErrLost: the lock was not renewed in time.
+	ErrDeadline = errors.New("not renewed in time")
+	// ErrUnreachable is a reason of ErrLost: no renewal got through to etcd in time.
+	ErrUnreachable = errors.New("etcd was unreachable")
+	// ErrNoSpace is a reason of ErrLost, and an error of Lock: the database of etcd is full.
+	ErrNoSpace = errors.New("etcd is out of space")
+)
+
+var errMaxHold = errors.New("the maximum hold was reached")
+
+// Holder is what a lock says about the process that holds it. These are claims of that
+// process. A field that it did not write is empty or zero.
+type Holder struct {
+	UUID, Hostname, PID, Owner, Purpose, Status string
+	// LockedAt, AlertAt, AutoUnlockAt and AliveAt (the last renewal) are times of the
+	// holder's clock.
+	LockedAt, AlertAt, AutoUnlockAt, AliveAt time.Time
+	// Token is the holder's fencing token.
+	Token int64
+
+	identity string
+}
+
+// String describes the holder in one line, for logs and for people.
+func (h Holder) String() string {
+	var b strings.Builder
+	add := func(format, v string) {
+		if v != "" {
+			fmt.Fprintf(&b, format, lock.Clip([]byte(v), 200))
+		}
+	}
+	add("%q", h.Owner)
+	add(" on %q", h.Hostname)
+	add(" pid %q", h.PID)
+	for _, t := range []struct {
+		format string
+		at     time.Time
+	}{{" since %s", h.LockedAt}, {" until %s", h.AutoUnlockAt}} {
+		if !t.at.IsZero() {
+			fmt.Fprintf(&b, t.format, t.at.Format(time.RFC3339))
+		}
+	}
+	add(" for %q", h.Purpose)
+	add(" (%q)", h.Status)
+	if b.Len() == 0 {
+		add("uuid %q", h.UUID)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// HeldError says that another process holds a lock. errors.Is(err, ErrHeld) is true, and so
+// is errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) if Lock
+// waited until its context ended.
+type HeldError struct {
+	Name   string
+	Holder Holder
+	// Err is why the wait ended, or nil if there was none.
+	Err error
+}
+
+// Error implements error.
+func (e *HeldError) Error() string {
+	text := fmt.Sprintf("lock %q is held by %s", lock.Clip([]byte(e.Name), 200), e.Holder)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Is reports whether target is ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// Unwrap returns Err.
+func (e *HeldError) Unwrap() error { return e.Err }
+
+// LostError says that a lock was lost, and why. errors.Is(err, ErrLost) is true, and so is
+// errors.Is(err, Reason).
+type LostError struct {
+	Name, UUID string
+	// Reason is ErrForced, ErrTaken, ErrDeadline, ErrUnreachable or ErrNoSpace.
+	Reason error
+	// Holder is the process that has the lock, if Reason is ErrTaken: its UUID and Token, and
+	// the rest if it is known.
+	Holder Holder
+	// Err is the last error of a renewal, or nil.
+	Err error
+}
+
+// Error implements error.
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("lock %q is lost: %v", lock.Clip([]byte(e.Name), 200), e.Reason)
+	if errors.Is(e.Reason, ErrTaken) {
+		text += ": " + e.Holder.String()
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Is reports whether target is ErrLost.
+func (e *LostError) Is(target error) bool { return target == ErrLost }
+
+// Unwrap returns Reason and Err.
+func (e *LostError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Reason}
+	}
+	return []error{e.Reason, e.Err}
+}
+
+// kind says what an error of a transaction means.
+type kind int
+
+const (
+	ambiguous kind = iota // it may have been committed, or may be after a repetition
+	tooBig                // etcd refused the size or the number of operations
+	noSpace
+	refused
+)
+
+func classify(err error) kind {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return noSpace
+	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return tooBig
+	case errors.Is(err, rpctypes.ErrTooManyRequests), errors.Is(err, rpctypes.ErrAuthOldRevision),
+		errors.Is(err, context.DeadlineExceeded):
+		return ambiguous
+	}
+	switch code(err) {
+	case codes.ResourceExhausted:
+		return tooBig
+	case codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented, codes.OutOfRange:
+		return refused
+	}
+	return ambiguous
+}
+
+func code(err error) codes.Code {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Code()
+	}
+	return status.Code(err)
+}
+
+// inNoSpace makes errors.Is(err, ErrNoSpace) true where etcd is full.
+func inNoSpace(err error) error {
+	if err != nil && classify(err) == noSpace {
+		return fmt.Errorf("%w (%w)", ErrNoSpace, err)
+	}
+	return err
+}

@@ -1,0 +1,146 @@
+package mutex
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+const (
+	// guardDelay is how long a lock is held before its key is watched: most locks are
+	// released before, and save the watch.
+	guardDelay = 100 * time.Millisecond
+	// checkInterval is how often the wall clock is compared, which the timers of a process
+	// do not follow.
+	checkInterval = time.Second
+)
+
+// check ends the lock if its deadline is near.
+func (l *Lock) check() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(time.Now())
+}
+
+func (l *Lock) expire(now time.Time) (over bool) {
+	if l.ctx.Err() != nil {
+		return true
+	}
+	if l.term.left(now) > 0 {
+		return false
+	}
+	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrDeadline, Err: l.err}
+	switch {
+	case l.err == nil && l.set.keep > 0 && elapsed(l.began, now) >= l.set.keep-margin(l.term.length):
+		e.Err = errMaxHold
+	case errors.Is(l.err, ErrNoSpace):
+		e.Reason = ErrNoSpace
+	case l.err != nil && classify(l.err) == ambiguous:
+		e.Reason = ErrUnreachable
+	}
+	l.cancel(e)
+	return true
+}
+
+// tick is called by the timer.
+func (l *Lock) tick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.expire(now) {
+		return
+	}
+	if !l.guarded {
+		l.guarded = true
+		l.background.Go(l.guard)
+	}
+	if l.goroutine != 0 && !l.stacked && elapsed(l.began, now) >= l.alertAt.Sub(l.began) {
+		l.stacked = true
+		l.background.Go(l.writeStack)
+	}
+	l.arm(now)
+}
+
+// arm sets the timer for what comes next.
+func (l *Lock) arm(now time.Time) {
+	next := min(l.term.left(now), checkInterval)
+	if l.goroutine != 0 && !l.stacked {
+		next = min(next, l.alertAt.Sub(now))
+	}
+	if !l.guarded {
+		next = min(next, guardDelay)
+	}
+	l.timer.Reset(max(next, time.Millisecond))
+}
+
+// guard watches the key of the lock until it is lost or released.
+func (l *Lock) guard() {
+	from := l.token
+	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, longestPause) {
+		healthy, err := l.watch(from)
+		if err != nil {
+			l.cancel(err)
+			return
+		}
+		if healthy {
+			pause = firstPause
+		}
+		select {
+		case <-time.After(jitter(pause)):
+		case <-l.ctx.Done():
+		}
+		if from, err = l.look(from); err != nil {
+			l.cancel(err)
+		}
+	}
+}
+
+// watch returns nil if the watch ended, and the loss of the lock if it has seen that.
+func (l *Lock) watch(from int64) (healthy bool, lost error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.ctx))
+	defer cancel()
+	w := l.c.watcher.Watch(ctx, l.c.store.key(l.name, lock.FieldUUID), clientv3.WithRev(from), clientv3.WithCreatedNotify())
+	for resp := range w {
+		if resp.Err() != nil {
+			return healthy, nil
+		}
+		healthy = true
+		for _, ev := range resp.Events {
+			if ev.Kv.ModRevision < from {
+				continue
+			}
+			if ev.Type == mvccpb.DELETE {
+				return true, l.loss(answer{})
+			}
+			if string(ev.Kv.Value) != l.uuid {
+				return true, l.loss(l.found(ev.Kv))
+			}
+		}
+	}
+	return healthy, nil
+}
+
+func (l *Lock) found(uuid *mvccpb.KeyValue) answer {
+	return answer{found: map[string]*mvccpb.KeyValue{string(uuid.Key): uuid}}
+}
+
+// look reads the key after a watch broke, and returns from where to watch again.
+func (l *Lock) look(from int64) (int64, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
+	defer cancel()
+	resp, err := l.c.store.kv.Get(ctx, l.c.store.key(l.name, lock.FieldUUID))
+	switch {
+	case err != nil:
+		return from, nil
+	case len(resp.Kvs) == 0:
+		return from, l.loss(answer{})
+	case string(resp.Kvs[0].Value) != l.uuid:
+		return from, l.loss(l.found(resp.Kvs[0]))
+	}
+	return resp.Header.Revision, nil
+}

@@ -1,0 +1,137 @@
+package mutex_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+type connect = func(...mutex.Option) (*mutex.Client, *memetcd.Link)
+
+// TestKeepAlive keeps 300 locks for their maximum hold: three transactions for each third of
+// the patience, no alert put off, and nothing after the hold.
+func TestKeepAlive(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(10*time.Minute), mutex.Patience(time.Minute), mutex.Expect(5*time.Minute), mutex.Backtrace(false))
+		txns := 0
+		link.OnRequest(func(req proto.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				txns++
+			}
+			return memetcd.Faults{}
+		})
+		var names []string
+		for i := range 300 {
+			names = append(names, fmt.Sprint(i))
+		}
+		began := time.Now()
+		locks, _, err := c.TryLockAll(t.Context(), names)
+		require.NoError(t, err)
+		require.Len(t, locks, 300)
+		require.Equal(t, 3, txns)
+		alert := func() string {
+			resp, err := link.Get(t.Context(), "/mutexes/7/alert_at")
+			require.NoError(t, err)
+			return string(resp.Kvs[0].Value)
+		}
+		first := alert()
+		time.Sleep(9 * time.Minute)
+		require.InDelta(t, 3+3*27, txns, 6)
+		require.Equal(t, first, alert())
+		for _, l := range locks {
+			require.NoError(t, l.Held())
+		}
+		err = done(t, locks[7].Context(t.Context()))
+		require.ErrorIs(t, err, mutex.ErrDeadline)
+		require.ErrorContains(t, err, "maximum hold")
+		require.InDelta(t, 10*time.Minute, time.Since(began), float64(10*time.Second))
+		count, err := link.Get(t.Context(), "/mutexes/7/auto_unlock_at")
+		require.NoError(t, err)
+		require.InDelta(t, began.Add(10*time.Minute).Unix(), seconds(t, string(count.Kvs[0].Value)).Unix(), 1)
+		require.ErrorIs(t, c.UnlockAll(t.Context(), locks...), mutex.ErrDeadline)
+		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		require.Empty(t, left.Kvs)
+	})
+}
+
+// TestKeepAliveThroughOutage loses etcd for a while, twice: once for less than the patience,
+// and once for good.
+func TestKeepAliveThroughOutage(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(time.Minute))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		link.Set(memetcd.Unreachable())
+		time.Sleep(25 * time.Second)
+		link.Set(memetcd.Faults{})
+		time.Sleep(10 * time.Minute)
+		require.NoError(t, l.Held())
+
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, true)
+		other, err := c.Lock(t.Context(), "b")
+		require.ErrorIs(t, err, mutex.ErrNoSpace)
+		require.Nil(t, other)
+		began := time.Now()
+		err = done(t, l.Context(t.Context()))
+		require.ErrorIs(t, err, mutex.ErrNoSpace)
+		require.Less(t, time.Since(began), 55*time.Second)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrNoSpace)
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, false)
+
+		l, err = c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		link.Set(memetcd.Unreachable())
+		err = done(t, l.Context(t.Context()))
+		require.ErrorIs(t, err, mutex.ErrUnreachable)
+		require.ErrorIs(t, err, mutex.ErrLost)
+		link.Set(memetcd.Faults{})
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrUnreachable)
+	})
+}
+
+// TestKeeperWaitsForNobody takes a lock with a short patience while the renewal of another, with
+// a long one, has no answer.
+func TestKeeperWaitsForNobody(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Backtrace(false))
+		long, err := c.Lock(t.Context(), "long", mutex.Patience(time.Minute))
+		require.NoError(t, err)
+		time.Sleep(19 * time.Second)
+		disturb(link, 1, memetcd.Faults{HoldAnswers: true})
+		time.Sleep(1100 * time.Millisecond)
+		short, err := c.Lock(t.Context(), "short", mutex.Patience(3*time.Second))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		err = short.Held()
+		require.NoError(t, c.UnlockAll(t.Context(), long, short))
+		require.NoError(t, err)
+	})
+}
+
+// TestRefusedLockHarmsNoOther takes the right to one of two locks away, which are renewed together.
+func TestRefusedLockHarmsNoOther(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour))
+		locks, _, err := c.TryLockAll(t.Context(), []string{"a", "b"})
+		require.NoError(t, err)
+		link.Allow("/mutexes/a/", "/mutexes/a0")
+		require.ErrorIs(t, done(t, locks[1].Context(t.Context())), mutex.ErrDeadline)
+		time.Sleep(5 * time.Minute)
+		require.NoError(t, locks[0].Held())
+		require.NoError(t, locks[0].Unlock(t.Context()))
+		taken, _, err := c.TryLockAll(t.Context(), []string{"a", "c"})
+		require.ErrorContains(t, err, "permission denied")
+		require.Len(t, taken, 1)
+		require.NoError(t, taken[0].Unlock(t.Context()))
+	})
+}

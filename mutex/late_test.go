@@ -1,0 +1,177 @@
+package mutex_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// late is a connection on which the first transactions, as many as fit into first, are not answered,
+// and executed when the test says so.
+type late struct {
+	clientv3.KV
+	// silent reports whether the others are not answered either.
+	silent atomic.Bool
+	sent   atomic.Int64
+	first  chan clientv3.Txn
+}
+
+type lateTxn struct {
+	clientv3.Txn
+	kv *late
+}
+
+func (l *late) Txn(context.Context) clientv3.Txn {
+	return &lateTxn{l.KV.Txn(context.Background()), l}
+}
+
+func (t *lateTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(cs...)
+	return t
+}
+
+func (t *lateTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *lateTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *lateTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.kv.sent.Add(1) <= int64(cap(t.kv.first)) {
+		t.kv.first <- t.Txn
+		return nil, status.Error(codes.Unavailable, "error reading from server: EOF")
+	}
+	if t.kv.silent.Load() {
+		return nil, context.DeadlineExceeded
+	}
+	return t.Txn.Commit()
+}
+
+// execute makes etcd execute the next of the first transactions, which then takes the lock.
+func (l *late) execute(t *testing.T) {
+	t.Helper()
+	resp, err := (<-l.first).Commit()
+	require.NoError(t, err)
+	require.True(t, resp.Succeeded)
+}
+
+// etcd executes an attempt long after Lock has returned an error: the lock does not stay.
+func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	tryLock := func(ctx context.Context, c *mutex.Client, name string) error {
+		_, err := c.TryLock(ctx, name)
+		return err
+	}
+	for name, tc := range map[string]struct {
+		silent bool
+		held   bool // by another at the second attempt
+		lock   func(context.Context, *mutex.Client, string) error
+	}{
+		"no answer": {silent: true, lock: tryLock},
+		"held":      {held: true, lock: tryLock},
+		"waited": {held: true, lock: func(ctx context.Context, c *mutex.Client, name string) error {
+			_, err := c.Lock(ctx, name, mutex.Wait(300*time.Millisecond))
+			return err
+		}},
+		"several": {held: true, lock: func(ctx context.Context, c *mutex.Client, name string) error {
+			taken, held, err := c.TryLockAll(ctx, []string{name})
+			require.NoError(t, err)
+			require.Empty(t, taken)
+			return held[0]
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			etcd := e.Connect()
+			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1)}
+			kv.silent.Store(tc.silent)
+			etcd.KV = kv
+			c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
+			var other *mutex.Lock
+			if tc.held {
+				var err error
+				other, err = newClient(t, e.Client, mutex.Prefix(e.Prefix)).TryLock(t.Context(), name)
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			if tc.held {
+				ctx = t.Context()
+			}
+			defer cancel()
+			err := tc.lock(ctx, c, name)
+			require.Error(t, err)
+			require.Equal(t, tc.held, errors.Is(err, mutex.ErrHeld), err)
+			if tc.held {
+				require.NoError(t, other.Unlock(t.Context()))
+			}
+			kv.silent.Store(false)
+			sent := kv.sent.Load()
+			etcdtest.Eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "released although it was not taken yet")
+			kv.execute(t)
+			etcdtest.Eventually(t, func() bool { return len(e.Keys(name+"/")) == 0 }, "the lock stays")
+		})
+	}
+}
+
+// etcd executes several attempts of a failed lock, each after the one before was abandoned.
+func TestEachLateAttemptIsAbandoned(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	etcd := e.Connect()
+	kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 3)}
+	kv.silent.Store(true)
+	etcd.KV = kv
+	c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := c.TryLock(ctx, "x")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	kv.silent.Store(false)
+	for range 3 {
+		kv.execute(t)
+		etcdtest.Eventually(t, func() bool { return len(e.Keys("x/")) == 0 }, "the lock stays")
+	}
+}
+
+// etcd executes an attempt after the lock, which the next attempt has taken, was released.
+func TestALateAttemptOfAReleasedLockIsAbandoned(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	for name, release := range map[string]func(context.Context, *mutex.Client, *mutex.Lock) error{
+		"one":     func(ctx context.Context, _ *mutex.Client, l *mutex.Lock) error { return l.Unlock(ctx) },
+		"several": func(ctx context.Context, c *mutex.Client, l *mutex.Lock) error { return c.UnlockAll(ctx, l) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			etcd := e.Connect()
+			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1)}
+			etcd.KV = kv
+			c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
+			l, err := c.TryLock(t.Context(), name)
+			require.NoError(t, err)
+			require.NoError(t, release(t.Context(), c, l))
+			other, err := newClient(t, e.Client, mutex.Prefix(e.Prefix)).TryLock(t.Context(), name)
+			require.NoError(t, err)
+			sent := kv.sent.Load()
+			etcdtest.Eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "nothing is abandoned")
+			require.NoError(t, other.Unlock(t.Context()), "the lock of another was abandoned")
+			kv.execute(t)
+			etcdtest.Eventually(t, func() bool { return len(e.Keys(name+"/")) == 0 }, "the lock stays")
+		})
+	}
+}

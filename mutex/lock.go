@@ -1,0 +1,235 @@
+package mutex
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Lock is a lock that is held, until it is lost or released. It is safe for concurrent use.
+type Lock struct {
+	c         *Client
+	name      string
+	uuid      string
+	token     int64
+	began     time.Time // of the attempt that took it
+	goroutine uint64    // 0 if stacks are not written
+
+	// ctx ends when the lock is lost or released.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// late is how many attempts to take it may still be executed, and lateUntil the deadline of
+	// the last of them.
+	late      int
+	lateUntil time.Time
+	// renewing and releasing are held by the one who does.
+	renewing, releasing chan struct{}
+	// background are the goroutines of the lock.
+	background sync.WaitGroup
+
+	mu       sync.Mutex
+	set      settings
+	written  map[string]string // the fields that may have been written
+	term     term
+	alertAt  time.Time
+	stacked  bool // for this alertAt
+	guarded  bool
+	released bool
+	unsure   int // attempts of failed Unlocks that may have released it
+	timer    *time.Timer
+	err      error // of the last renewal
+	next     time.Time
+}
+
+// term is the time for which the lock was taken or renewed.
+type term struct {
+	began    time.Time
+	length   time.Duration
+	revision int64 // mod_revision of auto_unlock_at
+}
+
+// margin is how long before auto_unlock_at the lock counts as lost, so that the work can
+// stop before another may start. The grace of the daemon adds to it.
+func margin(patience time.Duration) time.Duration { return min(patience/10, 5*time.Second) }
+
+// left returns how long the lock may still be used. The monotonic clock stands still while
+// the machine is suspended, and the wall clock may be set back, so the one that is ahead
+// counts.
+func (t term) left(now time.Time) time.Duration {
+	return t.length - margin(t.length) - elapsed(t.began, now)
+}
+
+func elapsed(since, now time.Time) time.Duration {
+	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
+}
+
+// newLock returns the lock that a claim has taken with an attempt that began at a time.
+func newLock(cl *claim, began time.Time, token, revision int64) *Lock {
+	l := &Lock{
+		c: cl.c, name: cl.name, uuid: cl.uuid, token: token, began: began, goroutine: cl.call.goroutine,
+		renewing: make(chan struct{}, 1), releasing: make(chan struct{}, 1), set: cl.set, written: cl.written(),
+		term:    term{began, cl.set.length(0), revision},
+		alertAt: began.Add(cl.set.expect),
+		next:    began.Add(cl.set.patience / 3),
+		late:    cl.unsure, lateUntil: cl.stamped.Add(cl.set.patience),
+	}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.mu.Lock()
+	l.timer = time.AfterFunc(guardDelay, l.tick)
+	l.mu.Unlock()
+	if cl.set.keep > 0 {
+		l.c.keeper.add(l)
+	}
+	return l
+}
+
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.name }
+
+// UUID returns the uuid of this acquisition. Who knows it can unlock.
+func (l *Lock) UUID() string { return l.uuid }
+
+// Token returns the fencing token, which grows with each acquisition of the lock. A resource
+// that refuses tokens lower than the highest it has seen is safe from a holder that was
+// suspended and has lost its lock.
+func (l *Lock) Token() int64 { return l.token }
+
+// Cmp returns a comparison for a transaction in the same etcd, which then succeeds only if
+// the lock is still held. If the client of New has a namespace, the transaction must have it,
+// too.
+func (l *Lock) Cmp() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(l.c.store.key(l.name, lock.FieldUUID)), "=", l.token)
+}
+
+// Held returns nil if the lock is held, a *LostError if it is lost, and ErrUnlocked after
+// Unlock. It compares the clocks with the deadline, so that a process that was suspended
+// learns of the loss before it goes on. It sends nothing.
+func (l *Lock) Held() error {
+	l.check()
+	if l.ctx.Err() != nil {
+		return context.Cause(l.ctx)
+	}
+	return nil
+}
+
+// Deadline returns when the lock counts as lost unless it is renewed, which is a little
+// before its auto_unlock_at: a tenth of the patience, and at most 5 seconds.
+func (l *Lock) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term.began.Add(l.term.length - margin(l.term.length))
+}
+
+// Alive renews the lock: its deadlines are counted again from now. Expect, Patience and
+// Status change what they say from then on. If etcd does not answer, Alive tries again until
+// ctx ends or the lock is lost. A *LostError says that it is. After another error it is still
+// held until its deadline: the old one or, if that is earlier, the new one.
+func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
+	l.mu.Lock()
+	set, err := l.set.with(inAlive, opts)
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if set, err = set.resolve(); err != nil {
+		return err
+	}
+	if err := l.Held(); err != nil {
+		return err
+	}
+	ctx, cancel := l.join(ctx)
+	defer cancel(nil)
+	select {
+	case l.renewing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-l.renewing }()
+	r := &renewal{l: l, set: set, explicit: true}
+	l.c.store.settle(ctx, set.timeout(), r)
+	if err := l.Held(); err != nil {
+		return err
+	}
+	if r.err != nil {
+		return fmt.Errorf("mutex: renew lock %q: %w", lock.Clip([]byte(l.name), 200), r.err)
+	}
+	return nil
+}
+
+// renewal is the request that moves the deadlines of a lock.
+type renewal struct {
+	outcome
+	l        *Lock
+	set      settings
+	explicit bool // also moves alert_at
+
+	began time.Time
+	term  term
+}
+
+func (r *renewal) step() step {
+	l, key := r.l, func(f lock.Field) string { return r.l.c.store.key(r.l.name, f) }
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.began = time.Now()
+	r.term = term{began: r.began, length: r.set.length(elapsed(l.began, r.began))}
+	s := step{
+		// An attempt that was not answered may be committed late, and must not bring back its
+		// deadline after that of a later one.
+		compares: []clientv3.Cmp{
+			l.c.store.is(l.name, l.uuid),
+			clientv3.Compare(clientv3.ModRevision(key(lock.FieldAutoUnlockAt)), "=", l.term.revision),
+		},
+		then: []clientv3.Op{
+			clientv3.OpPut(key(lock.FieldAutoUnlockAt), timestamp(r.began, r.term.length)),
+			clientv3.OpPut(key(lock.FieldAliveAt), timestamp(r.began, 0)),
+		},
+		otherwise: l.c.store.read(l.name),
+	}
+	if r.explicit {
+		s.then = append(s.then, clientv3.OpPut(key(lock.FieldAlertAt), timestamp(r.began, r.set.expect)))
+	}
+	if l.ctx.Err() != nil {
+		s.then = nil // Unlock no longer sees what would be written now
+		return s
+	}
+	if r.term.left(r.began) < l.term.left(r.began) {
+		// It may be committed although its answer is lost.
+		l.term.began, l.term.length = r.term.began, r.term.length
+		l.arm(r.began)
+	}
+	l.written["alive_at"] = ""
+	if r.explicit && r.set.status != "" {
+		l.written["status"] = ""
+		s.then = append(s.then, clientv3.OpPut(key(lock.FieldStatus), r.set.status))
+	}
+	return s
+}
+
+func (r *renewal) answered(a answer) bool {
+	l := r.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.succeeded {
+		r.term.revision = a.revision
+		l.term, l.set, l.err = r.term, r.set, nil
+		if r.explicit {
+			l.alertAt, l.stacked = r.began.Add(r.set.expect), false
+		}
+		l.next = r.began.Add(r.set.patience / 3)
+		l.arm(r.began)
+		return true
+	}
+	if h, ok := l.c.store.holder(l.name, a.found); !ok || h.UUID != l.uuid {
+		l.cancel(l.loss(a))
+		return true
+	}
+	// The deadline was moved by an attempt that was not answered, or by a person.
+	l.term.revision = a.found[l.c.store.key(l.name, lock.FieldAutoUnlockAt)].GetModRevision()
+	return l.ctx.Err() != nil
+}

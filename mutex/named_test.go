@@ -1,0 +1,222 @@
+package mutex_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/app"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// The tests with the daemon are not parallel: it removes nothing while etcd is slow.
+const (
+	patience = 6 * time.Second
+	grace    = 2 * time.Second // the daemon's default
+)
+
+// startDaemon runs the daemon, and returns its log once it removes locks.
+func startDaemon(t *testing.T, e *etcdtest.Etcd) *etcdtest.Log {
+	t.Helper()
+	c := config.Default()
+	c.Etcd.Endpoints = e.Endpoints()
+	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Reaper.Settle = 100 * time.Millisecond
+	log := &etcdtest.Log{}
+	daemon, err := app.New(c, log.Logger())
+	require.NoError(t, err)
+	daemon.Start()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), etcdtest.Soon)
+		defer cancel()
+		require.NoError(t, daemon.Stop(ctx))
+	})
+	// The first lock that it removes shows that no hold is in force.
+	e.Put(e.Lock("probe", time.Now(), time.Now())...)
+	etcdtest.Eventually(t, func() bool { return len(e.Keys("probe/")) == 0 })
+	return log
+}
+
+// process is another process that holds a lock: this test binary, see helper.
+type process struct {
+	t *testing.T
+	*exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func startProcess(t *testing.T, e *etcdtest.Etcd) *process {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "MUTEX_TEST_ENDPOINT="+e.Endpoints()[0])
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	p := &process{t, cmd, in, bufio.NewScanner(out)}
+	require.Equal(t, "locked", p.line())
+	return p
+}
+
+func (p *process) line() string {
+	p.t.Helper()
+	require.True(p.t, p.out.Scan())
+	return p.out.Text()
+}
+
+func (p *process) say(lines ...string) {
+	p.t.Helper()
+	_, err := io.WriteString(p.in, strings.Join(lines, "\n")+"\n")
+	require.NoError(p.t, err)
+}
+
+// helper holds a lock, and does a step of its work for each line of its input.
+func helper(endpoint string) error {
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	c, err := mutex.New(etcd, mutex.KeepAlive(time.Hour), mutex.Patience(patience))
+	if err != nil {
+		return err
+	}
+	l, err := c.Lock(context.Background(), "a")
+	if err != nil {
+		return err
+	}
+	ctx := l.Context(context.Background())
+	fmt.Println("locked")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch {
+		case in.Text() == "write": // a zombie that does not look
+			resp, err := etcd.Txn(context.Background()).If(l.Cmp()).Then(clientv3.OpPut("/resource", "zombie")).Commit()
+			fmt.Println("written:", err == nil && resp.Succeeded)
+		case ctx.Err() != nil:
+			fmt.Println("stopped:", errors.Is(context.Cause(ctx), mutex.ErrLost))
+		default:
+			fmt.Println("worked")
+		}
+	}
+	return nil
+}
+
+// TestStopTheWorld stops a process for longer than its deadline. When it goes on its next
+// step does not happen, and the resource refuses the write of a process that does not look.
+func TestStopTheWorld(t *testing.T) {
+	e := etcdtest.Start(t, localetcd.Options{})
+	startDaemon(t, e)
+	p := startProcess(t, e)
+	p.say("step", "write")
+	require.Equal(t, []string{"worked", "written: true"}, []string{p.line(), p.line()})
+	got := waiting(t.Context(), newClient(t, e.Client), "a")
+	stillWaits(t, got, patience+time.Second)
+	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+	r := <-got
+	require.NoError(t, r.err)
+	p.say("step", "write")
+	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+	require.Equal(t, []string{"stopped: true", "written: false"}, []string{p.line(), p.line()})
+	require.NoError(t, r.l.Held())
+	require.NoError(t, r.l.Unlock(t.Context()))
+}
+
+// TestFailover elects by a lock: who has it leads. The leader is killed, and the next one
+// leads within its patience, the grace and a second.
+func TestFailover(t *testing.T) {
+	e := etcdtest.Start(t, localetcd.Options{})
+	startDaemon(t, e)
+	leader := startProcess(t, e)
+	got := waiting(t.Context(), newClient(t, e.Client), "a")
+	stillWaits(t, got, patience+grace)
+	require.NoError(t, leader.Process.Kill())
+	killed := time.Now()
+	r := <-got
+	require.NoError(t, r.err)
+	t.Logf("the next leader after %v", time.Since(killed))
+	require.Less(t, time.Since(killed), patience+grace+time.Second)
+	require.NoError(t, r.l.Unlock(t.Context()))
+}
+
+// TestRedeployment restarts half of the owners at once, without a release. Each has its lock
+// again at once, and the others keep theirs.
+func TestRedeployment(t *testing.T) {
+	const (
+		owners   = 40
+		patience = 15 * time.Second // all tests of the package share the machine's disk
+	)
+	e := etcdtest.Start(t, localetcd.Options{})
+	log := startDaemon(t, e)
+	start := func(i int) (*mutex.Lock, *clientv3.Client) {
+		etcd := e.Connect()
+		c := newClient(t, etcd, mutex.Identity(fmt.Sprint("owner-", i)), mutex.KeepAlive(time.Hour), mutex.Patience(patience))
+		l, err := c.TryLock(t.Context(), fmt.Sprint("shard-", i))
+		require.NoError(t, err)
+		return l, etcd
+	}
+	var locks []*mutex.Lock
+	var crash []*clientv3.Client
+	for i := range owners {
+		l, etcd := start(i)
+		locks, crash = append(locks, l), append(crash, etcd)
+	}
+	for i := range owners / 2 {
+		require.NoError(t, crash[i].Close())
+	}
+	for i := range owners / 2 {
+		locks[i], _ = start(i)
+	}
+	<-time.After(2*patience + grace)
+	for _, l := range locks {
+		require.NoError(t, l.Held())
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+	require.Len(t, log.Lines(message.Removed), 1, "the probe")
+}
+
+// TestDeadlock takes two locks in both orders. Who waits for too long gives back what it has;
+// the waits are random, so that the two do not repeat the same for ever.
+func TestDeadlock(t *testing.T) {
+	both(t, func(t *testing.T, w world) {
+		swap := func(c *mutex.Client, first, second string) error {
+			for {
+				err := c.WithLock(t.Context(), first, func(ctx context.Context) error {
+					<-time.After(20 * time.Millisecond) // both have their first
+					return c.WithLock(ctx, second, func(context.Context) error { return nil }, mutex.Wait(100*time.Millisecond+rand.N(time.Second)))
+				})
+				if !errors.Is(err, mutex.ErrHeld) {
+					return err
+				}
+			}
+		}
+		a, b := w.client(), w.client()
+		var all errgroup.Group
+		all.Go(func() error { return swap(a, "a", "b") })
+		all.Go(func() error { return swap(b, "b", "a") })
+		require.NoError(t, all.Wait())
+		require.Empty(t, w.fields())
+	})
+}

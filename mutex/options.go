@@ -1,0 +1,259 @@
+package mutex
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Option is a setting of New, which makes it the default of all locks of the client, of a
+// lock, or of Alive. A setting that makes no sense where it is given is refused there.
+type Option struct {
+	name string
+	in   scope
+	set  func(*settings) error
+}
+
+type scope uint8
+
+const (
+	inNew scope = 1 << iota
+	inLock
+	inAlive
+)
+
+func (s scope) String() string {
+	return map[scope]string{inNew: "New", inLock: "a lock", inAlive: "Alive"}[s]
+}
+
+// The defaults.
+const (
+	defaultPrefix   = "/mutexes/"
+	defaultPatience = 2 * time.Minute
+	defaultExpect   = time.Minute
+)
+
+const (
+	minPatience = time.Second
+	maxDuration = 366 * 24 * time.Hour
+	maxText     = 4 << 10 // bytes of owner, purpose, status, backtrace and stack
+	maxValue    = 64 << 10
+	maxMetadata = 32
+	maxField    = 64
+)
+
+// fieldIdentity is a field of this package's own, which other clients carry as any other.
+const fieldIdentity = "identity"
+
+type settings struct {
+	prefix           string
+	expect, patience time.Duration // 0 until resolve
+	owner, purpose   string
+	status           string
+	metadata         map[string]string
+	trace            bool
+	keep             time.Duration
+	wait             time.Duration // negative: without limit
+	identity         string
+}
+
+func defaults() settings {
+	s := settings{prefix: defaultPrefix, trace: true, wait: -1}
+	if path, err := os.Executable(); err == nil {
+		s.owner = filepath.Base(path)
+	}
+	return s
+}
+
+// Prefix is the prefix of the keys of all locks of a client. It ends with a slash. The
+// default is /mutexes/.
+func Prefix(prefix string) Option {
+	return Option{"Prefix", inNew, func(s *settings) error {
+		s.prefix = prefix
+		return nil
+	}}
+}
+
+// Expect is how long the work is expected to take, from the lock or, without KeepAlive, from
+// the last Alive on. After that the lock is overdue: an alert fires, and the lock's stack is
+// written (see Backtrace). The default is a minute, or half the patience if that is less.
+func Expect(d time.Duration) Option {
+	return Option{"Expect", inNew | inLock | inAlive, func(s *settings) error {
+		s.expect = d
+		return positive(d)
+	}}
+}
+
+// Patience is how long the lock stays without a sign of life. After that it is lost, and
+// may be removed and taken by another. It is at least a second. The default is two minutes,
+// or twice what Expect says if that is more. Daemons that restart wait up to the patience,
+// at most 5 minutes, for the next sign of life.
+func Patience(d time.Duration) Option {
+	return Option{"Patience", inNew | inLock | inAlive, func(s *settings) error {
+		s.patience = d
+		if d < minPatience {
+			return fmt.Errorf("%v is less than %v", d, minPatience)
+		}
+		return positive(d)
+	}}
+}
+
+// Owner is the name of the service that locks. The default is the name of the executable.
+func Owner(name string) Option {
+	return Option{"Owner", inNew | inLock, func(s *settings) error {
+		s.owner = lock.Clip([]byte(name), maxText)
+		return nil
+	}}
+}
+
+// Purpose says what the lock is for, to those who wait for it or are alerted.
+func Purpose(text string) Option {
+	return Option{"Purpose", inNew | inLock, func(s *settings) error {
+		s.purpose = lock.Clip([]byte(text), maxText)
+		return nil
+	}}
+}
+
+// Metadata is a further field of the lock, such as a ticket or a link. It may be given
+// several times. The key must not be a field of the protocol or contain a slash.
+func Metadata(key, value string) Option {
+	return Option{"Metadata", inNew | inLock, func(s *settings) error {
+		switch {
+		case key == "" || len(key) > maxField || strings.Contains(key, "/") || lock.ValidateName(key) != nil:
+			return fmt.Errorf("%q is not the name of a field", lock.Clip([]byte(key), maxField))
+		case key == fieldIdentity || lock.ParseField([]byte(key)) != lock.FieldUnknown:
+			return fmt.Errorf("%q is a field of the protocol", key)
+		case len(value) > maxValue:
+			return fmt.Errorf("%q has more than %d bytes", key, maxValue)
+		}
+		s.metadata = maps.Clone(s.metadata)
+		if s.metadata == nil {
+			s.metadata = map[string]string{}
+		}
+		s.metadata[key] = value
+		if len(s.metadata) > maxMetadata {
+			return fmt.Errorf("more than %d fields", maxMetadata)
+		}
+		return nil
+	}}
+}
+
+// Backtrace says whether the lock carries the stack of the caller at the call, and from its
+// alert_at on that of the same goroutine at that time, so that whoever is alerted sees the
+// line that hangs. Both have functions and lines, no values. The default is true.
+func Backtrace(on bool) Option {
+	return Option{"Backtrace", inNew | inLock, func(s *settings) error {
+		s.trace = on
+		return nil
+	}}
+}
+
+// KeepAlive renews the lock in the background, every third of its patience, until it has
+// been held for maxHold. It does not put off the alert of Expect. Without KeepAlive the
+// holder calls Alive, which proves more: not only that the process lives, but that its work
+// proceeds.
+func KeepAlive(maxHold time.Duration) Option {
+	return Option{"KeepAlive", inNew | inLock, func(s *settings) error {
+		s.keep = maxHold
+		return positive(maxHold)
+	}}
+}
+
+// Wait limits how long Lock and WithLock wait, beside their context. With 0 they do not wait.
+func Wait(d time.Duration) Option {
+	return Option{"Wait", inNew | inLock, func(s *settings) error {
+		if s.wait = d; d == 0 {
+			return nil
+		}
+		return positive(d)
+	}}
+}
+
+// Identity allows to remove, and take again, a lock whose holder had the same identity: the
+// process itself before it crashed, which otherwise would wait for its own deadline. No two
+// processes that live at the same time may have the same identity, since each would take
+// the other's locks: use the name of a pod of a StatefulSet, not that of a Deployment.
+func Identity(id string) Option {
+	return Option{"Identity", inNew | inLock, func(s *settings) error {
+		if s.identity = id; id == "" || len(id) > maxText {
+			return fmt.Errorf("must have 1 to %d bytes", maxText)
+		}
+		return nil
+	}}
+}
+
+// Status says how far the work is, such as "invoice 512 of 10,000".
+func Status(text string) Option {
+	return Option{"Status", inAlive, func(s *settings) error {
+		s.status = lock.Clip([]byte(text), maxText)
+		return nil
+	}}
+}
+
+func positive(d time.Duration) error {
+	switch {
+	case d <= 0:
+		return fmt.Errorf("%v is not positive", d)
+	case d > maxDuration:
+		return fmt.Errorf("%v is more than %v", d, maxDuration)
+	}
+	return nil
+}
+
+// with returns the settings with the options applied.
+func (s settings) with(in scope, opts []Option) (settings, error) {
+	s.metadata = maps.Clone(s.metadata)
+	for _, o := range opts {
+		if o.in&in == 0 {
+			return s, fmt.Errorf("mutex: %s is not an option of %s", o.name, in)
+		}
+		if err := o.set(&s); err != nil {
+			return s, fmt.Errorf("mutex: %s: %w", o.name, err)
+		}
+	}
+	if _, err := s.resolve(); err != nil {
+		return s, fmt.Errorf("mutex: %w", err)
+	}
+	return s, nil
+}
+
+// resolve returns the settings with the durations that were not given.
+func (s settings) resolve() (settings, error) {
+	if s.patience == 0 {
+		s.patience = max(defaultPatience, 2*s.expect)
+		if s.keep != 0 {
+			s.patience = defaultPatience
+		}
+	}
+	if s.expect == 0 {
+		s.expect = min(defaultExpect, s.patience/2)
+	}
+	if s.expect > s.patience && s.keep == 0 {
+		return s, errors.New("Expect is more than Patience, which needs KeepAlive")
+	}
+	return s, nil
+}
+
+// fields returns the fields of a lock that are known before it is taken.
+func (s settings) fields() map[string]string {
+	f := maps.Clone(s.metadata)
+	if f == nil {
+		f = map[string]string{}
+	}
+	for field, v := range map[string]string{"owner": s.owner, "purpose": s.purpose, fieldIdentity: s.identity} {
+		if v != "" {
+			f[field] = v
+		}
+	}
+	return f
+}
+
+// sorted returns the fields in the order of their keys.
+func sorted(fields map[string]string) []string { return slices.Sorted(maps.Keys(fields)) }

@@ -1,0 +1,91 @@
+package mutex_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	etcd := clientv3.NewCtxClient(t.Context())
+	for want, opts := range map[string][]mutex.Option{
+		`mutex: prefix "/mutexes": must end in a slash`:                  {mutex.Prefix("/mutexes")},
+		`mutex: Status is not an option of New`:                          {mutex.Status("x")},
+		`mutex: Patience: 10ms is less than 1s`:                          {mutex.Patience(10 * time.Millisecond)},
+		`mutex: Patience: 9000h0m0s is more than 8784h0m0s`:              {mutex.Patience(9000 * time.Hour)},
+		`mutex: Expect: 0s is not positive`:                              {mutex.Expect(0)},
+		`mutex: Expect is more than Patience, which needs KeepAlive`:     {mutex.Expect(time.Hour), mutex.Patience(time.Minute)},
+		`mutex: KeepAlive: -1s is not positive`:                          {mutex.KeepAlive(-time.Second)},
+		`mutex: Wait: -1s is not positive`:                               {mutex.Wait(-time.Second)},
+		`mutex: Identity: must have 1 to 4096 bytes`:                     {mutex.Identity("")},
+		`mutex: Metadata: "uuid" is a field of the protocol`:             {mutex.Metadata("uuid", "x")},
+		`mutex: Metadata: "identity" is a field of the protocol`:         {mutex.Metadata("identity", "x")},
+		`mutex: Metadata: "a/b" is not the name of a field`:              {mutex.Metadata("a/b", "x")},
+		`mutex: Metadata: "` + "\uFFFD" + `" is not the name of a field`: {mutex.Metadata("\xff", "x")},
+		`mutex: Metadata: "ticket" has more than 65536 bytes`:            {mutex.Metadata("ticket", strings.Repeat("x", 65537))},
+	} {
+		_, err := mutex.New(etcd, opts...)
+		require.EqualError(t, err, want)
+	}
+	c, err := mutex.New(etcd, mutex.Expect(time.Hour), mutex.KeepAlive(2*time.Hour))
+	require.NoError(t, err)
+	for want, try := range map[string]func() error{
+		`mutex: lock name "a//b" has an empty segment`: func() error { _, err := c.Lock(t.Context(), "a//b"); return err },
+		`mutex: Prefix is not an option of a lock`:     func() error { _, err := c.TryLock(t.Context(), "a", mutex.Prefix("/x/")); return err },
+		`mutex: lock "a" is named twice`: func() error {
+			_, _, err := c.TryLockAll(t.Context(), []string{"a", "b", "a"})
+			return err
+		},
+	} {
+		require.EqualError(t, try(), want)
+	}
+}
+
+func TestDefaultTimes(t *testing.T) {
+	both(t, func(t *testing.T, w world) {
+		for _, tc := range []struct {
+			opts        []mutex.Option
+			alert, auto time.Duration
+		}{
+			{nil, time.Minute, 2 * time.Minute},
+			{[]mutex.Option{mutex.Patience(10 * time.Second)}, 5 * time.Second, 10 * time.Second},
+			{[]mutex.Option{mutex.Expect(time.Hour)}, time.Hour, 2 * time.Hour},
+			{[]mutex.Option{mutex.Expect(time.Hour), mutex.KeepAlive(3 * time.Hour)}, time.Hour, 2 * time.Minute},
+			{[]mutex.Option{mutex.KeepAlive(time.Minute)}, time.Minute, time.Minute},
+		} {
+			l := w.lock(w.client(), "a", tc.opts...)
+			f := w.fields()
+			at := seconds(t, f["a/locked_at"])
+			require.WithinDuration(t, at.Add(tc.alert), seconds(t, f["a/alert_at"]), time.Millisecond)
+			require.WithinDuration(t, at.Add(tc.auto), seconds(t, f["a/auto_unlock_at"]), time.Millisecond)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+	})
+}
+
+// TestIdentity lets a process take its own lock again after a crash, and nobody else.
+func TestIdentity(t *testing.T) {
+	both(t, func(t *testing.T, w world) {
+		crashed := w.lock(w.client(mutex.Identity("shop-0"), mutex.Metadata("old", "1")), "a")
+		w.txn(clientv3.OpPut(w.prefix+"a/b/uuid", "nested"))
+		for _, opts := range [][]mutex.Option{nil, {mutex.Identity("shop-1")}} {
+			_, err := w.client(opts...).TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, mutex.ErrHeld)
+		}
+		again, err := w.client(mutex.Identity("shop-0")).TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Greater(t, again.Token(), crashed.Token())
+		require.NotContains(t, w.fields(), "a/old")
+		require.Equal(t, "nested", w.fields()["a/b/uuid"])
+		require.ErrorIs(t, done(t, crashed.Context(t.Context())), mutex.ErrForced)
+		require.ErrorIs(t, crashed.Unlock(t.Context()), mutex.ErrForced)
+		require.NoError(t, again.Held())
+		require.NoError(t, again.Unlock(t.Context()))
+	})
+}

@@ -1,0 +1,265 @@
+package mutex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+const (
+	// maxTxnOps is the default limit of etcd on the operations of a transaction. Those of
+	// nested transactions add to those of the level above.
+	maxTxnOps = 128
+	// maxTxnBytes keeps a transaction of several locks below 1.5 MiB, etcd's default.
+	maxTxnBytes = 1 << 20
+	// maxInFlight is how many transactions of a batch are sent at a time.
+	maxInFlight = 4
+
+	firstPause     = 20 * time.Millisecond
+	longestPause   = 2 * time.Second
+	attemptTimeout = 5 * time.Second
+)
+
+// store sends all transactions of a client. etcd's client does not repeat a transaction
+// whose answer was lost, so this does: a step is such that it does no harm twice.
+type store struct {
+	kv     clientv3.KV
+	layout lock.Layout
+}
+
+// step is what a transaction does to one lock.
+type step struct {
+	compares        []clientv3.Cmp
+	then, otherwise []clientv3.Op
+}
+
+func (s step) cost() int { return max(len(s.compares), len(s.then), len(s.otherwise)) }
+
+func (s step) size() (n int) {
+	for _, op := range s.then {
+		n += len(op.KeyBytes()) + len(op.ValueBytes()) + 16
+	}
+	for _, op := range s.otherwise {
+		n += len(op.KeyBytes()) + 16
+	}
+	return n
+}
+
+// answer is that of etcd to one step. found has the keys that it read.
+type answer struct {
+	succeeded bool
+	revision  int64
+	found     map[string]*mvccpb.KeyValue
+}
+
+// request is a step that is repeated until it is answered.
+type request interface {
+	// step is called for each attempt.
+	step() step
+	// answered reports whether the request is done.
+	answered(answer) bool
+	result() *outcome
+}
+
+// outcome is how a request ended.
+type outcome struct {
+	// err is nil if it was answered.
+	err error
+	// unsure counts the attempts that were not answered, and may have been committed or may be.
+	unsure int
+}
+
+func (o *outcome) result() *outcome { return o }
+
+// settle repeats the requests until each is answered or refused, or ctx ends. An attempt
+// lasts at most for the timeout.
+func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...request) {
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
+		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
+			return
+		}
+		select {
+		case <-time.After(jitter(pause)):
+		case <-ctx.Done():
+		}
+	}
+	for _, r := range requests {
+		o := r.result()
+		if cause := context.Cause(ctx); o.err == nil {
+			o.err = cause
+		} else {
+			o.err = fmt.Errorf("%w (%w)", cause, o.err)
+		}
+	}
+}
+
+// round sends each request once, in as few transactions as possible, and returns those that
+// are to be repeated.
+func (st *store) round(ctx context.Context, timeout time.Duration, requests []request) (again []request) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	chunks := chunk(requests)
+	if len(chunks) == 1 {
+		return st.send(ctx, chunks[0])
+	}
+	var sending sync.WaitGroup
+	slots, left := make(chan struct{}, maxInFlight), make([][]request, len(chunks))
+	for i, chunk := range chunks {
+		slots <- struct{}{}
+		sending.Go(func() {
+			left[i] = st.send(ctx, chunk)
+			<-slots
+		})
+	}
+	sending.Wait()
+	for _, l := range left {
+		again = append(again, l...)
+	}
+	return again
+}
+
+// planned is a request with the step of this attempt.
+type planned struct {
+	request
+	step step
+}
+
+// chunk distributes the steps of the requests over transactions.
+func chunk(requests []request) (chunks [][]planned) {
+	cost, size := 0, 0
+	for _, r := range requests {
+		p := planned{r, r.step()}
+		last := len(chunks) - 1
+		if last >= 0 && len(chunks[last])+1+max(cost, p.step.cost()) <= maxTxnOps && size+p.step.size() <= maxTxnBytes {
+			chunks[last] = append(chunks[last], p)
+			cost, size = max(cost, p.step.cost()), size+p.step.size()
+			continue
+		}
+		chunks = append(chunks, []planned{p})
+		cost, size = p.step.cost(), p.step.size()
+	}
+	return chunks
+}
+
+// send sends one transaction, or two halves of it if etcd refuses it, be it for its size or for one
+// of its locks.
+func (st *store) send(ctx context.Context, all []planned) (again []request) {
+	resp, err := st.commit(ctx, all)
+	kind := classify(err)
+	if err != nil && (kind == tooBig || kind == refused) && len(all) > 1 {
+		return append(st.send(ctx, all[:len(all)/2]), st.send(ctx, all[len(all)/2:])...)
+	}
+	for i, p := range all {
+		o := p.result()
+		if o.err = inNoSpace(err); err == nil {
+			if !p.answered(pick(resp, len(all), i)) {
+				again = append(again, p.request)
+			}
+		} else if kind == ambiguous {
+			if !errors.Is(err, rpctypes.ErrTooManyRequests) { // refused before the log of etcd
+				o.unsure++
+			}
+			again = append(again, p.request)
+		}
+	}
+	return again
+}
+
+func (st *store) commit(ctx context.Context, all []planned) (*clientv3.TxnResponse, error) {
+	txn := st.kv.Txn(ctx)
+	if s := all[0].step; len(all) == 1 {
+		return txn.If(s.compares...).Then(s.then...).Else(s.otherwise...).Commit()
+	}
+	nested := make([]clientv3.Op, len(all))
+	for i, p := range all {
+		nested[i] = clientv3.OpTxn(p.step.compares, p.step.then, p.step.otherwise)
+	}
+	return txn.Then(nested...).Commit()
+}
+
+// pick returns the answer to one of n steps of a transaction.
+func pick(resp *clientv3.TxnResponse, n, i int) answer {
+	a := answer{succeeded: resp.Succeeded, revision: resp.Header.Revision, found: map[string]*mvccpb.KeyValue{}}
+	responses := resp.Responses
+	if n > 1 {
+		nested := resp.Responses[i].GetResponseTxn()
+		a.succeeded, responses = nested.Succeeded, nested.Responses
+	}
+	for _, op := range responses {
+		read, ok := op.Response.(*etcdserverpb.ResponseOp_ResponseRange)
+		if !ok {
+			continue
+		}
+		for _, kv := range read.ResponseRange.Kvs {
+			a.found[string(kv.Key)] = kv
+		}
+	}
+	return a
+}
+
+// is compares the uuid of a lock.
+func (st *store) is(name, uuid string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(st.key(name, lock.FieldUUID)), "=", uuid)
+}
+
+func (st *store) key(name string, f lock.Field) string { return st.layout.Key(name, f.String()) }
+
+// record are the fields that describe a holder.
+func record() []string {
+	known := []lock.Field{
+		lock.FieldUUID, lock.FieldHostname, lock.FieldPID, lock.FieldOwner, lock.FieldPurpose, lock.FieldStatus,
+		lock.FieldLockedAt, lock.FieldAlertAt, lock.FieldAutoUnlockAt, lock.FieldAliveAt,
+	}
+	fields := []string{fieldIdentity}
+	for _, f := range known {
+		fields = append(fields, f.String())
+	}
+	return fields
+}
+
+// read reads the record of a lock.
+func (st *store) read(name string) (gets []clientv3.Op) {
+	for _, f := range record() {
+		gets = append(gets, clientv3.OpGet(st.layout.Key(name, f)))
+	}
+	return gets
+}
+
+// holder returns the holder from the keys that were found, without those that an earlier
+// one has left. ok is false if there is none.
+func (st *store) holder(name string, found map[string]*mvccpb.KeyValue) (h Holder, ok bool) {
+	uuid, ok := found[st.key(name, lock.FieldUUID)]
+	if !ok {
+		return Holder{}, false
+	}
+	text := func(field string) string {
+		kv := found[st.layout.Key(name, field)]
+		if kv == nil || kv.ModRevision < uuid.CreateRevision {
+			return ""
+		}
+		return lock.Clip(kv.Value, maxText)
+	}
+	at := func(f lock.Field) time.Time {
+		t, err := lock.ParseTimestamp([]byte(text(f.String())))
+		if err != nil {
+			return time.Time{}
+		}
+		return t.Time()
+	}
+	return Holder{
+		UUID: string(uuid.Value), Token: uuid.CreateRevision,
+		Hostname: text("hostname"), PID: text("pid"), Owner: text("owner"), Purpose: text("purpose"), Status: text("status"),
+		LockedAt: at(lock.FieldLockedAt), AlertAt: at(lock.FieldAlertAt),
+		AutoUnlockAt: at(lock.FieldAutoUnlockAt), AliveAt: at(lock.FieldAliveAt),
+		identity: text(fieldIdentity),
+	}, true
+}

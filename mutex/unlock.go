@@ -1,0 +1,147 @@
+package mutex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// Unlock releases the lock. First it cancels the contexts of the lock, with ErrUnlocked as
+// their cause. If etcd does not answer it tries again until ctx ends, and at most for the
+// patience; a context that has already ended permits one attempt of up to five seconds. After
+// an error it may be called again. Unlock of a released lock does nothing.
+//
+// If the lock was lost, Unlock returns the *LostError. Only keys of this acquisition are
+// deleted, never those of another holder.
+func (l *Lock) Unlock(ctx context.Context) error { return unlock(ctx, l.c, []*Lock{l}) }
+
+func unlock(ctx context.Context, c *Client, locks []*Lock) error {
+	// In one order, so that two callers with the same locks do not wait for each other.
+	locks = slices.Clone(locks)
+	slices.SortFunc(locks, func(a, b *Lock) int { return strings.Compare(a.uuid, b.uuid) })
+	locks = slices.Compact(locks)
+	var requests []request
+	var releases []*release
+	patience := minPatience
+	for _, l := range locks {
+		l.check()
+		l.cancel(ErrUnlocked)
+	}
+	for _, l := range locks {
+		if err := l.turn(ctx); err != nil {
+			return err
+		}
+		defer func() { <-l.releasing }()
+		l.mu.Lock()
+		l.timer.Stop()
+		if !l.released {
+			r := &release{c: c, name: l.name, uuid: l.uuid, fields: sorted(l.written), l: l}
+			r.unsure = l.unsure
+			releases, requests = append(releases, r), append(requests, r)
+			patience = max(patience, l.set.patience)
+		}
+		l.mu.Unlock()
+	}
+	c.release(ctx, patience, requests)
+	var errs []error
+	var late []*abandoned
+	for _, r := range releases {
+		if err := r.ended(); err != nil {
+			errs = append(errs, err)
+		}
+		late = append(late, r.abandon())
+	}
+	c.abandon(late...)
+	return first(errs)
+}
+
+// turn waits until no other Unlock is at it.
+func (l *Lock) turn(ctx context.Context) error {
+	select {
+	case l.releasing <- struct{}{}: // also if ctx has ended
+		return nil
+	default:
+	}
+	select {
+	case l.releasing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("mutex: unlock %q, which another Unlock does: %w", lock.Clip([]byte(l.name), 200), context.Cause(ctx))
+	}
+}
+
+func (c *Client) release(ctx context.Context, patience time.Duration, releases []request) {
+	timeout := min(attemptTimeout, patience)
+	if ctx.Err() != nil {
+		c.store.round(context.WithoutCancel(ctx), timeout, releases)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c.store.settle(ctx, timeout, releases...)
+}
+
+// release is the request that deletes the keys of a lock, if it is still there.
+type release struct {
+	outcome
+	c          *Client
+	name, uuid string
+	fields     []string
+	l          *Lock // nil if no Lock was returned
+	other      answer
+}
+
+func (r *release) step() step {
+	s := step{
+		compares:  []clientv3.Cmp{r.c.store.is(r.name, r.uuid)},
+		then:      make([]clientv3.Op, 0, len(r.fields)),
+		otherwise: []clientv3.Op{clientv3.OpGet(r.c.store.key(r.name, lock.FieldUUID))},
+	}
+	for _, f := range r.fields {
+		s.then = append(s.then, clientv3.OpDelete(r.c.store.layout.Key(r.name, f)))
+	}
+	return s
+}
+
+func (r *release) answered(a answer) bool {
+	r.other = a
+	return true
+}
+
+// ended returns the error of an Unlock.
+func (r *release) ended() error {
+	r.l.mu.Lock()
+	r.l.released, r.l.unsure = r.err == nil, r.unsure
+	r.l.mu.Unlock()
+	if r.err != nil {
+		return fmt.Errorf("mutex: unlock %q: %w", lock.Clip([]byte(r.name), 200), r.err)
+	}
+	r.l.background.Wait()
+	if time.Since(r.l.began) >= politeHold {
+		r.l.c.recent.add(r.name, r.other.revision)
+	}
+	var lost *LostError
+	if errors.As(context.Cause(r.l.ctx), &lost) {
+		return lost
+	}
+	if r.other.succeeded || r.unsure > 0 {
+		return nil // an attempt that was not answered has done it
+	}
+	return r.l.loss(r.other)
+}
+
+// loss returns why the uuid of the lock is not the one that etcd has.
+func (l *Lock) loss(a answer) *LostError {
+	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrForced}
+	if h, ok := l.c.store.holder(l.name, a.found); ok {
+		e.Reason, e.Holder = ErrTaken, h
+	}
+	return e
+}

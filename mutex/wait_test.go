@@ -1,0 +1,44 @@
+package mutex_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// watched records the revisions from which a client watches.
+type watched struct {
+	clientv3.Watcher
+	from chan int64
+}
+
+func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	w.from <- clientv3.OpGet(key, opts...).Rev()
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// TestWaitersWatchTheNextRevision: etcd serves a watch of a revision that it already has up to
+// 100 ms later, and so would each hand-off be.
+func TestWaitersWatchTheNextRevision(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	holder, err := mutex.New(e.Client, mutex.Prefix(e.Prefix))
+	require.NoError(t, err)
+	client := e.Connect()
+	from := make(chan int64, 1)
+	client.Watcher = watched{client.Watcher, from}
+	waiter, err := mutex.New(client, mutex.Prefix(e.Prefix))
+	require.NoError(t, err)
+
+	l, err := holder.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() { waited <- waiter.WithLock(t.Context(), "a", func(context.Context) error { return nil }) }()
+	require.Greater(t, <-from, l.Token())
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, <-waited)
+}
