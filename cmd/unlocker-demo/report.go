@@ -120,7 +120,8 @@ worker, in etcd, in the daemon's metrics, or in its log. The story takes about
 func (r *report) ready(d *daemon) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say("demo", plain, "etcd and unlocker are up. In another terminal, same directory:")
+	r.say("demo", plain, "etcd and unlocker are up: open http://%s/", d.app.WebAddr())
+	r.say("demo", plain, "or, in another terminal, same directory:")
 	r.print(`
     go run ./cmd/unlocker list --etcd-endpoints %s -o wide --url http://%s
     curl -s http://%s/metrics | grep ^unlocker_

@@ -33,13 +33,13 @@ CRITICAL: no daemon answers and reports on the locks within the timeout; etcd ra
 an alarm, so holders cannot renew; the number of overdue locks is outside the
 --critical range.
 WARNING: one of several daemons does not answer or does not report on the locks;
-there were forced unlocks; removals have been on hold for too long; there are undated
+expired locks were removed; removals have been on hold for too long; there are undated
 or malformed locks; the number of overdue locks is outside the --warning range.
 UNKNOWN: the command line is wrong.
 
 With --lock, only that lock is checked. It is OK if it is held or not held, WARNING if
-it is overdue, undated or malformed or was force-unlocked, and CRITICAL if it is
-expired or no daemon reports on it.
+it is overdue, undated or malformed or was removed after it expired, and CRITICAL if it
+is expired or no daemon reports on it.
 
 RANGE is [@][START:][END] as for all Nagios plugins. It alerts on a number below START
 or above END: "10" on less than 0 or more than 10, "10:" on less than 10, "~:10" on
@@ -67,7 +67,7 @@ func (f *checkFlags) add(cmd *cobra.Command) {
 	flags.VarP(rangeOf(&f.Critical, ""), "critical", "c", "CRITICAL if the same number is outside `RANGE` (default none)")
 	flags.Var(rangeOf(&f.Undated, "0"), "undated", "WARNING if the number of undated and malformed locks, which are never removed automatically, is outside `RANGE` (default 0)")
 	flags.StringVar(&f.Lock, "lock", "", "check only the lock `NAME`")
-	flags.UintVar(&f.forced, "forced-minutes", 60, "WARNING if there were forced unlocks in the last `MINUTES`; 0 ignores them")
+	flags.UintVar(&f.forced, "forced-minutes", 60, "WARNING if expired locks were removed in the last `MINUTES`; 0 ignores them")
 	flags.UintVar(&f.hold, "hold-minutes", 5, "WARNING if removals have been on hold for more than `MINUTES`; 0 ignores holds")
 	flags.UintVarP(&f.timeout, "timeout", "t", 10, "time limit for the whole check, in `SECONDS`")
 	flags.CountVarP(&f.verbose, "verbose", "v", "also print the locks concerned with their holders, and the daemons with their holds")

@@ -12,6 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/user"
 )
 
 func newConfig() *cobra.Command {
@@ -31,7 +32,8 @@ func newConfigCheck() *cobra.Command {
 		Short: "Check the configuration, and with --connect also etcd",
 		Long: `Read the configuration as serve does, from the same flags, environment and file.
 Exit with 0 and print which file was read, or with 2 and the first error.
-No other file is opened: certificates and password files are not checked.
+No other file is opened: certificates and password files are not checked. The
+exception is web.web_config_file where web.allow_unlock needs it to authenticate users.
 
 With --connect, also try what the daemon needs of etcd: the certificates in the files,
 a connection to each endpoint, the login, and each right that this configuration needs.
@@ -45,6 +47,9 @@ a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.
 			c, source, err := loadConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if err := user.Check(c.Web); err != nil {
+				return usageError{err}
 			}
 			if source == "" {
 				source = "no file: flags, environment and defaults"

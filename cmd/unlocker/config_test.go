@@ -86,6 +86,10 @@ ok      use etcd without a user: answers
 ok      read below /mutexes/: 6 keys at revision \d+
 ok      watch below /mutexes/: watching since revision \d+
 ok      delete below /mutexes/: permitted, nothing changed
+ok      read below /unlocker/audit/mutexes/: 0 keys at revision \d+
+ok      watch below /unlocker/audit/mutexes/: watching since revision \d+
+ok      read below /unlocker/pause/mutexes/: 0 keys at revision \d+
+ok      watch below /unlocker/pause/mutexes/: watching since revision \d+
 ok      read below /unlocker/leader/mutexes/: 0 keys at revision \d+
 ok      watch below /unlocker/leader/mutexes/: watching since revision \d+
 ok      write and delete below /unlocker/leader/mutexes/: permitted, nothing changed
@@ -103,7 +107,7 @@ $`, stdout)
 	require.Equal(t, exitFailure, code)
 	require.Contains(t, stdout, "\nok      delete below /mutexes/: permitted, nothing changed\n")
 	require.Contains(t, stdout, "\nFAILED  write and delete below /unlocker/leader/mutexes/: etcdserver: permission denied: user \"ada\" needs readwrite on [/unlocker/")
-	require.Equal(t, "unlocker: 3 of 9 attempts failed\n", stderr)
+	require.Equal(t, "unlocker: 7 of 13 attempts failed\n", stderr)
 
 	code, stdout, stderr = call(t, t.Context(), "config", "check", "--connect", "--etcd-username=ada", "--etcd-tls-ca-file=absent")
 	require.Equal(t, exitFailure, code)

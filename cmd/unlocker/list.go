@@ -15,14 +15,21 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
+// listRun are the flags of one run of list.
+type listRun struct {
+	filter                    admin.Filter
+	format                    output.Format
+	daemon                    explainer
+	follow, noHeaders, native bool
+}
+
 func newList() *cobra.Command {
-	var filter admin.Filter
-	format, daemon := output.Table, &explainer{}
+	l := &listRun{format: output.Table}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the locks",
-		Long: `List the locks in etcd, ordered by name. The command connects to etcd directly, with
-the configuration of the daemon, and works without one.
+		Short: "List the locks, once or as they change",
+		Long: `List the locks in etcd, ordered by name or as --sort says. The command connects to
+etcd directly, with the configuration of the daemon, and works without one.
 
 HELD is the time since locked_at. ALERT and UNLOCK are the times until or since
 alert_at and auto_unlock_at. The holder's clock set them, and they are compared with
@@ -30,45 +37,88 @@ the clock of this host.
 
 With --url, -o wide, json and yaml have the explanation of a daemon for all locks but
 the held ones: whether a lock is removed, what it waits for, and until when (UTC).
+Their STATE is that of the daemon, which knows how far the holder's clock is off.
+
+With --watch the list is kept current until Ctrl-C. On a terminal it is drawn again on the
+alternate screen, as many locks as fit. Otherwise, and with -o json or jsonpath, all locks
+are printed, and then a line for each lock that changes, its state by time included. A
+lock that does not exist any more has the state gone. What -o json prints are the events
+lock and gone of the daemon's API. If etcd does not answer, the list stays as it was, the
+screen or stderr says so, and the command goes on when etcd answers again.
+
+--sort urgency lists what needs somebody first: expired, overdue, malformed, undated,
+orphaned, and then held locks by alert_at. held lists the oldest locks first, alert and
+unlock the earliest times.
+
+With --native the locks and elections of etcd's own clients below native_prefixes are
+listed: concurrency.Mutex and Election, etcdctl lock. A lock has a line for the key that
+holds it, and for each key that waits, in the order in which they get it. They are only
+shown: nothing of unlocker removes them.
+
+-o jsonpath takes the templates of kubectl, on what -o json prints. Text that is not safe
+to print is quoted and escaped there too. Colors are for terminals, and NO_COLOR turns
+them off.
 
 A name that is not safe to print on a terminal is quoted and escaped. show and
 unlock accept names in this form.`,
 		Example: `  unlocker list --state overdue,expired
   unlocker list --match 'billing/**' -o wide
   unlocker list --state expired -o wide --url http://127.0.0.1:9481
+  unlocker list --watch --sort urgency
+  unlocker list --native --native-prefixes /locks/
+  unlocker list -o jsonpath='{range .locks[*]}{.name}{"\t"}{.uuid}{"\n"}{end}'
   unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
 		Args: noArguments(": show NAME shows one lock, --match lists those that match a pattern"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := filter.Validate(); err != nil {
-				return usageError{err}
-			}
-			if daemon.url != "" && (format == output.Table || format == output.Name) {
-				return usageError{errors.New("--url requires -o wide, json or yaml")}
-			}
-			if err := daemon.prepare(); err != nil {
-				return err
-			}
-			return withAdmin(cmd, func(a *admin.Admin) error {
-				l, err := a.List(cmd.Context(), filter)
-				if err != nil {
-					return err
-				}
-				remark(cmd, l)
-				unexplained := daemon.ask(cmd.Context(), l.Explain)
-				return errors.Join(output.List(cmd.OutOrStdout(), format, l.At, l.Locks(), l.Explained()), unexplained)
-			})
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringSliceVar(&filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
-	flags.StringVar(&filter.Hostname, "hostname", "", "list only locks held on this host")
-	flags.StringVar(&filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
-	flags.IntVar(&filter.Limit, "limit", 0, "list at most this many locks, the first by name; 0 lists all")
-	daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: list the daemon's explanations")
-	addAdminFlags(cmd, &format)
+	flags.StringSliceVar(&l.filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
+	flags.StringVar(&l.filter.Hostname, "hostname", "", "list only locks held on this host")
+	flags.StringVar(&l.filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
+	flags.StringVar(&l.filter.Sort, "sort", admin.Orders()[0], "order of the locks: "+strings.Join(admin.Orders(), ", "))
+	flags.IntVar(&l.filter.Limit, "limit", 0, "list at most this many locks, the first in the order; 0 lists all")
+	flags.BoolVarP(&l.follow, "watch", "w", false, "keep the list current until Ctrl-C")
+	flags.BoolVar(&l.noHeaders, "no-headers", false, "print no titles above a table")
+	flags.BoolVar(&l.native, "native", false, "list the locks of etcd's own clients below native_prefixes instead")
+	l.daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: list the daemon's explanations")
+	addAdminFlags(cmd, &l.format)
+	flags.Lookup("native-prefixes").Hidden = false
 	complete(cmd, "state", api.States())
+	complete(cmd, "sort", admin.Orders())
 	return cmd
+}
+
+func (l *listRun) run(cmd *cobra.Command) error {
+	options := output.Options{Format: l.format, NoHeaders: l.noHeaders}
+	if l.native {
+		return listNative(cmd, options)
+	}
+	if err := l.filter.Validate(); err != nil {
+		return usageError{err}
+	}
+	if l.follow && (l.daemon.url != "" || l.filter.Limit > 0 || !l.format.Watches()) {
+		return usageError{errors.New("--watch cannot be used with --url, --limit, -o yaml or -o name")}
+	}
+	if l.daemon.url != "" && (l.format == output.Table || l.format == output.Name) {
+		return usageError{errors.New("--url requires -o wide, json, yaml or jsonpath")}
+	}
+	if err := l.daemon.prepare(); err != nil {
+		return err
+	}
+	return withAdmin(cmd, func(a *admin.Admin) error {
+		if l.follow {
+			return watch(cmd, a, l.filter, options)
+		}
+		found, err := a.List(cmd.Context(), l.filter)
+		if err != nil {
+			return err
+		}
+		remark(cmd, found)
+		unexplained := l.daemon.ask(cmd.Context(), found.Explain)
+		options.At, options.Explained = found.At, found.Explained()
+		return errors.Join(output.List(cmd.OutOrStdout(), options, found.Locks()), unexplained)
+	})
 }
 
 // remark prints to stderr why the output is empty or incomplete.
@@ -87,13 +137,16 @@ func remark(cmd *cobra.Command, l *admin.Listing) {
 	cmd.PrintErrln(words)
 }
 
-// addAdminFlags adds the flags that list, show and unlock share. They accept all keys of
-// the configuration, so that the flags of serve can be passed to them, and show those
-// that apply.
+// addAdminFlags adds the flags that list, show and unlock share.
 func addAdminFlags(cmd *cobra.Command, format *output.Format) {
-	flags := cmd.Flags()
-	flags.VarP(format, "output", "o", "output format: "+strings.Join(output.Formats(), ", "))
-	complete(cmd, "output", output.Formats())
+	cmd.Flags().VarP(format, "output", "o", "output format: "+output.Choices())
+	complete(cmd, "output", output.Completions())
+	addConfigFlags(cmd.Flags())
+}
+
+// addConfigFlags adds the flags of all keys of the configuration, so that the flags of serve can
+// be passed to the command. Its help shows those that apply.
+func addConfigFlags(flags *pflag.FlagSet) {
 	keys := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.Flags(keys)
 	keys.VisitAll(func(f *pflag.Flag) {

@@ -20,7 +20,11 @@ import (
 
 func main() {
 	version.Version = cmp.Or(version.Version, moduleVersion())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{syscall.SIGTERM}
+	if !signal.Ignored(os.Interrupt) { // as it is in the background of a script
+		signals = append(signals, os.Interrupt)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	code := run(ctx, newRoot(), os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -44,6 +48,14 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	error
+	code int
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
 // maxError is the maximum length of a printed error, in bytes.
 const maxError = 4 << 10
 
@@ -60,6 +72,9 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	}
 	// The error may quote the answer of a server.
 	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(lock.Clip([]byte(err.Error()), maxError)))
+	if coded := (codedError{}); errors.As(err, &coded) {
+		return coded.code
+	}
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
@@ -80,7 +95,7 @@ asks a daemon.
 Every flag of serve is also a configuration key and an environment variable:
 --etcd-endpoints, etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS are the same setting.
 A flag overrides the environment, the environment overrides the file, and the file
-overrides the default. list, show, unlock and config read the same configuration.`,
+overrides the default. All commands but check read the same configuration.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Print("unlocker"),
@@ -92,7 +107,8 @@ overrides the default. list, show, unlock and config read the same configuration
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServe(), newList(), newShow(), newUnlock(), newCheck(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newConfig(), newVersion())
+	root.AddCommand(extra()...)
 	return root
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func newServe() *cobra.Command {
@@ -29,15 +31,23 @@ func newServe() *cobra.Command {
 				return usageError{err}
 			}
 			logger.Info(message.ConfigurationRead, "file", source)
-			a, err := app.New(c, logger)
-			if err != nil {
-				return err
+			if err := serve(cmd.Context(), c, logger); err != nil {
+				logger.Error(message.Failed, "error", err)
+				return exitCode(exitFailure)
 			}
-			return a.Run(cmd.Context())
+			return nil
 		},
 	}
 	config.Flags(cmd.Flags())
 	return cmd
+}
+
+func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
+	a, err := app.New(c, logger)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
 }
 
 // newLogger returns a logger that writes to w in the configured format.
@@ -50,5 +60,16 @@ func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
 	if c.Format == "logfmt" {
 		return slog.New(slog.NewTextHandler(w, options)), nil
 	}
-	return slog.New(slog.NewJSONHandler(w, options)), nil
+	return slog.New(slog.NewJSONHandler(safeLines{w}, options)), nil
+}
+
+// safeLines escapes what is not safe to print in lines of JSON, as the API does: slog leaves direction
+// overrides as they are.
+type safeLines struct{ w io.Writer }
+
+func (s safeLines) Write(line []byte) (int, error) {
+	if _, err := s.w.Write(terminal.EscapeJSON(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }

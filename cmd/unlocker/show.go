@@ -29,7 +29,8 @@ if the daemon has no explanation; what etcd holds is shown all the same.`,
   unlocker show billing/invoices --url http://127.0.0.1:9481
   unlocker show billing/invoices -o wide    # long values in full
   unlocker show billing/invoices -o json | jq -r .uuid`,
-		Args: oneName,
+		Args:              oneName,
+		ValidArgsFunction: completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := daemon.prepare(); err != nil {
 				return err

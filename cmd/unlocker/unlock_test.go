@@ -12,6 +12,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestUnlockCommand(t *testing.T) {
@@ -37,10 +39,11 @@ func TestUnlockCommand(t *testing.T) {
 	require.Empty(t, stdout)
 	require.Equal(t, "unlocker: no lock \"a\" under /mutexes/; there are locks below it: \"a/b\"\n", stderr)
 
-	_, stdout, _ = e.call(nil, "unlock", "a/b", "--uuid", "u-a/b", "-y", "-o", "json")
+	_, stdout, _ = e.call(nil, "unlock", "a/b", "--uuid", "u-a/b", "--reason", "OPS-1", "-y", "-o", "json")
 	var removed api.Forced
 	require.NoError(t, json.Unmarshal([]byte(stdout), &removed))
 	require.Equal(t, "a/b", removed.Name)
+	require.Equal(t, "OPS-1", removed.Reason)
 	require.Len(t, removed.Fields, 6)
 	require.Empty(t, e.Keys(""))
 }
@@ -68,6 +71,36 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	require.Contains(t, stderr, "Remove lock a, held by billing on worker-1? Its holder may still be working. [y/N] ")
 	require.Contains(t, stderr, "unlocker: no answer: nothing was removed; --yes is required when stdin is not a terminal\n")
 	require.Len(t, e.Keys(""), 6)
+}
+
+// Without space for a record the person is told, and asked unless they said --yes.
+func TestUnlockCommandAtFullQuota(t *testing.T) {
+	t.Chdir(t.TempDir())
+	e := etcd{etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20}), t}
+	e.take("a", time.Hour, time.Hour)
+	e.Fill()
+	const none = "etcd refuses the record of this unlock, so that none is left: etcdserver: mvcc: database space exceeded\n"
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, null.Close()) }()
+	code, _, stderr := e.call(null, "unlock", "a", "--uuid", "u-a")
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "\n"+none+"\nRemove lock a, held by billing on worker-1, without a record? Its holder may still be working. [y/N] ")
+	require.Len(t, e.Keys(""), 6)
+	code, stdout, stderr := e.call(nil, "unlock", "a", "--uuid", "u-a", "--yes")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "lock a removed at revision ")
+	require.Contains(t, stderr, none)
+	require.NotContains(t, stderr, "[y/N]")
+	require.Empty(t, e.Keys(""))
+}
+
+func TestUnlockRefusesReasons(t *testing.T) {
+	for _, reason := range []string{strings.Repeat("x", 513), "\xff"} {
+		code, _, stderr := newEtcd(t).call(nil, "unlock", "a", "--uuid", "u", "--reason", reason, "--yes")
+		require.Equal(t, exitUsage, code)
+		require.Equal(t, "unlocker: --reason must be UTF-8 of at most 512 bytes\n", stderr)
+	}
 }
 
 func TestAsk(t *testing.T) {

@@ -31,12 +31,16 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 const (
 	locks    = "/mutexes/"
 	election = "/unlocker/leader/mutexes/"
+	records  = "/unlocker/audit/mutexes/"
+	pauses   = "/unlocker/pause/mutexes/"
 )
 
 // The attempts that follow the login.
 const (
 	readLocks, watchLocks, deleteLocks         = "read below " + locks, "watch below " + locks, "delete below " + locks
 	readElection, watchElection, writeElection = "read below " + election, "watch below " + election, "write and delete below " + election
+	readRecords, watchRecords                  = "read below " + records, "watch below " + records
+	readPauses, watchPauses                    = "read below " + pauses, "watch below " + pauses
 	lease                                      = "get a lease for the election"
 )
 
@@ -55,13 +59,23 @@ func newWorld(t *testing.T, o localetcd.Options) *world {
 	return &world{e, c, t}
 }
 
-// guarded has authentication and a user with readwrite on the prefixes.
+// guarded has authentication and a user with readwrite on the prefixes, and read on the records and
+// the pauses.
 func guarded(t *testing.T, prefixes ...string) *world {
 	t.Helper()
 	w := newWorld(t, localetcd.Options{})
 	w.Guard("ada", "secret", prefixes...)
+	w.read(records)
+	w.read(pauses)
 	w.config.Etcd.Username, w.config.Etcd.Password = "ada", config.NewSecret("secret")
 	return w
+}
+
+// read grants the user read on a prefix.
+func (w *world) read(prefix string) {
+	w.t.Helper()
+	_, err := w.Client.RoleGrantPermission(w.t.Context(), "ada", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(w.t, err)
 }
 
 // try returns the attempts in order, and their answers or errors.
@@ -95,7 +109,7 @@ func TestEachRightIsTriedAndNothingChanges(t *testing.T) {
 	tried, answers, failed := w.try(t.Context())
 	require.Empty(t, failed)
 	require.Equal(t, []string{"connect to " + w.Addr(0), `log in as user "ada"`, readLocks, watchLocks, deleteLocks,
-		readElection, watchElection, writeElection, lease}, tried)
+		readRecords, watchRecords, readPauses, watchPauses, readElection, watchElection, writeElection, lease}, tried)
 	require.Regexp(t, `^6 keys at revision \d+$`, answers[readLocks])
 	require.Regexp(t, `^1 keys at revision \d+$`, answers[readElection])
 	require.Equal(t, "permitted, nothing changed", answers[deleteLocks])
@@ -112,6 +126,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 	const needs = `etcdserver: permission denied: user "ada" needs `
 	needsLocks, needsElection := needs+"readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)", needs+"readwrite on [/unlocker/leader/mutexes/, /unlocker/leader/mutexes0) (prefix /unlocker/leader/mutexes/)"
 	needsRead := needs + "read on [/mutexes/, /mutexes0) (prefix /mutexes/)"
+	needsElsewhere := needs + "read on [/elsewhere/, /elsewhere0) (prefix /elsewhere/)"
 	for name, tt := range map[string]struct {
 		granted []string
 		readers string
@@ -126,14 +141,17 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		"only read, in a dry run":   {[]string{election}, locks, func(c *config.Config) { c.Reaper.Mode = "dry-run" }, map[string]string{}},
 		"the locks, in a dry run": {[]string{election}, "", func(c *config.Config) { c.Reaper.Mode = "dry-run" },
 			map[string]string{readLocks: needsRead, watchLocks: needsRead}},
+		"the pauses": {[]string{locks, election}, "", func(c *config.Config) { c.PausePrefix = "/elsewhere" }, map[string]string{
+			"read below /elsewhere/": needsElsewhere, "watch below /elsewhere/": needsElsewhere}},
+		"a native prefix": {[]string{locks, election, "/locks/a/"}, "/native/", func(c *config.Config) { c.NativePrefixes = []string{"/native/", "/elsewhere/"} },
+			map[string]string{"read below /elsewhere/": needsElsewhere}},
 		"no election": {[]string{locks}, "", func(c *config.Config) { c.Election.Enabled = false }, map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := guarded(t, tt.granted...)
 			if tt.readers != "" {
-				_, err := w.Client.RoleGrantPermission(t.Context(), "ada", tt.readers, clientv3.GetPrefixRangeEnd(tt.readers), clientv3.PermissionType(clientv3.PermRead))
-				require.NoError(t, err)
+				w.read(tt.readers)
 			}
 			if tt.edit != nil {
 				tt.edit(&w.config)
@@ -142,6 +160,29 @@ func TestMissingRightsAreNamed(t *testing.T) {
 			require.Equal(t, tt.want, failed)
 		})
 	}
+}
+
+// The daemon only reads the records that people write.
+func TestRightToReadTheRecordsIsTried(t *testing.T) {
+	t.Parallel()
+	w := guarded(t, locks, election)
+	_, err := w.Client.RoleRevokePermission(t.Context(), "ada", records, clientv3.GetPrefixRangeEnd(records))
+	require.NoError(t, err)
+	_, _, failed := w.try(t.Context())
+	const needs = `etcdserver: permission denied: user "ada" needs read on [/unlocker/audit/mutexes/, /unlocker/audit/mutexes0) (prefix /unlocker/audit/mutexes/)`
+	require.Equal(t, map[string]string{readRecords: needs, watchRecords: needs}, failed)
+}
+
+// With web.allow_unlock the daemon writes records and deletes locks, in a dry run, too.
+func TestRightToUnlockIsTried(t *testing.T) {
+	t.Parallel()
+	w := guarded(t, election)
+	w.read(locks)
+	w.config.Reaper.Mode, w.config.Web.AllowUnlock = "dry-run", true
+	_, _, failed := w.try(t.Context())
+	require.Len(t, failed, 2)
+	require.Contains(t, failed["delete below "+locks], `user "ada" needs readwrite on [/mutexes/, `)
+	require.Contains(t, failed["write below "+records], `user "ada" needs readwrite on [/unlocker/audit/mutexes/, `)
 }
 
 func TestLoginsAreTried(t *testing.T) {
@@ -172,7 +213,7 @@ func TestEachEndpointIsTried(t *testing.T) {
 	w := newWorld(t, localetcd.Options{})
 	w.config.Etcd.Endpoints = []string{"127.0.0.1:1", w.Addr(0)}
 	tried, _, failed := w.try(t.Context())
-	require.Len(t, tried, 10, "one answers, so the rights are tried")
+	require.Len(t, tried, 14, "one answers, so the rights are tried")
 	require.Equal(t, map[string]string{"connect to 127.0.0.1:1": "no connection: dial tcp 127.0.0.1:1: connect: connection refused"}, failed)
 
 	w.config.Etcd.Endpoints = []string{"127.0.0.1:1"}

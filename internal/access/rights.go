@@ -30,6 +30,18 @@ func (t *trial) rights() []right {
 	if permission == etcd.ReadWrite {
 		all = append(all, right{"delete below " + locks, permission, locks, t.remove(locks)})
 	}
+	for _, read := range []string{t.config.AuditKeys(), t.config.PauseKeys()} { // which people write
+		all = append(all,
+			right{"read below " + read, etcd.Read, read, t.read(read)},
+			right{"watch below " + read, etcd.Read, read, t.watch(read)})
+	}
+	for _, native := range t.config.NativePrefixes {
+		all = append(all, right{"read below " + native, etcd.Read, native, t.read(native)})
+	}
+	if t.config.Web.AllowUnlock {
+		audit := t.config.AuditKeys()
+		all = append(all, right{"write below " + audit, etcd.ReadWrite, audit, t.remove(audit)})
+	}
 	if !t.config.Election.Enabled {
 		return all
 	}
@@ -72,11 +84,10 @@ func (t *trial) watch(prefix string) func(context.Context) (string, error) {
 }
 
 // remove tries the permission to write, which is also that to delete: it sends a deletion in a
-// transaction whose condition is never true, as no key has a negative version.
+// transaction whose condition is never true.
 func (t *trial) remove(prefix string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		never := clientv3.Compare(clientv3.Version(prefix), "<", 0)
-		_, err := t.client.Txn(ctx).If(never).Then(clientv3.OpDelete(prefix, clientv3.WithPrefix())).Commit()
+		_, err := t.client.Txn(ctx).If(etcd.Never(prefix)).Then(clientv3.OpDelete(prefix, clientv3.WithPrefix())).Commit()
 		return "permitted, nothing changed", err
 	}
 }

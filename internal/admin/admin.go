@@ -53,9 +53,14 @@ func (a *Admin) Prefix() string { return a.config.Prefix }
 // ErrInterrupted is the error of a call whose context ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// failed adds to an error whether the context ended or etcd failed, at which endpoints, and
-// what to change. permission is what the failed request needs on the prefix.
+// failed is failedOn for a request on the prefix of the locks.
 func (a *Admin) failed(ctx context.Context, err error, permission string) error {
+	return a.failedOn(ctx, err, permission, a.config.Prefix)
+}
+
+// failedOn adds to an error whether the context ended or etcd failed, at which endpoints, and
+// what to change. permission is what the failed request needs on a prefix.
+func (a *Admin) failedOn(ctx context.Context, err error, permission, prefix string) error {
 	switch {
 	case err == nil:
 		return nil
@@ -64,7 +69,7 @@ func (a *Admin) failed(ctx context.Context, err error, permission string) error 
 	case ctx.Err() != nil:
 		return ErrInterrupted
 	}
-	explained := a.client.Explain(err, permission, a.config.Prefix)
+	explained := a.client.Explain(err, permission, prefix)
 	switch {
 	case errors.As(explained, new(*etcd.NoConnection)), errors.As(err, new(rpctypes.EtcdError)), status.Code(err) == codes.Unavailable:
 		return fmt.Errorf("etcd at %s: %w", a.endpoints(), explained)

@@ -10,8 +10,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-// Explain adds to a lock what a daemon says about it: its explanation, its due and its
-// verdict. On error the lock is as it was.
+// Explain adds to a lock what a daemon says about it: its explanation, its due, its verdict,
+// and its state by the clock of its holder. On error the lock is as it was.
 func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	seen, err := from.Lock(ctx, d.Name)
 	switch {
@@ -24,6 +24,10 @@ func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	}
 	d.ExplainedBy = from.URL
 	d.Explanation, d.Due, d.Verdict = seen.Explanation, seen.Due, seen.Verdict
+	d.State, d.ClockOffset = seen.State, seen.ClockOffset
+	if words, dated := datedOutlook(d.Lock); dated {
+		d.Outlook = words
+	}
 	return nil
 }
 
@@ -79,7 +83,7 @@ func (l *Listing) Explained() bool { return l.explained != nil }
 // explain adds what a daemon said about a lock.
 func (l *Listing) explain(k api.Lock) api.Lock {
 	if seen, found := l.explained[k.Name]; found && sameLock(&k, &seen) {
-		k.Explanation, k.Due = seen.Explanation, seen.Due
+		k.Explanation, k.Due, k.State, k.ClockOffset = seen.Explanation, seen.Due, seen.State, seen.ClockOffset
 	}
 	return k
 }

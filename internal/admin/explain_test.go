@@ -81,6 +81,26 @@ func TestExplainOneLock(t *testing.T) {
 	require.Equal(t, verdict.Wait, d.Verdict.Action)
 	require.Regexp(t, "^http://127.0.0.1:", d.ExplainedBy)
 
+	require.Equal(t, []string{"By the clock of the daemon it is past its auto_unlock_at."}, d.Outlook)
+
+	for _, c := range []struct {
+		state  string
+		offset float64
+		want   []string
+	}{
+		{"held", 0, nil},
+		{"held", -90, []string{"By the clock of its holder, which is 1m30s behind that of the daemon, it is neither overdue nor expired."}},
+		{"overdue", 30, []string{"By the clock of its holder, which is 30s ahead of that of the daemon, it is past its alert_at."}},
+		{"expired", -3600, []string{"By the clock of its holder, which is 1h00m behind that of the daemon, it is past its auto_unlock_at."}},
+		{"undated", 0, w.show("a/b").Outlook}, // not by a clock: what follows from the lock stays
+	} {
+		d, seen := w.show("a/b"), seen
+		seen.State, seen.ClockOffset = c.state, c.offset
+		require.NoError(t, (&daemon{locks: []api.Lock{seen}}).explain(t, d.Explain))
+		require.Equal(t, c.state, d.State)
+		require.Equal(t, c.want, d.Outlook)
+	}
+
 	later := seen
 	later.Token++
 	for words, locks := range map[string][]api.Lock{
@@ -105,6 +125,7 @@ func TestExplainAListing(t *testing.T) {
 		seen = append(seen, l)
 	}
 	seen[1].UUID = "of an earlier holder"
+	seen[2].State, seen[2].ClockOffset = "overdue", -30 // by the clock of its holder
 	l, _ := w.list(admin.Filter{})
 	require.False(t, l.Explained())
 	d := &daemon{prefix: "/mutexes/", locks: seen[:3]}
@@ -113,6 +134,10 @@ func TestExplainAListing(t *testing.T) {
 	var got []string
 	for k := range l.Locks() {
 		got = append(got, k.Explanation)
+		if k.Name == "c" {
+			require.Equal(t, "overdue", k.State)
+			require.InDelta(t, -30, k.ClockOffset, 0)
+		}
 	}
 	require.Equal(t, []string{"a waits", "", "c waits", ""}, got)
 	const all = "/api/v1/locks?limit=1000&state=overdue,expired,undated,malformed,orphaned"

@@ -24,7 +24,9 @@ type Filter struct {
 	Hostname string
 	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
 	Match string
-	// Limit is the maximum number of locks, the first by name; 0 means all.
+	// Sort is one of Orders; "" means name.
+	Sort string
+	// Limit is the maximum number of locks, the first in the order; 0 means all.
 	Limit int
 }
 
@@ -38,6 +40,9 @@ func (f Filter) Validate() error {
 	if !doublestar.ValidatePattern(f.Match) {
 		return fmt.Errorf("--match: %q is not a valid pattern", f.Match)
 	}
+	if f.Sort != "" && !slices.Contains(Orders(), f.Sort) {
+		return fmt.Errorf("--sort: must be one of %s, not %q", strings.Join(Orders(), ", "), f.Sort)
+	}
 	if f.Limit < 0 {
 		return fmt.Errorf("--limit: must be at least 0, not %d", f.Limit)
 	}
@@ -47,10 +52,15 @@ func (f Filter) Validate() error {
 func (f Filter) wants(l *lock.Lock, now lock.Timestamp) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
-		(f.Match == "" || doublestar.MatchUnvalidated(f.Match, l.Name))
+		f.named(l.Name)
 }
 
-// Listing is the result of List: locks ordered by name.
+// named reports whether a name matches.
+func (f Filter) named(name string) bool {
+	return f.Match == "" || doublestar.MatchUnvalidated(f.Match, name)
+}
+
+// Listing is the result of List: locks in the order of the filter.
 type Listing struct {
 	// At is the time at which the states are evaluated, Revision the revision of etcd at
 	// which the locks were read.
@@ -71,7 +81,7 @@ type Listing struct {
 func (l *Listing) Locks() iter.Seq[api.Lock] {
 	return func(yield func(api.Lock) bool) {
 		for i := range l.locks {
-			if !yield(l.explain(api.NewLock(&l.locks[i], l.At))) {
+			if !yield(l.explain(api.NewLock(&l.locks[i], l.At, 0))) {
 				return
 			}
 		}
@@ -98,7 +108,8 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 		return nil, a.failed(ctx, err, etcd.Read)
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
-	slices.SortFunc(l.locks, func(a, b lock.Lock) int { return strings.Compare(a.Name, b.Name) })
+	compare := compareBy(f.Sort, now)
+	slices.SortFunc(l.locks, func(a, b lock.Lock) int { return compare(&a, &b) })
 	if f.Limit > 0 && len(l.locks) > f.Limit {
 		l.locks = slices.Clone(l.locks[:f.Limit])
 	}

@@ -1,10 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
@@ -24,6 +27,30 @@ func outlook(l *lock.Lock, d Detail) []string {
 		return []string{"By the clock of this host it is past its auto_unlock_at."}
 	}
 	return nil
+}
+
+// datedOutlook explains the state that a daemon showed, and reports whether it depends on a clock.
+func datedOutlook(l api.Lock) (words []string, dated bool) {
+	by := "By the clock of the daemon"
+	if l.ClockOffset != 0 {
+		off := time.Duration(l.ClockOffset * float64(time.Second))
+		direction := "ahead of"
+		if off < 0 {
+			direction = "behind"
+		}
+		by = fmt.Sprintf("By the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
+	}
+	switch {
+	case l.State == lock.Overdue.String():
+		return []string{by + " it is past its alert_at."}, true
+	case l.State == lock.Expired.String():
+		return []string{by + " it is past its auto_unlock_at."}, true
+	case l.State != lock.Held.String():
+		return nil, false
+	case l.ClockOffset != 0:
+		return []string{by + " it is neither overdue nor expired."}, true
+	}
+	return nil, true
 }
 
 const neverRemoved = "It is never removed automatically."
@@ -51,7 +78,7 @@ func faults(l *lock.Lock, d Detail) []string {
 			}
 		case lock.FieldUUID:
 			if l.UUID() == "" {
-				found = append(found, fmt.Sprintf("uuid has %d bytes: 1 to 256 are allowed.", len(f.Value)))
+				found = append(found, fmt.Sprintf("uuid has %d bytes: 1 to 256 are allowed.", cmp.Or(f.TruncatedFrom, len(f.Value))))
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/manual"
 )
 
 // Detail is one lock with all its fields.
@@ -47,12 +48,9 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 
 func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) {
 	d := Detail{At: a.now().UTC()}
-	d.Lock = api.NewLock(&e.Lock, d.At)
+	d.Lock = api.NewLock(&e.Lock, d.At, 0)
 	fields, more := e.Shown()
-	for _, f := range fields {
-		d.Fields = append(d.Fields, api.Field(f))
-	}
-	d.MoreFields = more
+	d.Fields, d.MoreFields = manual.Fields(fields), more
 	var err error
 	if e.Token != 0 {
 		d.Leftovers, err = a.leftovers(ctx, e)

@@ -59,6 +59,33 @@ func TestShowOfManyFields(t *testing.T) {
 	require.Equal(t, 301, len(d.Fields)+d.MoreFields)
 }
 
+// What is truncated says so, with its size in etcd.
+func TestShowMarksWhatIsTruncated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const limit = 64 << 10
+	sizes := map[string]int{"uuid": limit + 1, "backtrace": 3 * limit, "fits": limit, "wide": limit}
+	for name, size := range sizes {
+		fill := "x"
+		if name == "wide" {
+			fill, sizes[name] = "é", 2*size
+		}
+		w.Set("a", name, strings.Repeat(fill, size))
+	}
+	d := w.show("a")
+	require.Len(t, d.Fields, len(sizes))
+	for _, f := range d.Fields {
+		require.Equal(t, f.Name != "fits", strings.HasSuffix(f.Value, "…"))
+		if f.Name == "fits" {
+			require.Zero(t, f.TruncatedFrom)
+			continue
+		}
+		require.Equal(t, sizes[f.Name], f.TruncatedFrom, f.Name)
+		require.LessOrEqual(t, len(f.Value), limit+len("…"))
+	}
+	require.Contains(t, strings.Join(d.Outlook, " "), "uuid has 65537 bytes: ")
+}
+
 // What follows from the lock alone.
 func TestOutlook(t *testing.T) {
 	t.Parallel()

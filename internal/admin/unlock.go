@@ -1,14 +1,18 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
+	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/manual"
 )
 
 // OtherHolder is the error of an unlock with a uuid that is not, or no longer, the uuid of
@@ -24,11 +28,12 @@ func (e *OtherHolder) Error() string {
 
 func (e *OtherHolder) Unwrap() error { return lockstore.ErrOtherUUID }
 
-// Unlock removes a lock if it is held under the given uuid. First it passes the lock to
-// confirm and returns its error, if any. Renewals in the meantime do not matter. If the
-// lock is then held under another uuid, nothing is removed and the error is OtherHolder.
-// ErrAmbiguous means that etcd did not answer and the lock may or may not be removed.
-func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Detail) error) (api.Forced, error) {
+// Unlock removes a lock if it is held under the given uuid, and leaves a record of that with the
+// reason. First it passes the lock to confirm and returns its error, if any; unrecorded is why no
+// record can be left. Renewals in the meantime do not matter. If the lock is then held under
+// another uuid, nothing is removed and the error is OtherHolder. ErrAmbiguous means that etcd did
+// not answer and the lock may or may not be removed.
+func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm func(d Detail, unrecorded error) error) (api.Forced, error) {
 	shown, err := a.Show(ctx, name)
 	if err != nil {
 		return api.Forced{}, err
@@ -36,23 +41,38 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid string, confirm func(Deta
 	if err := heldUnder(shown, uuid); err != nil {
 		return api.Forced{}, err
 	}
-	if err := confirm(shown); err != nil {
+	unlocker := a.unlocker()
+	unrecorded, err := unlocker.TryRecord(ctx, name)
+	if err != nil {
+		return api.Forced{}, a.failed(ctx, err, etcd.ReadWrite)
+	}
+	if err := confirm(shown, unrecorded); err != nil {
 		return api.Forced{}, err
 	}
-	entry, revision, err := a.store.Unlock(ctx, name, uuid)
+	removed, now, err := unlocker.Unlock(ctx, manual.Request{Name: name, UUID: uuid, Who: Who(), Reason: reason}, unrecorded == nil)
+	if err != nil {
+		return api.Forced{}, a.notRemoved(ctx, name, now, err)
+	}
+	return removed, nil
+}
+
+func (a *Admin) unlocker() manual.Unlocker {
+	return manual.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: func() time.Time { return a.now() }}
+}
+
+// notRemoved returns the error of an unlock that failed. entry is the lock under another uuid.
+func (a *Admin) notRemoved(ctx context.Context, name string, entry lockstore.Record, err error) error {
 	switch {
 	case errors.Is(err, lockstore.ErrNoLock):
-		return api.Forced{}, fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
+		return fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
 	case errors.Is(err, lockstore.ErrOtherUUID):
 		now, err := a.detail(ctx, entry)
 		if err != nil {
-			return api.Forced{}, a.failed(ctx, err, etcd.Read)
+			return a.failed(ctx, err, etcd.Read)
 		}
-		return api.Forced{}, &OtherHolder{now}
-	case err != nil:
-		return api.Forced{}, a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
+		return &OtherHolder{now}
 	}
-	return a.removed(entry, revision), nil
+	return a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
 }
 
 // heldUnder avoids asking for confirmation if the transaction, which compares the uuid
@@ -67,16 +87,12 @@ func heldUnder(d Detail, uuid string) error {
 	return nil
 }
 
-func (a *Admin) removed(e lockstore.Record, revision int64) api.Forced {
-	now := a.now().UTC()
-	l := api.NewLock(&e.Lock, now)
-	fields, more := e.Shown()
-	f := api.Forced{
-		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: string(verdict.Manual), Revision: revision, MoreFields: more,
+// Who names the person that runs the command: the user of the operating system and the host.
+func Who() string {
+	name := fmt.Sprint("uid ", os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = cmp.Or(u.Username, name)
 	}
-	for _, field := range fields {
-		f.Fields = append(f.Fields, api.Field(field))
-	}
-	return f
+	host, _ := os.Hostname()
+	return name + "@" + cmp.Or(host, "unknown host")
 }

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -27,7 +29,7 @@ func TestUnlock(t *testing.T) {
 	w.take("a/b", time.Hour, time.Hour)
 	w.native("a")
 	asked := 0
-	removed, err := w.Unlock(t.Context(), "a", "u-a", func(d admin.Detail) error {
+	removed, err := w.Unlock(t.Context(), "a", "u-a", "", func(d admin.Detail, _ error) error {
 		asked++
 		require.Equal(t, "billing", d.Owner)
 		require.Len(t, d.Fields, 9)
@@ -45,7 +47,95 @@ func TestUnlock(t *testing.T) {
 	require.Len(t, removed.Fields, 10, "what was removed, not what was shown")
 	require.Contains(t, removed.Fields, api.Field{Name: "backtrace", Value: "main.go:1\n"})
 	removed.Fields, removed.At = nil, time.Time{}
-	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "manual", Revision: removed.Revision}, removed)
+	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "manual", Revision: removed.Revision, Who: admin.Who()}, removed)
+}
+
+// records returns the records of unlocks.
+func (w *world) records() (all []*mvccpb.KeyValue) {
+	w.t.Helper()
+	resp, err := w.Client.Get(w.t.Context(), "/unlocker/audit/mutexes/", clientv3.WithPrefix())
+	require.NoError(w.t, err)
+	return resp.Kvs
+}
+
+// leases returns the number of leases.
+func (w *world) leases() int {
+	w.t.Helper()
+	resp, err := w.Client.Leases(w.t.Context())
+	require.NoError(w.t, err)
+	return len(resp.Leases)
+}
+
+// A person may read and write some locks, and write records.
+func TestS7_UnlockLeavesARecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.take("a", time.Hour, time.Hour)
+	w.Set("a", "backtrace", strings.Repeat("frame\n", 100_000))
+	w.guarded("/mutexes/a/")
+	const prefix = "/unlocker/audit/mutexes/"
+	_, err := w.Client.RoleGrantPermission(t.Context(), "ops", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermWrite))
+	require.NoError(t, err)
+	var unasked error
+	removed, err := w.Unlock(t.Context(), "a", "u-a", "OPS-1: worker-1 was replaced", func(_ admin.Detail, unrecorded error) error {
+		unasked = unrecorded
+		require.Empty(t, w.records(), "that it can be written is tried without writing it")
+		return nil
+	})
+	require.NoError(t, errors.Join(err, unasked))
+	records := w.records()
+	require.Len(t, records, 1)
+	require.Equal(t, removed.Revision, records[0].ModRevision, "in the transaction that deletes the lock")
+	require.Less(t, len(records[0].Value), audit.MaxBytes)
+	left, err := w.Client.TimeToLive(t.Context(), clientv3.LeaseID(records[0].Lease))
+	require.NoError(t, err)
+	require.EqualValues(t, 24*3600, left.GrantedTTL)
+	r, err := audit.Parse(records[0].Value)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), r.When, time.Minute)
+	require.Len(t, r.Fields, 7)
+	require.Contains(t, admin.Who(), "@")
+	r.When, r.Fields = time.Time{}, nil
+	require.Equal(t, audit.Record{
+		Prefix: "/mutexes/", Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced",
+	}, r)
+}
+
+// guarded makes the Admin that of a user with readwrite on the prefix only.
+func (w *world) guarded(prefix string) {
+	w.t.Helper()
+	w.Guard("ops", "pw", prefix)
+	w.Admin = open(w.t, func(c *config.Config) {
+		c.Etcd.Endpoints, c.Etcd.Username, c.Etcd.Password = w.Endpoints(), "ops", config.NewSecret("pw")
+	})
+}
+
+// A person who may not write the record can unlock without it.
+func TestUnlockWithoutTheRightToRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.take("a", time.Hour, time.Hour)
+	w.guarded("/mutexes/")
+	w.requireUnrecorded(`etcdserver: permission denied: user "ops" needs write on [/unlocker/audit/mutexes/, /unlocker/audit/mutexes0) (prefix /unlocker/audit/mutexes/)`)
+}
+
+// requireUnrecorded unlocks a lock of which no record can be left.
+func (w *world) requireUnrecorded(why string) {
+	w.t.Helper()
+	no := errors.New("no")
+	confirm := func(_ admin.Detail, unrecorded error) error {
+		require.EqualError(w.t, unrecorded, why)
+		return no
+	}
+	_, err := w.Unlock(w.t.Context(), "a", "u-a", "why", confirm)
+	require.ErrorIs(w.t, err, no)
+	require.Len(w.t, w.Keys(""), 6)
+	no = nil
+	_, err = w.Unlock(w.t.Context(), "a", "u-a", "why", confirm)
+	require.NoError(w.t, err)
+	require.Empty(w.t, w.Keys(""))
+	require.Empty(w.t, w.records())
+	require.Zero(w.t, w.leases())
 }
 
 func TestUnlockEndsWithANo(t *testing.T) {
@@ -53,7 +143,7 @@ func TestUnlockEndsWithANo(t *testing.T) {
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
 	no := errors.New("no")
-	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { return no })
+	_, err := w.Unlock(t.Context(), "a", "u-a", "", func(admin.Detail, error) error { return no })
 	require.ErrorIs(t, err, no)
 	require.Len(t, w.Keys(""), 6)
 }
@@ -64,13 +154,13 @@ func TestUnlockOfWhatCannotBe(t *testing.T) {
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
 	w.Set("orphan", "alert_at", in(0))
-	_, err := w.Unlock(t.Context(), "none", "u", unasked(t))
+	_, err := w.Unlock(t.Context(), "none", "u", "", unasked(t))
 	require.EqualError(t, err, `no lock "none" under /mutexes/`)
-	_, err = w.Unlock(t.Context(), "orphan", "u", unasked(t))
+	_, err = w.Unlock(t.Context(), "orphan", "u", "", unasked(t))
 	require.ErrorIs(t, err, lockstore.ErrNoUUID)
 	require.ErrorContains(t, err, `"orphan"`)
 	for _, uuid := range []string{"", "u-b", "U-a"} {
-		_, err = w.Unlock(t.Context(), "a", uuid, unasked(t))
+		_, err = w.Unlock(t.Context(), "a", uuid, "", unasked(t))
 		require.EqualError(t, err, `lock "a" is held under another uuid: nothing was removed`)
 		other := (*admin.OtherHolder)(nil)
 		require.ErrorAs(t, err, &other)
@@ -84,7 +174,7 @@ func TestUnlockIsOvertaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.take("a", time.Hour, time.Hour)
-	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error {
+	_, err := w.Unlock(t.Context(), "a", "u-a", "", func(admin.Detail, error) error {
 		w.Set("a", "uuid", "next", "owner", "next")
 		return nil
 	})
@@ -95,11 +185,13 @@ func TestUnlockIsOvertaken(t *testing.T) {
 	require.Len(t, other.Lock.Fields, 6)
 	require.Len(t, w.Keys(""), 6)
 
-	_, err = w.Unlock(t.Context(), "a", "next", func(admin.Detail) error {
+	_, err = w.Unlock(t.Context(), "a", "next", "", func(admin.Detail, error) error {
 		_, err := w.Client.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
 		return err
 	})
 	require.EqualError(t, err, `no lock "a" under /mutexes/: it was released or removed meanwhile`)
+	require.Empty(t, w.records(), "of what was not removed")
+	require.Zero(t, w.leases())
 }
 
 func TestUnlockOfOddUUIDs(t *testing.T) {
@@ -107,9 +199,9 @@ func TestUnlockOfOddUUIDs(t *testing.T) {
 	for _, uuid := range []string{"", strings.Repeat("u", 300), "\xff\x00", "a\nb"} {
 		w := newWorld(t)
 		w.Set("a", "uuid", uuid)
-		_, err := w.Unlock(t.Context(), "a", uuid+"x", yes)
+		_, err := w.Unlock(t.Context(), "a", uuid+"x", "", yes)
 		require.ErrorIs(t, err, lockstore.ErrOtherUUID, uuid)
-		_, err = w.Unlock(t.Context(), "a", uuid, yes)
+		_, err = w.Unlock(t.Context(), "a", uuid, "", yes)
 		require.NoError(t, err, uuid)
 		require.Empty(t, w.Keys(""))
 	}
@@ -121,9 +213,7 @@ func TestUnlockAtFullQuota(t *testing.T) {
 	w := &world{open(t, func(c *config.Config) { c.Etcd.Endpoints = e.Endpoints() }), e, t}
 	w.take("a", time.Hour, time.Hour)
 	w.Fill()
-	_, err := w.Unlock(t.Context(), "a", "u-a", yes)
-	require.NoError(t, err)
-	require.Empty(t, w.Keys(""))
+	w.requireUnrecorded("etcdserver: mvcc: database space exceeded")
 }
 
 // proxied is a world whose Admin connects through a proxy, with a short timeout.
@@ -142,7 +232,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	w, p := proxied(t)
 	w.take("a", time.Hour, time.Hour)
-	_, err := w.Unlock(t.Context(), "a", "u-a", func(admin.Detail) error { p.Blackhole(); return nil })
+	_, err := w.Unlock(t.Context(), "a", "u-a", "", func(admin.Detail, error) error { p.Blackhole(); return nil })
 	require.Error(t, err, "the read hangs: nothing was sent")
 	require.NotErrorIs(t, err, lockstore.ErrAmbiguous)
 	require.NoError(t, p.Heal())
@@ -153,7 +243,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 func everything(ctx context.Context, a *admin.Admin) map[string]error {
 	_, list := a.List(ctx, admin.Filter{})
 	_, show := a.Show(ctx, "a")
-	_, unlock := a.Unlock(ctx, "a", "u-a", yes)
+	_, unlock := a.Unlock(ctx, "a", "u-a", "", yes)
 	return map[string]error{"list": list, "show": show, "unlock": unlock}
 }
 

@@ -59,11 +59,11 @@ func (w *world) native(name string) {
 }
 
 // yes is a person who agrees.
-func yes(admin.Detail) error { return nil }
+func yes(admin.Detail, error) error { return nil }
 
 // unasked is a person who must not be asked.
-func unasked(t *testing.T) func(admin.Detail) error {
-	return func(admin.Detail) error {
+func unasked(t *testing.T) func(admin.Detail, error) error {
+	return func(admin.Detail, error) error {
 		require.FailNow(t, "asked")
 		return nil
 	}

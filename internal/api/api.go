@@ -3,24 +3,32 @@ package api
 import (
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Lock is one lock, in a page as the watch has shown it.
 type Lock struct {
 	Name string `json:"name"`
-	// State is held, overdue, expired, undated, malformed or orphaned.
+	// State is held, overdue, expired, undated, malformed or orphaned, by the clock of the
+	// holder as far as ClockOffset is known.
 	State string `json:"state"`
 	UUID  string `json:"uuid,omitempty"`
 	// Hostname and Owner are the holder's host and service name.
 	Hostname string `json:"hostname,omitempty"`
 	Owner    string `json:"owner,omitempty"`
+	// Purpose is what the lock is for, Status how far the work is; both clipped to 253 bytes.
+	Purpose string `json:"purpose,omitempty"`
+	Status  string `json:"status,omitempty"`
 	// The lock's times, by its holder's clock. AliveAt is left out where the deadline in
 	// force was not written together with it.
 	LockedAt     time.Time `json:"locked_at,omitzero"`
 	AlertAt      time.Time `json:"alert_at,omitzero"`
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
 	AliveAt      time.Time `json:"alive_at,omitzero"`
+	// ClockOffset is the holder's clock minus that of the daemon, in seconds; left out where it
+	// was not observed or is within the tolerance, and by commands that ask no daemon.
+	ClockOffset float64 `json:"clock_offset,omitempty"`
 	// Due is the earliest time at which the daemon may remove the lock, by its clock and
 	// as far as it knows now. It is left out for a lock that is never removed
 	// automatically, and by commands that ask no daemon.
@@ -30,6 +38,13 @@ type Lock struct {
 	// in it are UTC. It is left out for a held lock in a page, and by commands that ask no
 	// daemon.
 	Explanation string `json:"explanation,omitempty"`
+	// Margin is the least share of its patience that this holder had left at a renewal, from 0
+	// (at or past its deadline) to 1. It is left out where no renewal was observed, and by
+	// commands that ask no daemon.
+	Margin *float64 `json:"margin,omitempty"`
+	// Urgency is the place of the lock among all by urgency: sorted by it, byte by byte, the locks
+	// that need a person soonest come first. Only with sort=urgency and in events.
+	Urgency string `json:"urgency,omitempty"`
 	// Token is the fencing token: the create_revision of the uuid key, 0 if there is no
 	// such key. Revision is the newest mod_revision of the lock's keys.
 	Token    int64 `json:"token"`
@@ -38,9 +53,19 @@ type Lock struct {
 	Keys int `json:"keys"`
 }
 
-// LockPage answers GET /api/v1/locks: locks in the order of their names.
+// Corrected returns one of the lock's times by the daemon's clock, and the zero time for none.
+func (l *Lock) Corrected(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(-time.Duration(l.ClockOffset * float64(time.Second)))
+}
+
+// LockPage answers GET /api/v1/locks: locks in the order of their names, or by urgency.
 type LockPage struct {
 	Locks []Lock `json:"locks"`
+	// Matched is the number of all locks that match the query. Left out by commands.
+	Matched int `json:"matched"`
 	// Next is the value of after that returns the next page; left out on the last page.
 	Next string `json:"next,omitempty"`
 }
@@ -61,28 +86,52 @@ type LockDetail struct {
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+	// TruncatedFrom is the size of the value in etcd, in bytes, if Value is truncated.
+	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
-// Forced is a lock that was removed by force.
+// Forced is a lock that was removed by force, or by somebody unknown after its deadline.
 type Forced struct {
 	At       time.Time `json:"at"`
 	Name     string    `json:"name"`
 	UUID     string    `json:"uuid,omitempty"`
 	Hostname string    `json:"hostname,omitempty"`
 	Owner    string    `json:"owner,omitempty"`
-	// Trigger is expiry, orphan or manual.
-	Trigger string `json:"trigger"`
-	// Revision is that of the deletion.
+	// Trigger is expiry, orphan or manual; left out if it is not known.
+	Trigger string `json:"trigger,omitempty"`
+	// By is Self or Other. Left out by commands that ask no daemon.
+	By string `json:"by,omitempty"`
+	// Who removed it, as user@host, and Reason say more about a manual unlock. Anybody who may
+	// write the record can have written them.
+	Who    string `json:"who,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Revision is that of the deletion; 0 if only a listing showed it.
 	Revision int64   `json:"revision"`
 	Fields   []Field `json:"fields"`
 	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
-	// Verdict is the decision to remove the lock. Left out by commands that ask no
-	// daemon.
+	// Verdict is the decision to remove the lock. Only the replica that made it has it.
 	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 
-// ForcedList answers GET /api/v1/forced-unlocks: the forced unlocks of this replica
+// By whom a lock was removed.
+const (
+	// Self is the daemon that answers.
+	Self = "self"
+	// Other is a person, if the trigger is manual. If there is none, it is another replica, a
+	// person, the holder after its deadline, or the daemon itself if etcd did not answer it.
+	Other = "other"
+)
+
+// Unlock is the body of POST /api/v1/locks/NAME/unlock, which is answered with a Forced.
+type Unlock struct {
+	// UUID is that under which the lock is held.
+	UUID string `json:"uuid"`
+	// Reason is why, for the record.
+	Reason string `json:"reason,omitempty"`
+}
+
+// ForcedList answers GET /api/v1/forced-unlocks: the forced unlocks that this replica knows of
 // within the retention, newest first.
 type ForcedList struct {
 	Forced []Forced `json:"forced_unlocks"`
@@ -94,9 +143,11 @@ type Status struct {
 	// Identity names this replica in the election.
 	Identity string    `json:"identity"`
 	Now      time.Time `json:"now"`
-	Prefix   string    `json:"prefix"`
-	Mode     string    `json:"mode"`
-	// Ready reports whether the first listing is complete.
+	// Started is when this replica started: it knows of no removal by others before that.
+	Started time.Time `json:"started"`
+	Prefix  string    `json:"prefix"`
+	Mode    string    `json:"mode"`
+	// Ready reports whether the first listing is complete and the pauses were read.
 	Ready bool `json:"ready"`
 	// Leads reports whether this replica is the leader. Leader is the identity of the
 	// leader; empty if there is no election or none has been seen yet.
@@ -104,13 +155,34 @@ type Status struct {
 	Leader string `json:"leader,omitempty"`
 	// Locks counts the locks in each state and has every state.
 	Locks map[string]int `json:"locks"`
-	// Backlog counts the locks that are due and still exist.
+	// Backlog counts the locks that are due, may be removed (no policy keeps them), and still exist.
 	Backlog int    `json:"backlog"`
 	Holds   []Hold `json:"holds"`
-	Etcd    Etcd   `json:"etcd"`
-	Clock   Clock  `json:"clock"`
+	// Pauses are what people paused, that of all locks first.
+	Pauses []Pause `json:"pauses"`
+	Etcd   Etcd    `json:"etcd"`
+	Clock  Clock   `json:"clock"`
 	// Removed counts forced unlocks since the start, by trigger.
 	Removed map[string]uint64 `json:"removed"`
+	// NearMisses are the locks that were renewed with a tenth of their patience left or less, as
+	// this replica observed within the last hour, at most 20: those more than once first, then the
+	// least margin.
+	NearMisses []NearMiss `json:"near_misses"`
+}
+
+// NearMiss is a lock that was almost removed: its owner renewed it late.
+type NearMiss struct {
+	Name string `json:"name"`
+	// Hostname is that of the holder that did it last, Owner the service.
+	Hostname string `json:"hostname,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	// Margin is the least share of the patience that was left, from 0, at or past the
+	// deadline, to 0.1.
+	Margin float64 `json:"margin"`
+	// At is when the last late renewal was observed, Renewals how many there were without an
+	// hour between them.
+	At       time.Time `json:"at"`
+	Renewals uint64    `json:"renewals"`
 }
 
 // Hold is a reason why the daemon removes no lock at this moment.
@@ -121,9 +193,21 @@ type Hold struct {
 	Reason string    `json:"reason"`
 }
 
+// Pause is how a person stopped the removal of all locks, or of those that match, for a while.
+type Pause struct {
+	// Match is the pattern for names of locks; left out for a pause of all.
+	Match string `json:"match,omitempty"`
+	// By is who paused, as user@host, and Reason is why.
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	// Since and Until are by the clock of that host.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+}
+
 // Etcd is the state of the cluster as the daemon sees it.
 type Etcd struct {
-	// Up reports whether the last probe was answered and the watch is connected.
+	// Up reports whether etcd answers probes and the watch is connected.
 	Up       bool     `json:"up"`
 	Alarms   []string `json:"alarms"`
 	Revision int64    `json:"revision"`
@@ -131,9 +215,21 @@ type Etcd struct {
 	// last full listing ended.
 	Progress time.Time `json:"progress,omitzero"`
 	Resynced time.Time `json:"resynced,omitzero"`
+	// Probed is when the last probe began that showed that holders can renew.
+	Probed time.Time `json:"probed,omitzero"`
 	// Error is the last failure of the watch or of a listing, or else of the probe, until
 	// the next success.
 	Error string `json:"error,omitempty"`
+	// Certificates are those with which the daemon connects to etcd.
+	Certificates []Certificate `json:"certificates,omitempty"`
+}
+
+// Certificate is one of the daemon's, or the first of an authority's to expire.
+type Certificate struct {
+	// Name is as in unlocker_certificate_expiry_timestamp_seconds.
+	Name string `json:"name"`
+	// Expires is left out if the file cannot be read.
+	Expires time.Time `json:"expires,omitzero"`
 }
 
 // Clock compares the holders' clocks with the daemon's.
@@ -150,6 +246,12 @@ type Clock struct {
 type HostClock struct {
 	Hostname string  `json:"hostname"`
 	Offset   float64 `json:"offset"`
+}
+
+// ErrorText returns the text of an error, bounded, since it may be etcd's.
+func ErrorText(err error) string {
+	const limit = 500 // bytes
+	return lock.Clip([]byte(err.Error()), limit)
 }
 
 // Error is the body of every answer that is not a success.

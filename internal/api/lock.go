@@ -15,22 +15,34 @@ func States() []string {
 	return names
 }
 
+// StatesByUrgency returns the names of all states, the most urgent first.
+func StatesByUrgency() []string {
+	var names []string
+	for _, s := range lock.ByUrgency() {
+		names = append(names, s.String())
+	}
+	return names
+}
+
 // maxName bounds a name, in bytes. etcd accepts keys of more than a megabyte.
 const maxName = 4 << 10
 
-// NewLock returns a lock as it is at now. A key that belongs to no lock has a name that
-// begins with a slash.
-func NewLock(l *lock.Lock, now time.Time) Lock {
+// NewLock returns a lock as it is at now, where the clock of its holder is ahead. A key that
+// belongs to no lock has a name that begins with a slash.
+func NewLock(l *lock.Lock, now time.Time, ahead time.Duration) Lock {
 	return Lock{
 		Name:         lock.Clip([]byte(l.Name), maxName),
-		State:        l.State(lock.TimestampOf(now)).String(),
+		State:        l.State(lock.TimestampOf(now.Add(ahead))).String(),
 		UUID:         l.UUID(),
 		Hostname:     l.Hostname(),
 		Owner:        l.Owner(),
+		Purpose:      l.Purpose(),
+		Status:       l.Status(),
 		LockedAt:     l.LockedAt().Time(),
 		AlertAt:      l.AlertAt().Time(),
 		AutoUnlockAt: l.AutoUnlockAt().Time(),
 		AliveAt:      l.AliveAt().Time(),
+		ClockOffset:  ahead.Seconds(),
 		Token:        l.Token,
 		Revision:     l.Revision,
 		Keys:         int(l.Keys),

@@ -2,8 +2,11 @@ package app
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/common/version"
@@ -11,51 +14,104 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/manual"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
 )
 
 // view gives the API the state of the daemon, in the types of the API. It implements
-// web.Source.
+// web.Source and live.Source.
 type view struct {
 	app   *App
 	store lockstore.Store
+	// histories has one place: reading a history is work for etcd.
+	histories chan struct{}
 }
 
 func (a *App) newWebHandler(layout lock.Layout) (http.Handler, error) {
-	return web.New(web.Options{
-		Source: view{a, a.newStore(layout)}, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger,
-	})
+	store := a.newStore(layout)
+	unlocker, err := a.newUnlocker(store)
+	if err != nil {
+		return nil, err
+	}
+	source := view{a, store, make(chan struct{}, 1)}
+	if a.events, err = live.New(live.Options{Source: source, Logger: a.logger}); err != nil {
+		return nil, err
+	}
+	return web.New(web.Options{Source: source, Unlocker: unlocker, Events: a.events, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger})
 }
 
 // Locks implements web.Source.
-func (v view) Locks(ctx context.Context, q web.Query) (page []api.Lock, last string, err error) {
-	wanted := table.Query{Contains: q.Contains, Hostname: q.Hostname, After: q.After, Limit: q.Limit}
-	for s := range lock.NumStates {
-		for _, name := range q.States {
-			if name == s.String() {
-				wanted.States = append(wanted.States, s)
-			}
-		}
-	}
-	items, more, err := v.app.table.Page(ctx, wanted)
+func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
+	pages, _, err := v.Windows(ctx, []api.Query{q})
 	if err != nil {
-		return nil, "", err
+		return api.LockPage{}, err
 	}
-	page, now, held := make([]api.Lock, len(items)), time.Now(), v.app.holding()
-	for i := range items {
-		page[i] = api.NewLock(&items[i].Lock, now)
-		v.judge(&page[i], dueOf(&items[i], now), held)
-		if page[i].State == lock.Held.String() {
-			page[i].Explanation = ""
+	return pages[0], nil
+}
+
+// Windows implements live.Source.
+func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.LockPage, blocked time.Duration, err error) {
+	wanted := make([]table.Query, len(queries))
+	for i, q := range queries {
+		if wanted[i], err = wantedOf(q); err != nil {
+			return nil, 0, web.ErrAfter
 		}
 	}
-	if more {
-		last = items[len(items)-1].Name
+	found, blocked, err := v.app.table.Pages(ctx, wanted)
+	if err != nil {
+		return nil, blocked, err
 	}
-	return page, last, nil
+	held := v.app.holding()
+	for i := range found {
+		pages = append(pages, v.page(found[i], queries[i].ByUrgency, held))
+	}
+	return pages, blocked, nil
+}
+
+// Changed implements live.Source.
+func (v view) Changed() <-chan struct{} { return v.app.table.Changed() }
+
+// wantedOf returns the query for the table. Positions are encoded, since a name may contain
+// bytes that are invalid in JSON.
+func wantedOf(q api.Query) (table.Query, error) {
+	wanted := table.Query{Contains: q.Contains, Hostname: q.Hostname, Owner: q.Owner, ByUrgency: q.ByUrgency, Limit: q.Limit}
+	for s := range lock.NumStates {
+		if slices.Contains(q.States, s.String()) {
+			wanted.States = append(wanted.States, s)
+		}
+	}
+	after, err := base64.RawURLEncoding.DecodeString(q.After)
+	if err == nil && len(after) > 0 {
+		wanted.After, err = table.ParsePosition(string(after), q.ByUrgency)
+	}
+	return wanted, err
+}
+
+func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
+	p := api.LockPage{Locks: make([]api.Lock, len(found.Items)), Matched: found.Matched}
+	now := time.Now()
+	for i := range found.Items {
+		it, shown := &found.Items[i], &p.Locks[i]
+		*shown = api.NewLock(&it.Lock, it.At, v.app.ahead(it))
+		shown.State, shown.Margin = it.State.String(), it.Margin
+		v.judge(shown, dueOf(it, now), held)
+		if it.State == lock.Held {
+			shown.Explanation = ""
+		}
+		if byUrgency {
+			shown.Urgency = lock.Clip([]byte(it.Position.String()), lockstore.MaxName)
+		}
+	}
+	p.Locks = api.Fit(p.Locks)
+	if n := len(p.Locks); found.More || n < len(found.Items) {
+		p.Next = base64.RawURLEncoding.EncodeToString([]byte(found.Items[n-1].Position.String()))
+	}
+	return p
 }
 
 // Lock implements web.Source. It reads the lock from etcd, which may be newer than the
@@ -65,31 +121,38 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	if errors.Is(err, lockstore.ErrNoLock) {
 		return api.LockDetail{}, web.ErrNoLock
 	}
-	if err != nil {
-		return api.LockDetail{}, err
-	}
-	item, seen, err := v.app.table.Get(ctx, name)
-	if err != nil {
-		return api.LockDetail{}, err
+	item, seen, failed := v.app.table.Get(ctx, name)
+	if err == nil {
+		err = failed
 	}
 	now := time.Now()
-	if !seen || item.Token != entry.Token { // what the table will hold once it sees it
-		item = table.Item{Due: now.Add(v.app.config.Reaper.OrphanGrace)}
+	switch {
+	case err != nil && seen:
+		return v.detail(&item, now), err
+	case err != nil:
+		return api.LockDetail{}, err
+	case !seen || item.Token != entry.Token: // what the table will hold once it sees it
+		item = table.Item{At: now, Due: now.Add(v.app.config.Reaper.OrphanGrace)}
 	}
 	item.Lock = entry.Lock
+	detail := v.detail(&item, now)
 	shown, more := entry.Shown()
-	detail := api.LockDetail{Lock: api.NewLock(&entry.Lock, now), Fields: fields(shown), MoreFields: more}
-	decided := v.judge(&detail.Lock, dueOf(&item, now), v.app.holding())
-	detail.Verdict = &decided
+	detail.Fields, detail.MoreFields = manual.Fields(shown), more
 	return detail, nil
 }
 
-func fields(all []lockstore.Field) []api.Field {
-	shown := make([]api.Field, len(all))
-	for i, f := range all {
-		shown[i] = api.Field(f)
-	}
-	return shown
+// detail returns a lock without its fields.
+func (v view) detail(it *table.Item, now time.Time) api.LockDetail {
+	d := api.LockDetail{Lock: api.NewLock(&it.Lock, now, v.app.ahead(it))}
+	d.Margin = it.Margin
+	decided := v.judge(&d.Lock, dueOf(it, now), v.app.holding())
+	d.Verdict = &decided
+	return d
+}
+
+// ahead returns by how much the clock of a lock's holder is ahead of ours.
+func (a *App) ahead(it *table.Item) time.Duration {
+	return it.Observation.Ahead(a.config.Reaper.ClockTolerance)
 }
 
 // Forced implements web.Source.
@@ -98,8 +161,11 @@ func (v view) Forced(name string, limit int) []api.Forced {
 	shown := make([]api.Forced, len(recent))
 	for i, r := range recent {
 		shown[i] = api.Forced{
-			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner,
-			Trigger: string(r.Verdict.Trigger), Revision: r.Revision, Fields: fields(r.Fields), MoreFields: r.More, Verdict: &r.Verdict,
+			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner, Trigger: string(r.Trigger), By: api.Other,
+			Who: r.Who, Reason: r.Reason, Revision: r.Revision, Fields: manual.Fields(r.Fields), MoreFields: r.More, Verdict: r.Verdict,
+		}
+		if r.Verdict != nil {
+			shown[i].By = api.Self
 		}
 	}
 	return shown
@@ -115,12 +181,12 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		return api.Status{}, err
 	}
 	status := api.Status{
-		Version: version.Version, Identity: v.app.identity, Now: time.Now().UTC(),
+		Version: version.Version, Identity: v.app.identity, Now: time.Now().UTC(), Started: v.app.started.UTC(),
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
-		Ready: !s.Scan.Listed.IsZero(), Leads: s.Leader, Leader: v.app.leading(),
+		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
 		Locks: make(map[string]int), Backlog: s.Table.Backlog,
-		Holds: []api.Hold{}, Etcd: etcdStatus(s), Clock: clockStatus(s),
-		Removed: make(map[string]uint64),
+		Holds: []api.Hold{}, Pauses: pauses(v.app.pauses.Records()), Etcd: etcdStatus(s), Clock: clockStatus(s),
+		Removed: make(map[string]uint64), NearMisses: nearMisses(s.Table.NearMisses),
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[lock.State(state).String()] = n
@@ -136,25 +202,41 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
-// maxError limits the bytes of an error in an answer, since its text may be etcd's.
-const maxError = 500
+func nearMisses(all []table.NearMiss) []api.NearMiss {
+	shown := make([]api.NearMiss, len(all))
+	for i, m := range all {
+		shown[i] = api.NearMiss(m)
+	}
+	return shown
+}
+
+func pauses(all []pause.Record) []api.Pause {
+	shown := make([]api.Pause, len(all))
+	for i, r := range all {
+		shown[i] = api.Pause{Match: r.Match, By: r.By, Reason: r.Reason, Since: r.Since.UTC(), Until: r.Until.UTC()}
+	}
+	return shown
+}
 
 func etcdStatus(s metrics.Snapshot) api.Etcd {
 	e := api.Etcd{
-		Up: s.Scan.Connected && s.Probe.OK, Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
-		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(),
+		Up: s.EtcdUp(), Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
+		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(), Probed: s.Probe.Good.UTC(),
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Certificates)) {
+		e.Certificates = append(e.Certificates, api.Certificate{Name: name, Expires: s.Certificates[name].UTC()})
 	}
 	switch {
 	case s.Scan.LastError != nil:
-		e.Error = lock.Clip([]byte(s.Scan.LastError.Error()), maxError)
+		e.Error = api.ErrorText(s.Scan.LastError)
 	case s.Probe.Err != nil:
-		e.Error = lock.Clip([]byte(s.Probe.Err.Error()), maxError)
+		e.Error = api.ErrorText(s.Probe.Err)
 	}
 	return e
 }
 
 func clockStatus(s metrics.Snapshot) api.Clock {
-	c := api.Clock{Hosts: s.Table.Clocks.Hosts, Offset: s.OwnOffset().Seconds(), Skewed: []api.HostClock{}}
+	c := api.Clock{Hosts: s.Table.Clocks.Hosts, Offset: s.Table.Clocks.Offset().Seconds(), Skewed: []api.HostClock{}}
 	for _, h := range s.Table.Clocks.Skewed {
 		c.Skewed = append(c.Skewed, api.HostClock{Hostname: h.Hostname, Offset: h.Offset.Seconds()})
 	}

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +75,17 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, "expiry", list.Forced[0].Trigger)
 	require.Contains(t, list.Forced[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
 	require.Equal(t, verdict.Remove, list.Forced[0].Verdict.Action)
+
+	e.Put(e.Lock("billing/invoices", time.Now().Add(time.Hour), time.Now().Add(time.Hour))...)
+	var h api.History
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/history?name=billing/invoices", &h))
+	require.Len(t, h.Periods, 2)
+	require.Nil(t, h.Periods[0].Ended)
+	require.Equal(t, l.Token, h.Periods[1].Token)
+	ended := h.Periods[1].Ended
+	require.Equal(t, []string{api.EndExpired, api.Self}, []string{ended.How, ended.By})
+	require.Equal(t, list.Forced[0].Revision, ended.Revision)
+	require.Equal(t, list.Forced[0].At, ended.At)
 }
 
 // The API shows malformed locks, undated locks and orphans as they are in etcd.
@@ -101,6 +115,45 @@ func TestAPIShowsLocksThatAreNotHealthy(t *testing.T) {
 	}
 }
 
+// A page of locks with long names, which are longer as JSON, ends before its limit, and the next
+// follows. The window of a stream ends there, too.
+func TestAPIPagesOfLongNames(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReady()
+	const n = 60
+	var want, got []string
+	for i := range n {
+		want = append(want, fmt.Sprintf("%02d%s", i, strings.Repeat("\x01", 4000)))
+		e.Put(clientv3.OpPut(prefix+want[i]+"/uuid", "u"))
+	}
+	d.awaitMetric(n, "unlocker_locks")
+	after, pages := "", 0
+	for ; pages == 0 || after != ""; pages++ {
+		require.Less(t, pages, n)
+		var page api.LockPage
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?limit=1000&after="+after, &page))
+		require.Equal(t, n, page.Matched)
+		for _, l := range page.Locks {
+			got = append(got, l.Name)
+		}
+		after = page.Next
+	}
+	require.Equal(t, want, got)
+	require.Equal(t, 1+n*6*4000/api.MaxPage, pages)
+
+	stream := d.follow("limit=1000", nil)
+	etcdtest.Eventually(t, func() bool {
+		stream.mu.Lock()
+		defer stream.mu.Unlock()
+		return len(stream.shown) > 0
+	})
+	stream.mu.Lock()
+	defer stream.mu.Unlock()
+	require.LessOrEqual(t, len(stream.shown), api.MaxPage/(6*4000), "its window is a page")
+}
+
 func TestAPIPages(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
@@ -110,25 +163,38 @@ func TestAPIPages(t *testing.T) {
 	putLocks(e, n, time.Now().Add(time.Hour))
 	e.Put(clientv3.OpPut(prefix+"\xff/uuid", "u"), clientv3.OpPut(prefix+"\xfe/uuid", "u"))
 	d.awaitMetric(n+2, "unlocker_locks")
-	var names []string
-	after := ""
-	for pages := 0; pages == 0 || after != ""; pages++ {
-		require.Less(t, pages, n)
-		var page api.LockPage
-		require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?limit=4&after="+after, &page))
-		require.LessOrEqual(t, len(page.Locks), 4)
-		for _, l := range page.Locks {
-			names = append(names, l.Name)
+	for _, order := range []string{"name", "urgency"} {
+		var names, urgencies []string
+		after := ""
+		for pages := 0; pages == 0 || after != ""; pages++ {
+			require.Less(t, pages, n)
+			var page api.LockPage
+			require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?limit=4&sort="+order+"&after="+after, &page))
+			require.LessOrEqual(t, len(page.Locks), 4)
+			require.Equal(t, n+2, page.Matched)
+			for _, l := range page.Locks {
+				names, urgencies = append(names, l.Name), append(urgencies, l.Urgency)
+			}
+			after = page.Next
 		}
-		after = page.Next
+		require.Len(t, names, n+2) // those that are not UTF-8 are undated, and come first in both orders
+		for i := range n {
+			require.Equal(t, fmt.Sprintf("many/%05d", i), names[i+2])
+		}
+		require.True(t, slices.IsSorted(urgencies), urgencies)
+		require.Equal(t, order == "urgency", urgencies[0] != "")
 	}
-	require.Len(t, names, n+2)
-	for i := range n {
-		require.Equal(t, fmt.Sprintf("many/%05d", i), names[i+2])
+	for _, after := range []string{"!", "YQ"} {
+		var failure api.Error
+		require.Equal(t, http.StatusBadRequest, d.getAPI("/unlocker/api/v1/locks?sort=urgency&after="+after, &failure))
+		require.Contains(t, failure.Error, "is not the value of a next")
 	}
 	var page api.LockPage
 	require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?q=/0000&hostname=worker-1", &page))
 	require.Len(t, page.Locks, 10)
+	require.Equal(t, http.StatusOK, d.getAPI("/unlocker/api/v1/locks?owner=nobody", &page))
+	require.Empty(t, page.Locks)
+	require.Zero(t, page.Matched)
 }
 
 func TestAPIStatus(t *testing.T) {
@@ -146,6 +212,9 @@ func TestAPIStatus(t *testing.T) {
 	require.True(t, s.Leads)
 	require.Equal(t, s.Identity, s.Leader)
 	require.NotEmpty(t, s.Identity)
+	require.WithinDuration(t, time.Now(), s.Started, etcdtest.Soon)
+	require.WithinDuration(t, time.Now(), s.Etcd.Probed, etcdtest.Soon)
+	require.Empty(t, s.Etcd.Certificates)
 	require.Equal(t, "dry-run", s.Mode)
 	require.Equal(t, map[string]int{"held": 3, "overdue": 0, "expired": 0, "undated": 0, "malformed": 0, "orphaned": 0}, s.Locks)
 	require.Len(t, s.Holds, 1)
@@ -175,4 +244,58 @@ func TestWebListenerCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Web.Listen = "" })
 	require.Nil(t, d.WebAddr())
+}
+
+func TestAPIStatusHasCertificates(t *testing.T) {
+	t.Parallel()
+	w := newWebFiles(t, "")
+	d := startDaemon(t, nowhere, func(c *config.Config) { c.Etcd.TLS.CAFile = filepath.Join(w.dir, "cert.pem") })
+	var s api.Status
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &s))
+	require.Len(t, s.Etcd.Certificates, 1)
+	require.Equal(t, "etcd_ca", s.Etcd.Certificates[0].Name)
+	require.WithinDuration(t, time.Now().Add(time.Hour), s.Etcd.Certificates[0].Expires, etcdtest.Soon)
+	require.Zero(t, s.Etcd.Probed)
+}
+
+// A holder that renews at the last moment is found before it loses its lock; one that renews in time is not.
+func TestAPIShowsNearMisses(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReaping()
+	var status api.Status
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Equal(t, []api.NearMiss{}, status.NearMisses)
+
+	start := time.Now()
+	unlock := start.Add(time.Hour)
+	for _, name := range []string{"healthy", "late", "never/renewed"} {
+		e.Put(e.Lock(name, unlock, unlock, "owner", "billing")...)
+	}
+	e.Renew("healthy", start, unlock)
+	e.Renew("late", start, unlock)
+	e.Renew("healthy", start.Add(30*time.Minute), unlock.Add(time.Hour)) // by the holder's clock, half an hour later
+	e.Renew("late", start.Add(57*time.Minute), unlock.Add(time.Hour))
+	d.awaitMetric(4, "unlocker_renewal_margin_ratio")
+	_, exposition := d.get("/metrics")
+	require.Contains(t, exposition, "unlocker_renewal_margin_ratio_bucket{le=\"0.1\"} 1\n")
+
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Len(t, status.NearMisses, 1)
+	miss := status.NearMisses[0]
+	require.WithinRange(t, miss.At, start, time.Now())
+	miss.At = time.Time{}
+	require.Equal(t, api.NearMiss{Name: "late", Hostname: "worker-1", Owner: "billing", Margin: .052, Renewals: 1}, miss)
+
+	var page api.LockPage
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks", &page))
+	require.Len(t, page.Locks, 3)
+	half, little := .5, .052
+	for i, want := range []*float64{&half, &little, nil} {
+		require.Equal(t, want, page.Locks[i].Margin, page.Locks[i].Name)
+		var detail api.LockDetail
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/"+page.Locks[i].Name, &detail))
+		require.Equal(t, want, detail.Margin, page.Locks[i].Name)
+	}
 }

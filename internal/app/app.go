@@ -13,15 +13,20 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/follow"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/native"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/user"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
 )
 
 // App is the daemon.
@@ -33,11 +38,16 @@ type App struct {
 	scanner  *scan.Scanner
 	reaper   *reaper.Reaper
 	probe    *probe.Probe
+	records  *follow.Follower
+	pauses   *pause.Pauses
+	native   *native.Observer
 	elector  *elect.Elector // nil if the election is disabled
 	registry *prometheus.Registry
 	ops      *server
 	web      *server // nil if the web listener is disabled
+	events   *live.Hub
 	identity string
+	started  time.Time
 
 	// Stop runs the cleanups in reverse order.
 	cleanups []cleanup
@@ -52,7 +62,7 @@ type cleanup struct {
 
 // New makes the daemon and binds its listeners. On an error it closes what it opened.
 func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
-	a := &App{config: c, logger: logger, failed: make(chan error, 8)}
+	a := &App{config: c, logger: logger, started: time.Now(), failed: make(chan error, 8)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Stop(context.Background()))
@@ -70,6 +80,9 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 		return nil, err
 	}
 	rules := verdict.RulesFromConfig(c)
+	if err := a.newPauses(); err != nil {
+		return nil, err
+	}
 	if err := a.newScan(layout, rules, histograms); err != nil {
 		return nil, err
 	}
@@ -77,6 +90,12 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 		return nil, err
 	}
 	if err := a.newReaper(layout, rules, histograms); err != nil {
+		return nil, err
+	}
+	if err := a.newRecords(); err != nil {
+		return nil, err
+	}
+	if err := a.newNative(); err != nil {
 		return nil, err
 	}
 	if err := a.newListeners(layout); err != nil {
@@ -87,7 +106,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 
 func (a *App) newListeners(layout lock.Layout) (err error) {
 	c := a.config
-	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, newOpsHandler(a.registry, a.missing, a.logger), a.logger)
+	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, maxOpsConns, newOpsHandler(a.registry, a.missing, a.logger), a.logger)
 	if err != nil {
 		return err
 	}
@@ -95,11 +114,14 @@ func (a *App) newListeners(layout lock.Layout) (err error) {
 	if c.Web.Listen == "" {
 		return nil
 	}
+	if err := user.Check(c.Web); err != nil {
+		return err
+	}
 	handler, err := a.newWebHandler(layout)
 	if err != nil {
 		return err
 	}
-	a.web, err = newServer("web", c.Web.Listen, c.Web.WebConfigFile, handler, a.logger)
+	a.web, err = newServer("web", c.Web.Listen, c.Web.WebConfigFile, maxWebConns, handler, a.logger)
 	if err != nil {
 		return err
 	}
@@ -119,6 +141,7 @@ func (a *App) newRegistry(h *metrics.Histograms) error {
 func (a *App) newClient() error {
 	o := etcd.FromConfig(a.config.Etcd, a.logger)
 	o.Registerer = a.registry
+	o.HangAfter = 2 * a.config.Reaper.ProbeInterval
 	client, err := etcd.New(o)
 	if err != nil {
 		return err
@@ -128,14 +151,31 @@ func (a *App) newClient() error {
 	return nil
 }
 
+func (a *App) newPauses() (err error) {
+	root := a.config.PauseKeys()
+	a.pauses, err = pause.New(pause.Options{
+		Client:         a.client.Client,
+		Prefix:         root,
+		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Freshness:      a.config.Reaper.Freshness,
+		// The error is only that the table has stopped.
+		Changed: func(ctx context.Context) { _ = a.table.Resume(ctx) },
+		Explain: func(err error) error { return a.client.Explain(err, etcd.Read, root) },
+		Logger:  a.logger,
+	})
+	return err
+}
+
 func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
-		Rules:        rules,
-		Storm:        verdict.StormFromConfig(a.config.Reaper),
-		Allowance:    func(known time.Time) time.Duration { return a.probe.Allowance(known) },
-		Lead:         reaper.Lead,
-		OrphanGrace:  a.config.Reaper.OrphanGrace,
-		HoldDuration: h.LockHoldDuration,
+		Rules:         rules,
+		Storm:         verdict.StormFromConfig(a.config.Reaper),
+		Allowance:     func(known time.Time) time.Duration { return a.probe.Allowance(known) },
+		Paused:        a.pauses.Matches,
+		Lead:          reaper.Lead,
+		OrphanGrace:   a.config.Reaper.OrphanGrace,
+		HoldDuration:  h.LockHoldDuration,
+		RenewalMargin: h.RenewalMargin,
 	})
 	if err != nil {
 		return err
@@ -181,8 +221,9 @@ func (a *App) newReaper(layout lock.Layout, rules verdict.Rules, h *metrics.Hist
 		Source:      a.table,
 		Rules:       rules,
 		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
-		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe) },
+		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe, a.pauses) },
 		Leader:      a.leads,
+		Pause:       a.pauses.For,
 		Allowance:   a.probe.Allowance,
 		Rate:        a.config.Reaper.RateLimit,
 		BatchSize:   a.config.Reaper.BatchSize,
@@ -211,15 +252,21 @@ func (a *App) Start() {
 	a.start("lock table", a.table.Run)
 	a.start("scanner", a.scanner.Run)
 	a.start("probe", a.probe.Run)
+	a.start("pauses", a.pauses.Run)
+	if len(a.config.NativePrefixes) > 0 {
+		a.start("native prefixes", a.native.Run)
+	}
 	if a.elector != nil {
 		a.start("elector", a.elector.Run)
 	}
 	if a.web != nil {
 		a.start("web server", a.web.run)
+		a.start("event streams", a.events.Run) // stopped first, since the server waits for them
 	}
 	// The reaper is started last and stopped first, while this replica still leads and the
 	// watch still updates the table.
 	a.start("waiting locks", a.logWaiting)
+	a.start("records of manual unlocks", a.records.Run)
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info(message.Started, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())

@@ -125,11 +125,30 @@ func TestModesThatRemoveNothing(t *testing.T) {
 			awaitTime(t, time.Now().Add(2*time.Second))
 			require.Equal(t, verdicts, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
 			require.Len(t, d.names(message.WouldRemove), int(verdicts))
-			require.EqualValues(t, 3, d.metric("unlocker_reaper_backlog"))
+			require.Zero(t, d.metric("unlocker_reaper_backlog"), "none may be removed")
 			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 			require.Len(t, e.Keys(""), 3*fieldsOfALock)
 		})
 	}
+}
+
+// Locks that a policy keeps are not in the backlog: they would keep UnlockerLockNotReleased firing.
+func TestBacklogExcludesLocksThatAPolicyKeeps(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
+		c.Policies = []config.Policy{{Match: "dry/*", Mode: "dry-run", Grace: c.Reaper.Grace}, {Match: "off/*", Mode: "off", Grace: c.Reaper.Grace}}
+	})
+	d.awaitReaping()
+	due := time.Now()
+	for _, name := range []string{"dry/a", "off/b", "c"} {
+		e.Put(e.Lock(name, due, due)...)
+	}
+	d.awaitMetric(1, "unlocker_would_unlock_total")
+	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	d.awaitMetric(2, "unlocker_locks", "state", "expired")
+	require.Zero(t, d.metric("unlocker_reaper_backlog"))
+	require.Len(t, e.Keys(""), 2*fieldsOfALock)
 }
 
 // A removal leaves all other keys: etcd's own mutexes, nested names, and keys that are not

@@ -1,11 +1,13 @@
 package app_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -56,7 +58,7 @@ func TestS2_SlowHolderIsNotRemovedEarly(t *testing.T) {
 	silentGone, aliveGone := watchGone(t, e, "silent"), watchGone(t, e, "alive")
 	silent := slow.lock("silent", ttl)
 	slow.lock("alive", ttl)
-	d.awaitMetric(2, "unlocker_locks", "state", "expired")
+	d.awaitMetric(2, "unlocker_locks", "state", "held")
 	offset := d.metric("unlocker_host_clock_offset_seconds", "hostname", "slow.example.org")
 	require.InDelta(t, -30, offset, 1)
 	alive := slow.renewUntil(time.Now().Add(2*ttl), "alive", ttl)
@@ -68,6 +70,45 @@ func TestS2_SlowHolderIsNotRemovedEarly(t *testing.T) {
 		require.True(t, c.gone.After(c.deadline.Add(grace)), "%s: %s", name, c.gone.Sub(c.deadline))
 		require.True(t, c.gone.Before(c.deadline.Add(grace+late)), "%s: %s", name, c.gone.Sub(c.deadline))
 		t.Logf("%s: removed %s after the clock of its holder had passed the deadline", name, c.gone.Sub(c.deadline))
+	}
+}
+
+// A holder whose clock is off and that renews in time is not overdue. Once it stops, metrics and
+// API tell so when its own clock passes alert_at.
+func TestALockIsOverdueByTheClockOfItsHolder(t *testing.T) {
+	t.Parallel()
+	const patience = 6 * time.Second
+	for name, behind := range map[string]time.Duration{"slow": 30 * time.Second, "fast": -30 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := etcdtest.Start(t, localetcd.Options{})
+			d := startDaemon(t, e.Endpoints())
+			d.awaitReaping()
+			h := holder{e, t, name, behind}
+			h.lock("a", time.Hour)
+			var alertAt time.Time
+			for range 3 {
+				now := h.now()
+				h.Set("a", "alert_at", etcdtest.Stamp(now.Add(patience)), "auto_unlock_at", etcdtest.Stamp(now.Add(time.Hour)), "alive_at", etcdtest.Stamp(now))
+				alertAt = now.Add(behind + patience)
+				etcdtest.Eventually(t, func() bool {
+					require.Zero(t, d.metric("unlocker_locks", "state", "overdue"))
+					return time.Until(alertAt) < patience/2
+				})
+			}
+			d.awaitMetric(1, "unlocker_locks", "state", "overdue")
+			require.WithinDuration(t, alertAt, time.Now(), patience/2)
+			require.InDelta(t, float64(alertAt.UnixMilli())/1000, d.metric("unlocker_lock_alert_timestamp_seconds", "lock", "a"), 2)
+			require.InDelta(t, float64(alertAt.Add(time.Hour-patience).Unix()), d.metric("unlocker_lock_auto_unlock_timestamp_seconds", "lock", "a"), 2)
+			l := d.page()["a"]
+			require.Equal(t, "overdue", l.State)
+			require.InDelta(t, -behind.Seconds(), l.ClockOffset, 2)
+			require.WithinDuration(t, alertAt, l.Corrected(l.AlertAt), patience/3)
+			var one api.LockDetail
+			require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/a", &one))
+			require.Equal(t, "overdue", one.State)
+			require.Regexp(t, `its holder's clock is (28|29|30|31)(\.\d+)?s `+name, one.Explanation)
+		})
 	}
 }
 

@@ -23,7 +23,7 @@ func (v view) judge(shown *api.Lock, d table.Due, h hold) verdict.Verdict {
 // dueOf returns what the verdict on a lock in the table depends on. An orphan without a
 // Due was due, and postponed until it is modified.
 func dueOf(it *table.Item, now time.Time) table.Due {
-	d := table.Due{Lock: it.Lock, Observation: it.Observation, At: now}
+	d := table.Due{Lock: it.Lock, Observation: it.Observation.Later(now.Sub(it.At)), At: now}
 	if it.Token == 0 && !it.Due.IsZero() {
 		d.OrphanIn = it.Due.Sub(now)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // clock is a time of day in an explanation.
-const clock = `\d\d:\d\d:\d\d`
+const clock = `(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d`
 
 // page returns all locks, by name.
 func (d *daemon) page() map[string]api.Lock {

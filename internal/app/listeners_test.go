@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // listener is one of the listeners of the daemon, each with a web configuration.
@@ -246,4 +249,40 @@ func TestListenerRefusesBadFiles(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The connections of a listener are limited. Probes and scrapes do not wait for those of the API.
+func TestConnectionsAreLimited(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, nowhere)
+	const limit = 512
+	open := func() (net.Conn, *bufio.Reader) {
+		c, err := net.Dial("tcp", d.WebAddr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = io.WriteString(c, "HEAD /api/v1/openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		return c, bufio.NewReader(c)
+	}
+	var first net.Conn
+	for i := range limit {
+		c, answer := open()
+		status, err := answer.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/1.1 200 OK\r\n", status)
+		if i == 0 {
+			first = c
+		}
+	}
+	c, answer := open()
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
+	_, err := answer.ReadString('\n')
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	status, _ := d.get("/livez")
+	require.Equal(t, http.StatusOK, status)
+	require.NoError(t, first.Close())
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(etcdtest.Soon)))
+	line, err := bufio.NewReader(c).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 200 OK\r\n", line)
 }

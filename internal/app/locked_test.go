@@ -22,6 +22,7 @@ import (
 const (
 	needsLocks    = `etcdserver: permission denied: user "unlocker" needs readwrite on [/mutexes/, /mutexes0) (prefix /mutexes/)`
 	needsElection = `etcdserver: permission denied: user "unlocker" needs readwrite on [/unlocker/leader/mutexes/, /unlocker/leader/mutexes0) (prefix /unlocker/leader/mutexes/)`
+	needsPauses   = `etcdserver: permission denied: user "unlocker" needs read on [/unlocker/pause/mutexes/, /unlocker/pause/mutexes0) (prefix /unlocker/pause/mutexes/)`
 	badPassword   = `authentication failed, invalid user ID or password: etcd.username "unlocker" with the password of etcd.password`
 )
 
@@ -70,6 +71,7 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 			func(l *locked) { l.below(prefix); l.grant(strings.TrimSuffix(election, "/"), "", readWrite) },
 			func(l *locked) { l.below(election) }, requireNoLeader,
 		},
+		"the pauses": {func(l *locked) { l.below(prefix); l.below(election); l.revoke(pauses) }, func(l *locked) { l.read(pauses) }, requireNoPauses},
 		"the role": {
 			func(l *locked) {
 				l.below(prefix)
@@ -116,6 +118,26 @@ func requireNoListing(l *locked, d *daemon) {
 	require.Contains(l.t, body, needsLocks)
 	require.Zero(l.t, d.metric("unlocker_etcd_up"))
 	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "starting"))
+}
+
+// requireNoPauses requires that the daemon lists the locks but removes none, since it cannot know
+// whether that is paused, and that the log, /readyz and a hold show it.
+func requireNoPauses(l *locked, d *daemon) {
+	d.warnsOnce(message.NotInView, needsPauses)
+	d.awaitMetric(1, "unlocker_etcd_up")
+	d.awaitMetric(1, "unlocker_reaper_hold") // the other holds end
+	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))
+	status, body := d.get("/readyz")
+	require.Equal(l.t, http.StatusServiceUnavailable, status)
+	require.Contains(l.t, body, "not ready: the pauses under /unlocker/pause/mutexes/ cannot be read: "+needsPauses)
+	due := time.Now().Add(time.Second)
+	l.Put(l.Lock("due", due, due)...)
+	d.awaitMetric(1, "unlocker_reaper_backlog")
+	var page api.LockPage
+	require.Equal(l.t, http.StatusOK, d.getAPI("/api/v1/locks", &page))
+	require.Contains(l.t, page.Locks[0].Explanation, "; removals on hold since ")
+	require.Contains(l.t, page.Locks[0].Explanation, needsPauses)
+	l.Put(clientv3.OpDelete(prefix+"due/", clientv3.WithPrefix()))
 }
 
 // requireNoRemoval requires that the daemon lists the locks but cannot remove them, and that
@@ -264,7 +286,7 @@ func TestLockedWhileRunning(t *testing.T) {
 				return
 			}
 			l.requireWorking(d, "after")
-			require.Zero(t, d.metric("unlocker_watch_restarts_total"))
+			require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.warnings())
 		})
 	}
 }

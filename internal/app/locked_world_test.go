@@ -20,6 +20,8 @@ const (
 	password = "secret"
 	// election is the prefix of the keys of the election for prefix.
 	election = "/unlocker/leader" + prefix
+	// pauses is the prefix of the pauses for prefix.
+	pauses = "/unlocker/pause" + prefix
 )
 
 // locked is an etcd with authentication.
@@ -28,11 +30,14 @@ type locked struct {
 	t *testing.T
 }
 
-// lockDown enables authentication, with a user and a role without permissions.
+// lockDown enables authentication, with a user and a role that may only read the records of manual
+// unlocks and the pauses.
 func lockDown(t *testing.T, o localetcd.Options) *locked {
 	t.Helper()
 	l := &locked{etcdtest.Start(t, o), t}
 	l.Guard(user, password)
+	l.read(auditPrefix)
+	l.read(pauses)
 	return l
 }
 
@@ -48,6 +53,11 @@ func (l *locked) grant(from, end string, kind clientv3.PermissionType) {
 func (l *locked) below(prefix string) {
 	l.t.Helper()
 	l.grant(prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+}
+
+func (l *locked) read(prefix string) {
+	l.t.Helper()
+	l.grant(prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermRead))
 }
 
 func (l *locked) revoke(prefix string) {
@@ -97,7 +107,7 @@ func (d *daemon) warnings() map[string]int {
 	count := map[string]int{}
 	for _, line := range d.log.Lines("") {
 		if warning := line["level"] == "WARN" || line["level"] == "ERROR"; warning && line["hold"] == nil {
-			count[fmt.Sprint(line["msg"], "; reason=", line["reason"], "; error=", line["error"])]++
+			count[fmt.Sprint(line["msg"], "; prefix=", line["prefix"], "; reason=", line["reason"], "; error=", line["error"])]++
 		}
 	}
 	return count

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/net/netutil"
 )
 
 // server is a listener and the HTTP server on it.
@@ -20,8 +21,17 @@ type server struct {
 	logger    *slog.Logger
 }
 
+// Limits of the connections of each listener. Further ones wait until another ends. Whoever opens
+// many exhausts neither the file descriptors, which etcd's client needs, nor the memory: each may
+// send 64 KiB of headers. The probes have a listener of their own, so that readers of the API cannot
+// keep them waiting.
+const (
+	maxOpsConns = 128
+	maxWebConns = 512
+)
+
 // newServer binds the listener that is configured in the section key.
-func newServer(key, listen, webConfig string, handler http.Handler, logger *slog.Logger) (*server, error) {
+func newServer(key, listen, webConfig string, maxConns int, handler http.Handler, logger *slog.Logger) (*server, error) {
 	if err := web.Validate(webConfig); err != nil {
 		return nil, fmt.Errorf("%s.web_config_file: %w", key, err)
 	}
@@ -30,7 +40,7 @@ func newServer(key, listen, webConfig string, handler http.Handler, logger *slog
 		return nil, fmt.Errorf("%s.listen: %w", key, err)
 	}
 	return &server{
-		listener:  listener,
+		listener:  netutil.LimitListener(listener, maxConns),
 		webConfig: webConfig,
 		logger:    logger,
 		server: &http.Server{

@@ -3,8 +3,9 @@ package app
 import (
 	"context"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -27,8 +28,10 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 		Reaper: a.reaper.Stats(),
 		Forced: a.reaper.Ledger().Recent(limit),
 		Holds:  a.reaper.Holding(),
+		Pauses: a.pauses.Count(),
 		Probe:  a.probe.Status(),
 		Leader: a.leads(),
+		Native: a.native.Status(),
 
 		Certificates: a.client.Certificates(),
 	}, nil
@@ -37,19 +40,23 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 // missing returns the reason why the daemon is not ready, or "".
 func (a *App) missing() string {
 	status := a.scanner.Status()
-	if !status.Listed.IsZero() {
+	if !status.Listed.IsZero() && a.pauses.Listed() {
 		return ""
+	}
+	if !status.Listed.IsZero() {
+		return a.pauses.Unseen()
 	}
 	reason := "the first listing of " + a.config.Prefix + " is not done"
 	if status.LastError != nil {
-		reason += ": " + lock.Clip([]byte(status.LastError.Error()), maxError)
+		reason += ": " + api.ErrorText(status.LastError)
 	}
 	return reason
 }
 
 // Signals returns the input of the holds, from the parts of a daemon.
-func Signals(scanner *scan.Scanner, prober *probe.Probe) verdict.Signals {
+func Signals(scanner *scan.Scanner, prober *probe.Probe, pauses *pause.Pauses) verdict.Signals {
 	seen, probed := scanner.Status(), prober.Status()
+	unseen := pauses.Unseen() // first: it vouches for the pauses that are read after it
 	return verdict.Signals{
 		ListedAt:  seen.Listed,
 		History:   seen.History,
@@ -62,5 +69,7 @@ func Signals(scanner *scan.Scanner, prober *probe.Probe) verdict.Signals {
 		Failed:    probed.Failed,
 		Alarmed:   probed.Alarmed,
 		Overdue:   prober.Overdue(),
+		Paused:    pauses.All(),
+		Unseen:    unseen,
 	}
 }

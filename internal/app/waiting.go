@@ -40,15 +40,15 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 	if err != nil || expired == 0 {
 		return nil
 	}
-	items, _, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxLooked})
+	page, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxLooked})
 	if err != nil {
 		return nil // the table has stopped
 	}
-	waiting, now, h := make(map[string]string, len(items)), time.Now(), a.holding()
+	waiting, now, h := make(map[string]string, len(page.Items)), time.Now(), a.holding()
 	named := 0
-	for i := range items {
-		it := &items[i]
-		if now.Sub(it.AutoUnlockAt().Time()) < lingering {
+	for i := range page.Items {
+		it := &page.Items[i]
+		if now.Add(a.ahead(it)).Sub(it.AutoUnlockAt().Time()) < lingering {
 			continue
 		}
 		v := a.reaper.Verdict(dueOf(it, now))

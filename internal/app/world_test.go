@@ -67,6 +67,11 @@ func newDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) 
 	log := &etcdtest.Log{}
 	a, err := app.New(c, log.Logger())
 	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last of the log:\n%s", log.Tail(20))
+		}
+	})
 	return &daemon{App: a, t: t, log: log, http: newHTTP(), base: "http://" + a.OpsAddr().String()}
 }
 

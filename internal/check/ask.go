@@ -25,7 +25,7 @@ func query(ctx context.Context, d client.Daemon, rules Rules, a *Answer) (err er
 	if err := fetch(ctx, d, rules.Lock, a); err != nil || rules.Forced == 0 {
 		return err
 	}
-	a.Forced, err = d.Forced(ctx, 500)
+	a.Forced, err = d.Forced(ctx, "", 500)
 	return err
 }
 

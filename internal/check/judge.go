@@ -12,6 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Rules define what is worth an alert.
@@ -158,13 +159,10 @@ func (j *judgement) alarms(came []Answer) {
 	}
 }
 
-// dryRun is the hold that the configuration asks for.
-const dryRun = "dry_run"
-
 // longest returns the hold of a daemon that began first, except dry_run.
 func longest(s api.Status) (first api.Hold, held bool) {
 	for _, h := range s.Holds {
-		if h.Hold != dryRun && (!held || h.Since.Before(first.Since)) {
+		if h.Hold != string(verdict.HoldDryRun) && (!held || h.Since.Before(first.Since)) {
 			first, held = h, true
 		}
 	}
@@ -216,8 +214,8 @@ func (j *judgement) forced(came []Answer) {
 	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }
 
-// recent returns the forced unlocks to warn of, newest first. Orphans are left out, since
-// nobody held them. Two URLs may lead to the same daemon.
+// recent returns the forced unlocks to warn of, newest first: of locks that expired, since nobody
+// held an orphan, and a person knows of a manual unlock. Two URLs may lead to the same daemon.
 func (j *judgement) recent(came []Answer) (all []removal) {
 	type key struct {
 		name     string
@@ -227,7 +225,7 @@ func (j *judgement) recent(came []Answer) (all []removal) {
 	for _, a := range came {
 		for _, f := range a.Forced {
 			k, ago := key{f.Name, f.Revision}, a.Status.Now.Sub(f.At)
-			if f.Trigger == "orphan" || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
+			if f.Trigger != "expiry" || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
 				continue
 			}
 			seen[k] = true
@@ -266,5 +264,23 @@ func about(a Answer) string {
 	for _, h := range s.Holds {
 		words = append(words, fmt.Sprintf("on hold for %s: %s (%s)", terminal.Duration(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
 	}
+	for i, p := range s.Pauses {
+		if i == maxPauses {
+			words = append(words, fmt.Sprintf("and %d more pauses", len(s.Pauses)-i))
+			break
+		}
+		words = append(words, paused(p))
+	}
 	return url + ": " + strings.Join(words, "; ")
+}
+
+// maxPauses is how many pauses the line on a daemon names.
+const maxPauses = 5
+
+func paused(p api.Pause) string {
+	what := "all locks"
+	if p.Match != "" {
+		what = clean(p.Match, maxName)
+	}
+	return fmt.Sprintf("removal of %s paused until %s by %s: %s", what, p.Until.UTC().Format(time.RFC3339), clean(p.By, maxName), clean(p.Reason, maxReason))
 }

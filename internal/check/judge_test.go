@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -108,6 +109,8 @@ func TestJudge(t *testing.T) {
 		"one lock": {answers: []Answer{answer(counted(held, -11))}, text: "1 lock, none overdue"},
 		"overdue": {answers: []Answer{answer(late(overdue, "a/b", 3*time.Minute))}, state: Warning,
 			text: "1 of 13 locks overdue: a/b (billing on worker-1, 3m00s)"},
+		"by the holder's clock": {answers: []Answer{answer(late(overdue, "a", 3*time.Minute), func(a *Answer) { a.Locks[0].ClockOffset = -121 })},
+			state: Warning, text: "1 of 13 locks overdue: a (billing on worker-1, 59s)"},
 		"expired counts": {answers: []Answer{answer(late(expired, "a", 10*time.Second))}, state: Warning,
 			text: "1 of 13 locks overdue: a (billing on worker-1, 10s)"},
 		"the longest first, some by number": {answers: []Answer{answer(late(overdue, "a", 1*time.Minute), late(overdue, "b", 50*time.Hour),
@@ -162,18 +165,20 @@ func TestJudge(t *testing.T) {
 		"both held, one only just": {answers: []Answer{answer(hold("storm", time.Hour)), answer(at(b), hold("starting", time.Second))}, text: "12 locks, none overdue; removals are on hold for 1s: starting (because of starting)"},
 		"one held, one unreachable": {answers: []Answer{answer(hold("storm", time.Hour)), answer(at(b), failed("x"))}, state: Warning,
 			text: "http://b:9481 x; removals are on hold for 1h00m: storm (because of storm); 12 locks, none overdue"},
-		"dry run was asked for": {answers: []Answer{answer(mode("dry-run"), hold(dryRun, 24*time.Hour))}, text: "12 locks, none overdue; removals are disabled: mode dry-run"},
-		"held in a dry run": {answers: []Answer{answer(mode("dry-run"), hold(dryRun, 24*time.Hour), hold("storm", time.Hour))}, state: Warning,
+		"dry run was asked for": {answers: []Answer{answer(mode("dry-run"), hold(string(verdict.HoldDryRun), 24*time.Hour))}, text: "12 locks, none overdue; removals are disabled: mode dry-run"},
+		"held in a dry run": {answers: []Answer{answer(mode("dry-run"), hold(string(verdict.HoldDryRun), 24*time.Hour), hold("storm", time.Hour))}, state: Warning,
 			text: "removals are on hold for 1h00m: storm (because of storm); 12 locks, none overdue; removals are disabled: mode dry-run"},
 		"off": {answers: []Answer{answer(mode("off"))}, text: "12 locks, none overdue; removals are disabled: mode off"},
 
-		"forced": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7), forced("b", "manual", 59*time.Minute, 8))}, state: Warning,
+		"forced": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7), forced("b", "expiry", 59*time.Minute, 8))}, state: Warning,
 			text: "2 forced unlocks in the last 1h00m: a (worker-2, 1m00s ago), b (worker-2, 59m00s ago); 12 locks, none overdue"},
 		"forced by both": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7)), answer(at(b), forced("b", "expiry", time.Second, 8), forced("a", "expiry", 2*time.Minute, 5))},
 			state: Warning, text: "3 forced unlocks in the last 1h00m: b (worker-2, 1s ago), a (worker-2, 1m00s ago), a (worker-2, 2m00s ago); 12 locks, none overdue"},
 		"one daemon by two names": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7)), answer(at(b), forced("a", "expiry", time.Minute, 7))},
 			state: Warning, text: "1 forced unlock in the last 1h00m: a (worker-2, 1m00s ago); 12 locks, none overdue"},
 		"forced long ago":        {answers: []Answer{answer(forced("a", "expiry", 61*time.Minute, 7))}, text: "12 locks, none overdue"},
+		"by a person":            {answers: []Answer{answer(forced("a", "manual", time.Minute, 7))}, text: "12 locks, none overdue"},
+		"by another":             {answers: []Answer{answer(forced("a", "", time.Minute, 7))}, text: "12 locks, none overdue"},
 		"orphans have no holder": {answers: []Answer{answer(forced("a", "orphan", time.Minute, 7))}, text: "12 locks, none overdue"},
 		"forced does not matter": {rules: func(r *Rules) { r.Forced = 0 }, answers: []Answer{answer(forced("a", "expiry", time.Minute, 7))},
 			text: "12 locks, none overdue"},

@@ -90,12 +90,12 @@ func inState(locks []api.Lock, states ...string) []api.Lock {
 	return slices.DeleteFunc(slices.Clone(locks), func(l api.Lock) bool { return !slices.Contains(states, l.State) })
 }
 
-// since returns the time at which a lock became overdue.
+// since returns the time at which a lock became overdue, by the daemon's clock.
 func since(l api.Lock) time.Time {
 	if l.AlertAt.IsZero() {
-		return l.AutoUnlockAt
+		return l.Corrected(l.AutoUnlockAt)
 	}
-	return l.AlertAt
+	return l.Corrected(l.AlertAt)
 }
 
 // describe returns the line on a lock.
@@ -106,7 +106,7 @@ func describe(l api.Lock, now time.Time) string {
 	}
 	words = append(words, "held by "+holder(l.Hostname, l.Owner))
 	if !l.LockedAt.IsZero() {
-		words[1] += " since " + l.LockedAt.UTC().Format(time.RFC3339)
+		words[1] += " since " + l.Corrected(l.LockedAt).UTC().Format(time.RFC3339)
 	}
 	switch {
 	case l.Explanation != "":
@@ -128,7 +128,7 @@ func (j *judgement) one(a Answer) {
 	l := *a.Lock
 	var age, late time.Duration
 	if !l.LockedAt.IsZero() {
-		age = max(0, now.Sub(l.LockedAt))
+		age = max(0, now.Sub(l.Corrected(l.LockedAt)))
 	}
 	if at := since(l); !at.IsZero() {
 		late = max(0, now.Sub(at))
@@ -142,7 +142,7 @@ func (j *judgement) one(a Answer) {
 	case overdue:
 		j.find(Warning, "%s is overdue by %s, %s", name, terminal.Duration(late), by)
 	case expired:
-		j.find(Critical, "%s expired %s ago and still exists, %s", name, terminal.Duration(now.Sub(l.AutoUnlockAt)), by)
+		j.find(Critical, "%s expired %s ago and still exists, %s", name, terminal.Duration(now.Sub(l.Corrected(l.AutoUnlockAt))), by)
 	case undated:
 		j.find(Warning, "%s is undated and never removed automatically, %s", name, by)
 	case malformed:

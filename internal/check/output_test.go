@@ -25,6 +25,11 @@ func TestOutput(t *testing.T) {
 				a.Locks = append(a.Locks, api.Lock{Name: "old", State: undated,
 					Explanation: "is never removed automatically: it has no auto_unlock_at that can be read"})
 				a.Status.Backlog = 1
+				until := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
+				a.Status.Pauses = []api.Pause{{By: "ada@laptop", Reason: "maintenance", Until: until}}
+				for range 6 {
+					a.Status.Pauses = append(a.Status.Pauses, api.Pause{Match: "deploy/**", By: "bob@laptop", Reason: "by|the", Until: until})
+				}
 			}),
 		answer(at("http://b:9481"), failed("does not answer within 10s")),
 	})
@@ -37,7 +42,7 @@ billing/invoices: overdue, 12m00s past its alert time; held by billing on worker
 deploy: expired, 4m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:56:00Z; is due; removals on hold since 11:59:00: because of alarm
 old: undated; held by an unknown host; is never removed automatically: it has no auto_unlock_at that can be read
 report: force-unlocked 1m00s ago (expiry); was held by worker-2
-http://a:9481: a-0, version 1.2.3, mode enforce; leader; etcd revision 100; on hold for 1m00s: alarm (because of alarm)
+http://a:9481: a-0, version 1.2.3, mode enforce; leader; etcd revision 100; on hold for 1m00s: alarm (because of alarm); removal of all locks paused until 2026-11-20T14:00:00Z by ada@laptop: maintenance`+strings.Repeat(`; removal of deploy/** paused until 2026-11-20T14:00:00Z by bob@laptop: bythe`, 4)+`; and 2 more pauses
 http://b:9481: does not answer within 10s
 `, r.String())
 	r.Long = nil
@@ -59,7 +64,8 @@ func TestHostileText(t *testing.T) {
 		text := func(what string) string { return evil.Draw(t, what) }
 		a := Answer{URL: text("url"), Status: api.Status{Version: text("version"), Identity: text("identity"), Now: now, Mode: text("mode"), Ready: true,
 			Locks: map[string]int{}, Backlog: count.Draw(t, "backlog"), Holds: []api.Hold{{Hold: text("hold"), Reason: text("reason"), Since: ago(time.Hour)}},
-			Etcd: api.Etcd{Up: rapid.Bool().Draw(t, "up"), Error: text("error"), Alarms: []string{text("alarm")}}}}
+			Pauses: []api.Pause{{Match: text("match"), By: text("by"), Reason: text("why")}},
+			Etcd:   api.Etcd{Up: rapid.Bool().Draw(t, "up"), Error: text("error"), Alarms: []string{text("alarm")}}}}
 		for _, s := range api.States() {
 			a.Status.Locks[s] = count.Draw(t, s)
 		}

@@ -93,11 +93,11 @@ func TestRequests(t *testing.T) {
 		require.Equal(t, "a/b", page.Next)
 		_, err = d.Locks(ctx, []string{"undated"}, 7, "ä b&c")
 		require.NoError(t, err)
-		forced, err := d.Forced(ctx, 9)
+		forced, err := d.Forced(ctx, "ä b", 9)
 		require.NoError(t, err)
 		require.Equal(t, "a/b", forced[0].Name)
 	})
-	for _, want := range []string{"status", "locks?limit=7&state=overdue,expired", "locks?limit=7&state=undated&after=%C3%A4+b%26c", "forced-unlocks?limit=9"} {
+	for _, want := range []string{"status", "locks?limit=7&state=overdue,expired", "locks?limit=7&state=undated&after=%C3%A4+b%26c", "forced-unlocks?limit=9&name=%C3%A4+b"} {
 		require.Equal(t, "GET /api/v1/"+want, <-f.requests)
 	}
 }

@@ -73,10 +73,15 @@ func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) 
 	return &detail, nil
 }
 
-// Forced returns up to limit of the forced unlocks of this daemon, the newest first.
-func (d Daemon) Forced(ctx context.Context, limit int) ([]api.Forced, error) {
+// Forced returns up to limit of the forced unlocks of this daemon, the newest first: of the lock with
+// this name, or of all locks if it is empty.
+func (d Daemon) Forced(ctx context.Context, name string, limit int) ([]api.Forced, error) {
 	var list api.ForcedList
-	err := d.get(ctx, "forced-unlocks?limit="+strconv.Itoa(limit), &list)
+	what := "forced-unlocks?limit=" + strconv.Itoa(limit)
+	if name != "" {
+		what += "&name=" + url.QueryEscape(name)
+	}
+	err := d.get(ctx, what, &list)
 	return list.Forced, err
 }
 

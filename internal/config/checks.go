@@ -64,7 +64,22 @@ func checkPrefix(s string) error {
 	return must(isPath(s) && strings.HasSuffix(s, "/"), "a path that ends with a slash and does not cover all of etcd", s)
 }
 
-func checkElectionKey(s string) error {
+// maxNativePrefixes limits what is listed every few seconds, and the series of the metrics.
+const maxNativePrefixes = 16
+
+func checkNativePrefixes(l []string) error {
+	if err := must(len(l) <= maxNativePrefixes, fmt.Sprintf("at most %d prefixes", maxNativePrefixes), len(l)); err != nil {
+		return err
+	}
+	for _, s := range l {
+		if err := checkPrefix(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkOptionalPath(s string) error {
 	return must(s == "" || isPath(s), "empty or a path that does not cover all of etcd", s)
 }
 
@@ -90,6 +105,13 @@ func checkPathPrefix(s string) error {
 	return must(ok, "a path such as /unlocker, of letters, digits, -, _, . and slashes, without a slash at the end", s)
 }
 
+// checkUserHeader refuses headers of secrets, which would become public as the name of a user.
+func checkUserHeader(s string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+	secret := slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, strings.ToLower(s))
+	return must(!secret && strings.Trim(s, allowed) == "", "the name of a header of a user, such as X-Forwarded-User", s)
+}
+
 // checkMatch refuses patterns that match no name: such a policy would never apply.
 func checkMatch(s string) error {
 	if strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") {
@@ -109,6 +131,9 @@ func checkPassword(s Secret) error {
 // checkEndpoints also refuses different schemes, since the client uses that of the first endpoint
 // for all of them.
 func checkEndpoints(l []string) error {
+	if len(l) == 0 {
+		l = []string{""}
+	}
 	for i, s := range l {
 		switch {
 		case strings.Contains(s, "@"): // the error must not contain it: it may have a password

@@ -28,8 +28,11 @@ type Config struct {
 	Policies       []Policy // nil if there are none
 	Election       Election
 	ResyncInterval time.Duration
+	AuditPrefix    string // as configured, possibly empty: see Config.AuditKeys
+	PausePrefix    string // as configured, possibly empty: see Config.PauseKeys
+	NativePrefixes []string
 	Ops            struct{ Listen, WebConfigFile string }
-	Web            struct{ Listen, PathPrefix, WebConfigFile string } // an empty Listen disables it
+	Web            Web
 	Metrics        struct {
 		MaxLockSeries         int
 		ForcedUnlockRetention time.Duration
@@ -76,6 +79,13 @@ type Election struct {
 	TTL     time.Duration
 }
 
+// Web is the section web. An empty Listen disables it.
+type Web struct {
+	Listen, PathPrefix, WebConfigFile string
+	AllowUnlock                       bool
+	UserHeader                        string
+}
+
 // Log is the section log.
 type Log struct {
 	Level, Format string // as slog.Level.UnmarshalText reads it; json or logfmt
@@ -99,6 +109,18 @@ func (c Config) ElectionKey() string {
 
 // ElectionPrefix returns the prefix of the candidates' keys: the election key and a slash.
 func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKey(), "/") + "/" }
+
+// AuditKeys returns the prefix of the records of manual unlocks, which ends with a slash: AuditPrefix
+// or, if that is empty, /unlocker/audit followed by the prefix.
+func (c Config) AuditKeys() string {
+	return strings.TrimSuffix(cmp.Or(c.AuditPrefix, "/unlocker/audit"+c.Prefix), "/") + "/"
+}
+
+// PauseKeys returns the prefix of the pauses' keys, which ends with a slash: PausePrefix or, if that
+// is empty, /unlocker/pause followed by the prefix.
+func (c Config) PauseKeys() string {
+	return strings.TrimSuffix(cmp.Or(c.PausePrefix, "/unlocker/pause"+c.Prefix), "/") + "/"
+}
 
 const redacted = "<redacted>"
 

@@ -111,6 +111,7 @@ func TestYAMLIsReadBack(t *testing.T) {
 	c.Reaper.Mode, c.ResyncInterval, c.Reaper.Grace = "off", 0, 2500*time.Millisecond
 	c.Reaper.RateLimit, c.Reaper.Storm.Fraction, c.Election.Enabled = 1_000_000.25, 1, false
 	c.Policies = []Policy{{"**/a: #b", "off", 3 * time.Second}, {"1e3", "dry-run", 10 * time.Minute}}
+	c.NativePrefixes = []string{"/locks/", "a: #/"}
 	readBack(t, c)
 }
 

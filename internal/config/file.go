@@ -141,6 +141,9 @@ func (r *reader) value(known key, k, v *yaml.Node) error {
 		if list && strings.Contains(n.Value, ",") {
 			return r.refuse(k, known.name, "an element of the list must not contain a comma")
 		}
+		if list && n.Value == "" {
+			return r.refuse(k, known.name, "an element of the list must not be empty")
+		}
 		texts = append(texts, n.Value)
 	}
 	r.texts[known.name], r.origins[known.name] = strings.Join(texts, ","), r.at(k)

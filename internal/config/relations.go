@@ -18,7 +18,7 @@ type relation struct {
 
 // relate returns the first broken relation.
 func (c Config) relate(origins map[string]string) error {
-	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.otherRelations()) {
+	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.placeRelations(), c.nativeRelations(), c.otherRelations()) {
 		if r.broken {
 			return fault(cmp.Or(origins[r.key], origins[r.with]), r.key, r.why)
 		}
@@ -62,8 +62,51 @@ func (c Config) graceRelations() (all []relation) {
 	return all
 }
 
+// place is where unlocker keeps something beside the locks.
+type place struct{ key, shown, prefix, what string }
+
+// placeRelations keep the locks and what unlocker writes apart.
+func (c Config) placeRelations() (all []relation) {
+	var places []place
+	if c.Election.Enabled {
+		places = append(places, place{"election.key", c.ElectionKey(), c.ElectionPrefix(), "candidates"})
+	}
+	places = append(places,
+		place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"},
+		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"})
+	for i, p := range places {
+		all = append(all,
+			relation{strings.HasPrefix(p.prefix, c.Prefix), p.key, "prefix",
+				fmt.Sprintf("%q is under the prefix of the locks, %q: %s would be read as locks", p.shown, c.Prefix, p.what)},
+			relation{strings.HasPrefix(c.Prefix, p.prefix), p.key, "prefix",
+				fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as %s", c.Prefix, p.shown, p.what)})
+		for _, q := range places[:i] {
+			all = append(all, relation{strings.HasPrefix(p.prefix, q.prefix) || strings.HasPrefix(q.prefix, p.prefix), p.key, q.key,
+				fmt.Sprintf("%q overlaps with %s, %q", p.shown, q.key, q.shown)})
+		}
+	}
+	return all
+}
+
+// nativeRelations keep what is only shown apart from what unlocker writes or removes, and count no
+// key twice. An election of unlocker may be shown.
+func (c Config) nativeRelations() (all []relation) {
+	const key = "native_prefixes"
+	others := []place{
+		{"prefix", c.Prefix, c.Prefix, ""}, {"audit_prefix", c.AuditKeys(), c.AuditKeys(), ""}, {"pause_prefix", c.PauseKeys(), c.PauseKeys(), ""},
+	}
+	for _, p := range c.NativePrefixes {
+		for _, q := range others {
+			all = append(all, relation{strings.HasPrefix(p, q.prefix) || strings.HasPrefix(q.prefix, p), key, q.key,
+				fmt.Sprintf("%q overlaps with %s, %q", p, q.key, q.shown)})
+		}
+		others = append(others, place{key, p, p, ""})
+	}
+	return all
+}
+
 func (c Config) otherRelations() []relation {
-	s, ops, web, elected, below := c.Reaper.Storm, c.Ops.Listen, c.Web.Listen, c.Election.Enabled, c.ElectionPrefix()
+	s, ops, web, unlock := c.Reaper.Storm, c.Ops.Listen, c.Web.Listen, c.Web.AllowUnlock
 	storms := s.MinLocks > 0
 	const needed = "must be more than 0 unless reaper.storm.min_locks is 0"
 	return []relation{
@@ -72,11 +115,11 @@ func (c Config) otherRelations() []relation {
 		// Or the locks that were delayed first would come due while the others still do.
 		{storms && s.Delay < s.Window/2, "reaper.storm.delay", "reaper.storm.window",
 			fmt.Sprintf("must be at least half of reaper.storm.window (%s), not %s", show(s.Window), show(s.Delay))},
-		{elected && strings.HasPrefix(below, c.Prefix), "election.key", "prefix",
-			fmt.Sprintf("%q is under the prefix of the locks, %q: candidates would be read as locks", c.ElectionKey(), c.Prefix)},
-		{elected && strings.HasPrefix(c.Prefix, below), "election.key", "prefix",
-			fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as candidates", c.Prefix, c.ElectionKey())},
 		{overlap(ops, web), "web.listen", "ops.listen", fmt.Sprintf("%q overlaps with ops.listen, %q", web, ops)},
+		{unlock && web == "", "web.allow_unlock", "web.listen", "needs web.listen"},
+		{unlock && c.Web.WebConfigFile+c.Web.UserHeader == "", "web.allow_unlock", "",
+			"needs users or client certificates in web.web_config_file, or web.user_header: otherwise anybody could remove any lock"},
+		{!unlock && c.Web.UserHeader != "", "web.user_header", "", "has no effect without web.allow_unlock"},
 		// The record of each lock is logged at info before the lock is removed.
 		{c.Reaper.Mode == "enforce" && c.Log.Level != "info" && c.Log.Level != "debug", "log.level", "reaper.mode",
 			fmt.Sprintf("must be info or debug where reaper.mode is enforce, not %s: removed locks are recorded at info", c.Log.Level)},

@@ -71,7 +71,9 @@ func (k key) Set(text string) (err error) {
 			return fmt.Errorf("%q is not a duration with a unit, such as 10s, 5m or 1h30m", text)
 		}
 	case *[]string:
-		*p = regexp.MustCompile(`\s*,\s*`).Split(strings.TrimSpace(text), -1)
+		if *p = nil; strings.TrimSpace(text) != "" {
+			*p = regexp.MustCompile(`\s*,\s*`).Split(strings.TrimSpace(text), -1)
+		}
 	case *Secret:
 		*p = NewSecret(text)
 	case *string:

@@ -84,6 +84,12 @@ func TestOneOfThreeLeadsAndAGracefulStopHandsOver(t *testing.T) {
 	}
 }
 
+func TestLeadershipIsKnownBeforeTheRepeatedRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, localetcd.Options{})
+	w.leads(w.run(w.client(), "a", 9*long))
+}
+
 // The keys are the same as those of the client library and of etcdctl elect, whether or not the
 // configured key ends with a slash.
 func TestTogetherWithEtcdsElection(t *testing.T) {

@@ -131,6 +131,12 @@ func TestWatchHangs(t *testing.T) {
 	a.stop(t)
 	w.leads(b)
 	require.Zero(t, count(b.log, failed))
+	c := w.run(w.client(), "c", slow)
+	w.waits(c)
+	_, err := w.direct.Delete(w.ctx(), string(w.keyOf(b).Key))
+	require.NoError(t, err)
+	w.leads(c)
+	w.waits(b)
 }
 
 func TestEtcdDown(t *testing.T) {

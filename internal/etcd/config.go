@@ -23,7 +23,7 @@ func FromConfig(c config.Etcd, logger *slog.Logger) Options {
 
 // LockPermission returns the permission that the daemon needs on the prefix of the locks.
 func LockPermission(c config.Config) string {
-	if c.Reaper.Mode == "enforce" {
+	if c.Reaper.Mode == "enforce" || c.Web.AllowUnlock {
 		return ReadWrite
 	}
 	return Read

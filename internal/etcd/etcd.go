@@ -8,7 +8,7 @@
 //
 // Not guaranteed: a deadline for streams (Watch, GetStream, keepalives), which live as
 // long as their context; and a new watch on an old stream after the auth token has
-// expired, which etcd may refuse (etcd#12385). Make a Watcher by clientv3.NewWatcher for
+// expired, which etcd may refuse (etcd#12385). Make a Watcher by NewWatcher for
 // each long watch, and list again when the watch is canceled.
 package etcd
 
@@ -60,6 +60,9 @@ type Options struct {
 	// FailFast makes unary calls fail as soon as no endpoint accepts a connection, instead
 	// of waiting for one until their deadline.
 	FailFast bool
+	// HangAfter is how long an alarm request may get no answer while another member answers one
+	// before the connection counts as hung and is closed; 0 for ever.
+	HangAfter time.Duration
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
 	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot
@@ -75,6 +78,12 @@ type Client struct {
 	asked      *atomic.Bool // whether etcd asked for a client certificate and there was none
 	expiries   expiries
 	unregister func()
+}
+
+// Abandon ends the lease of a key that was not written, also after the end of ctx. If that fails,
+// the lease ends by itself.
+func (c *Client) Abandon(ctx context.Context, lease clientv3.LeaseID) {
+	_, _ = c.Revoke(context.WithoutCancel(ctx), lease)
 }
 
 // New returns a client that connects in the background. It reads the files that the
@@ -121,7 +130,7 @@ func New(o Options) (*Client, error) {
 		Password:           login.initial,
 		MaxUnaryRetries:    maxAttempts,
 		Logger:             newZap(o.Logger),
-		DialOptions:        dialOptions(o, login, metrics),
+		DialOptions:        append(dialOptions(o, login, metrics), newHangs(o).dialOptions(o.Endpoints[0], tlsConfig)...),
 	})
 	if err != nil {
 		unregister()

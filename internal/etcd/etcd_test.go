@@ -24,6 +24,7 @@ func options(endpoint string) Options {
 		Endpoints:      []string{endpoint},
 		DialTimeout:    5 * time.Second,
 		RequestTimeout: etcdtest.Soon,
+		HangAfter:      300 * time.Millisecond,
 	}
 }
 

@@ -11,8 +11,14 @@ import (
 // Permissions of etcd's roles.
 const (
 	Read      = "read"
+	Write     = "write"
 	ReadWrite = "readwrite"
 )
+
+// Never is a condition that is never true, as no key has a negative version. etcd checks the rights
+// and the space that a transaction with it needs, and executes nothing of it. The user must be
+// permitted to read the key.
+func Never(key string) clientv3.Cmp { return clientv3.Compare(clientv3.Version(key), "<", 0) }
 
 // Explain adds what to change to an error about a missing permission, a user that etcd does
 // not accept, and returns a NoConnection if there was no connection. permission is what the failed request

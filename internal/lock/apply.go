@@ -92,6 +92,14 @@ func (l *Lock) set(f Field, v []byte) bool {
 		l.hostname = intern(v)
 	case FieldOwner:
 		l.owner = intern(v)
+	case FieldPurpose:
+		r := l.rarely()
+		r.purpose = intern(v)
+		l.setRare(r)
+	case FieldStatus:
+		r := l.rarely()
+		r.status = intern(v)
+		l.setRare(r)
 	case FieldLockedAt:
 		return read(v, &l.lockedAt)
 	case FieldAlertAt:
@@ -111,13 +119,11 @@ func read(v []byte, into *Timestamp) bool {
 }
 
 func (l *Lock) setAutoUnlockAt(v []byte) bool {
-	l.autoText = nil
-	if !read(v, &l.autoUnlockAt) {
-		return false
+	r, ok := l.rarely(), read(v, &l.autoUnlockAt)
+	r.autoText = ""
+	if ok && string(l.autoUnlockAt.append(make([]byte, 0, 24))) != string(v) {
+		r.autoText = string(v)
 	}
-	if string(l.autoUnlockAt.append(make([]byte, 0, 24))) != string(v) {
-		text := string(v)
-		l.autoText = &text
-	}
-	return true
+	l.setRare(r)
+	return ok
 }

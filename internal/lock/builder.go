@@ -23,7 +23,7 @@ func (b *Builder) Add(kv KV) {
 	case FieldUnknown:
 		b.unknown++
 		return
-	case FieldBacktrace, FieldPID, FieldPurpose:
+	case FieldBacktrace, FieldPID, FieldStack:
 		kv.Value = nil
 	case FieldUUID:
 		// The acquisition happened when the uuid key was created, even if the

@@ -18,6 +18,8 @@ const (
 	FieldOwner
 	FieldPID
 	FieldPurpose
+	FieldStack
+	FieldStatus
 	FieldUUID
 )
 
@@ -32,6 +34,8 @@ var fieldNames = [...]string{
 	FieldOwner:        "owner",
 	FieldPID:          "pid",
 	FieldPurpose:      "purpose",
+	FieldStack:        "stack",
+	FieldStatus:       "status",
 	FieldUUID:         "uuid",
 }
 
@@ -58,6 +62,10 @@ func ParseField(segment []byte) Field {
 		return FieldPID
 	case "purpose":
 		return FieldPurpose
+	case "stack":
+		return FieldStack
+	case "status":
+		return FieldStatus
 	case "uuid":
 		return FieldUUID
 	}

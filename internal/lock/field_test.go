@@ -10,7 +10,7 @@ import (
 func TestParseFieldRoundTrip(t *testing.T) {
 	want := []string{
 		"alert_at", "alive_at", "auto_unlock_at", "backtrace", "hostname",
-		"locked_at", "owner", "pid", "purpose", "uuid",
+		"locked_at", "owner", "pid", "purpose", "stack", "status", "uuid",
 	}
 	var got []string
 	for f := FieldUnknown + 1; int(f) < len(fieldNames); f++ {

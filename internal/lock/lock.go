@@ -2,8 +2,8 @@ package lock
 
 import "unique"
 
-// maxLabelLen is the number of bytes kept of a hostname and of an owner: the
-// maximum length of a DNS name.
+// maxLabelLen is the number of bytes kept of a hostname, an owner, a purpose and a
+// status: the maximum length of a DNS name.
 const maxLabelLen = 253
 
 // largeValue is the minimum size in bytes of a value that makes its lock Large.
@@ -37,9 +37,32 @@ type Lock struct {
 	alertAt         Timestamp
 	autoUnlockAt    Timestamp
 	aliveAt         Timestamp
+	// rare is nil for a lock that has none of it. It is replaced, never changed.
+	rare *rare
+}
+
+// rare is what few locks have.
+type rare struct {
 	// autoText is the value of auto_unlock_at if it differs from that of
-	// Timestamp.String.
-	autoText *string
+	// Timestamp.String; else "".
+	autoText        string
+	purpose, status interned
+}
+
+func (l *Lock) rarely() rare {
+	if l.rare == nil {
+		return rare{}
+	}
+	return *l.rare
+}
+
+func (l *Lock) setRare(r rare) {
+	if r == (rare{}) {
+		l.rare = nil
+		return
+	}
+	kept := r // here, so that nothing is allocated for most locks
+	l.rare = &kept
 }
 
 // flags are one bit each, since another byte would make every lock 8 bytes larger.
@@ -97,6 +120,22 @@ func (l *Lock) Owner() string {
 	return l.owner.String()
 }
 
+// Purpose returns what the lock is for, clipped as Hostname is.
+func (l *Lock) Purpose() string {
+	if !l.fresh.has(FieldPurpose) {
+		return ""
+	}
+	return l.rarely().purpose.String()
+}
+
+// Status returns how far the holder's work is, clipped as Hostname is.
+func (l *Lock) Status() string {
+	if !l.fresh.has(FieldStatus) {
+		return ""
+	}
+	return l.rarely().status.String()
+}
+
 // LockedAt returns the time of the acquisition by the holder's clock.
 func (l *Lock) LockedAt() Timestamp { return l.timestamp(FieldLockedAt, l.lockedAt) }
 
@@ -129,8 +168,8 @@ func (l *Lock) AutoUnlockText() string {
 	switch {
 	case l.AutoUnlockAt().IsZero():
 		return ""
-	case l.autoText != nil:
-		return *l.autoText
+	case l.rarely().autoText != "":
+		return l.rare.autoText
 	}
 	return l.autoUnlockAt.String()
 }
@@ -157,6 +196,9 @@ func (l *Lock) Large() bool { return l.flags.has(large) }
 
 // Valid reports whether the name can be the name of a lock.
 func (l *Lock) Valid() bool { return l.Name != "" && l.Name[0] != '/' }
+
+// SameFields reports whether the same fields of the protocol exist, whatever their values are.
+func (l *Lock) SameFields(other *Lock) bool { return l.have == other.have }
 
 // unknown returns the number of keys that are not fields of the protocol.
 func (l *Lock) unknown() int { return int(l.Keys) - l.have.len() }

@@ -162,7 +162,24 @@ func TestAutoUnlockTextIsTheValueAsWritten(t *testing.T) {
 		acquired("auto_unlock_at", "2023-11-14T22:13:20Z"),
 		txn{put: map[string]string{"auto_unlock_at": "1700000010"}})
 	require.Equal(t, "1700000010", l.AutoUnlockText())
-	require.Nil(t, l.autoText)
+	require.Nil(t, l.rare)
+}
+
+// What a lock is for and how far it is are shown in pages, and do not outlive their holder.
+func TestPurposeAndStatus(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	l, kvs := history(t,
+		acquired("purpose", "nightly run", "status", "0 %"),
+		txn{put: map[string]string{"auto_unlock_at": "1700000060", "status": "50 %"}})
+	for _, l := range []Lock{l, collect("a", kvs)} {
+		require.Equal(t, "nightly run", l.Purpose())
+		require.Equal(t, "50 %", l.Status())
+	}
+	l, _ = history(t, acquired("status", long))
+	require.Empty(t, l.Purpose())
+	require.Equal(t, Clip([]byte(long), maxLabelLen), l.Status())
+	l, _ = history(t, acquired("purpose", "old"), txn{del: []string{"uuid"}}, txn{put: map[string]string{"uuid": "other"}})
+	require.Empty(t, l.Purpose(), "another holder's")
 }
 
 func TestOverdueSince(t *testing.T) {

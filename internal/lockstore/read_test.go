@@ -26,7 +26,7 @@ func TestReadGivesTheLockAndNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	fields, more := r.Shown()
 	require.Equal(t, []string{"alert_at", "auto_unlock_at", "hostname", "locked_at", "purpose", "uuid", "\x01", "ticket"}, names(fields))
-	require.Equal(t, Field{"\x01", "\uFFFD"}, fields[6], "valid UTF-8")
+	require.Equal(t, Field{Name: "\x01", Value: "\uFFFD"}, fields[6], "valid UTF-8")
 	require.Zero(t, more)
 	require.Equal(t, "u-a", r.UUID())
 	require.Equal(t, past, r.AutoUnlockAt().String())
@@ -85,4 +85,15 @@ func TestReadOfAMonsterIsBounded(t *testing.T) {
 		require.LessOrEqual(t, len(f.name), MaxName+4)
 	}
 	require.LessOrEqual(t, kept, keptBytes+maxShownValue+MaxName+8)
+}
+
+// Names that are equal when they are shown are told apart, whatever others are called.
+func TestShownFieldsHaveDifferentNames(t *testing.T) {
+	h := newHarness(t)
+	h.set("a", "uuid", "u", "\xfe", "1", "\xff", "2", "\uFFFD#3", "3")
+	r, err := h.ReadOne(h.ctx, "a")
+	require.NoError(t, err)
+	fields, more := r.Shown()
+	require.Zero(t, more)
+	require.Equal(t, []string{"uuid", "\uFFFD#3", "\uFFFD", "\uFFFD#4"}, names(fields))
 }

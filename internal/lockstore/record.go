@@ -3,6 +3,7 @@ package lockstore
 import (
 	"log/slog"
 	"strconv"
+	"strings"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
@@ -29,6 +30,8 @@ type field struct {
 type Field struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+	// TruncatedFrom is the size of the value in etcd, in bytes, if Value is truncated.
+	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
 // Untrusted text is truncated before it is logged or kept.
@@ -72,8 +75,10 @@ func (r Record) Shown() (fields []Field, more int) {
 }
 
 // LogValue implements slog.LogValuer.
-func (r Record) LogValue() slog.Value {
-	fields, more := r.Logged()
+func (r Record) LogValue() slog.Value { return LogValue(r.Logged()) }
+
+// LogValue returns fields, and the number of those omitted, as Record.LogValue does.
+func LogValue(fields []Field, more int) slog.Value {
 	attrs := make([]slog.Attr, 0, len(fields)+1)
 	for _, f := range fields {
 		attrs = append(attrs, slog.String(f.Name, f.Value))
@@ -92,15 +97,24 @@ func (r Record) bounded(count, bytes int) []Field {
 			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) != known || len(fields) >= count {
 				continue
 			}
-			name := lock.Clip([]byte(f.name), MaxName)
-			if named[name] {
-				// Different names that are equal when truncated: in a JSON object one
-				// would replace the other.
-				name += "#" + strconv.Itoa(len(fields))
+			clipped := lock.Clip([]byte(f.name), MaxName)
+			name := clipped
+			// Different names that are equal when truncated: in a JSON object one would replace
+			// the other.
+			for i := len(fields); named[name]; i++ {
+				name = clipped + "#" + strconv.Itoa(i)
 			}
 			named[name] = true
-			fields = append(fields, Field{Name: name, Value: lock.Clip(f.value, bytes)})
+			fields = append(fields, truncated(name, f.value, bytes))
 		}
 	}
 	return fields
+}
+
+func truncated(name string, value []byte, bytes int) Field {
+	f := Field{Name: name, Value: lock.Clip(value, bytes)}
+	if f.Value != strings.ToValidUTF8(string(value), "\uFFFD") {
+		f.TruncatedFrom = len(value)
+	}
+	return f
 }

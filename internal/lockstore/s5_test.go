@@ -1,12 +1,14 @@
 package lockstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -39,12 +41,26 @@ func TestS5_NoPutInAnyBranch(t *testing.T) {
 	h.set("orphan", "alert_at", past)
 	h.remove("alone")
 	h.remove("b1", "b2", "nested", "big", "orphan")
-	_, _, err := h.Unlock(h.ctx, "manual", "u-manual")
+	_, _, err := h.Unlock(h.ctx, "manual", "u-manual", nil)
 	require.NoError(t, err)
 	require.Len(t, h.sent, 3)
 	for _, txn := range h.sent {
 		requireOnlyDeletes(t, txn)
 	}
+
+	h.expired("traced")
+	var removed Record
+	_, _, err = h.Unlock(h.ctx, "traced", "u-traced", func(_ context.Context, r Record) (clientv3.Op, error) {
+		removed = r
+		return clientv3.OpPut("/elsewhere", "why"), nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "u-traced", removed.UUID())
+	txn := h.sent[3]
+	last := len(txn.Success) - 1
+	require.Equal(t, "/elsewhere", string(txn.Success[last].GetRequestPut().Key), "a trace is all that a manual unlock writes")
+	txn.Success = txn.Success[:last]
+	requireOnlyDeletes(t, txn)
 }
 
 func requireOnlyDeletes(t *testing.T, txn *etcdserverpb.TxnRequest) {

@@ -27,10 +27,11 @@ func (s span) option() []clientv3.OpOption {
 	return []clientv3.OpOption{clientv3.WithRange(s.end)}
 }
 
-// deletion deletes one lock if it has not changed since it was read.
+// deletion deletes one lock if it has not changed since it was read. Its operations are deletes;
+// only Unlock may add a put, for which there is room, as it has one compare more than deletes.
 type deletion struct {
 	compares []clientv3.Cmp
-	deletes  []clientv3.Op
+	ops      []clientv3.Op
 }
 
 // expired is the deletion of a lock that is due. It compares the uuid (or that there is none),
@@ -63,7 +64,7 @@ func (r *Record) deletion(compares ...clientv3.Cmp) deletion {
 			newest = newest.WithRange(s.end)
 		}
 		d.compares = append(d.compares, newest)
-		d.deletes = append(d.deletes, clientv3.OpDelete(s.from, s.option()...))
+		d.ops = append(d.ops, clientv3.OpDelete(s.from, s.option()...))
 	}
 	return d
 }
@@ -118,11 +119,11 @@ func (st Store) commit(ctx context.Context, deletions []deletion) ([]Result, err
 	defer cancel()
 	txn := st.KV.Txn(ctx)
 	if len(deletions) == 1 {
-		txn = txn.If(deletions[0].compares...).Then(deletions[0].deletes...)
+		txn = txn.If(deletions[0].compares...).Then(deletions[0].ops...)
 	} else {
 		nested := make([]clientv3.Op, len(deletions))
 		for i, d := range deletions {
-			nested[i] = clientv3.OpTxn(d.compares, d.deletes, nil)
+			nested[i] = clientv3.OpTxn(d.compares, d.ops, nil)
 		}
 		txn = txn.Then(nested...)
 	}

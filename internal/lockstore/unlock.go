@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
@@ -44,11 +46,16 @@ func (st Store) ReadAlone(ctx context.Context, l lock.Lock) (Record, error) {
 // the transaction.
 const maxUnlockTries = 10
 
+// Trace returns what a manual unlock writes in the transaction that removes the lock, outside of
+// the prefix of the locks. It is called when the uuid is known to be right, and again if the lock
+// was renewed in the meantime. Its error ends the unlock.
+type Trace func(ctx context.Context, removed Record) (clientv3.Op, error)
+
 // Unlock is a manual unlock. It removes the whole lock in one transaction that compares the
-// uuid, regardless of the times of the lock and of holds. It returns the removed lock and the
-// revision of the deletion. The error is one of ReadOne, ErrOtherUUID, ErrNoUUID, ErrUnsteady,
-// ErrTooLarge or ErrAmbiguous, or an error of etcd.
-func (st Store) Unlock(ctx context.Context, name, uuid string) (rec Record, revision int64, err error) {
+// uuid, regardless of the times of the lock and of holds, and leaves the trace, unless that is nil.
+// It returns the removed lock and the revision of the deletion. The error is one of ReadOne,
+// ErrOtherUUID, ErrNoUUID, ErrUnsteady, ErrTooLarge or ErrAmbiguous, or an error of etcd.
+func (st Store) Unlock(ctx context.Context, name, uuid string, trace Trace) (rec Record, revision int64, err error) {
 	token := int64(0)
 	for range maxUnlockTries {
 		rec, err := st.ReadOne(ctx, name)
@@ -61,7 +68,7 @@ func (st Store) Unlock(ctx context.Context, name, uuid string) (rec Record, revi
 		if token = cmp.Or(token, rec.Token); token != rec.Token {
 			return rec, 0, ErrOtherUUID // released, and acquired again with the same uuid
 		}
-		res, err := st.unlock(ctx, rec, uuid)
+		res, err := st.unlock(ctx, rec, uuid, trace)
 		if err != nil || res.Deleted > 0 {
 			return rec, res.Revision, err
 		}
@@ -84,11 +91,19 @@ func (r *Record) heldBy(uuid string) error {
 	return ErrNoUUID
 }
 
-func (st Store) unlock(ctx context.Context, rec Record, uuid string) (Result, error) {
+func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace) (Result, error) {
 	if !Fits(rec) {
 		return Result{}, ErrTooLarge
 	}
-	results, err := st.commit(ctx, []deletion{st.manual(&rec, uuid)})
+	d := st.manual(&rec, uuid)
+	if trace != nil {
+		left, err := trace(ctx, rec)
+		if err != nil {
+			return Result{}, err
+		}
+		d.ops = append(d.ops, left)
+	}
+	results, err := st.commit(ctx, []deletion{d})
 	switch {
 	case err == nil:
 		return results[0], nil

@@ -2,6 +2,7 @@ package lockstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestUnlockTakesTheLockWholeAndNothingElse(t *testing.T) {
 		h.native("a")
 		h.native("a/b")
 		own, others := h.under("a")
-		r, revision, err := h.Unlock(h.ctx, "a", "u-a")
+		r, revision, err := h.Unlock(h.ctx, "a", "u-a", nil)
 		require.NoError(t, err)
 		require.ElementsMatch(t, others, h.keys())
 		require.EqualValues(t, len(own), r.Keys)
@@ -45,7 +46,7 @@ func TestUnlockComparesTheUUID(t *testing.T) {
 	h.expired("a", "b")
 	before := h.keys()
 	for _, uuid := range []string{"", "u", "U-a", "u-a ", "u-b"} {
-		r, _, err := h.Unlock(h.ctx, "a", uuid)
+		r, _, err := h.Unlock(h.ctx, "a", uuid, nil)
 		require.ErrorIs(t, err, ErrOtherUUID)
 		require.Equal(t, "u-a", r.UUID(), "who holds it")
 	}
@@ -58,7 +59,7 @@ func TestUnlockLosesToTheNextHolder(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.set("a", "uuid", "next") }
-	r, _, err := h.Unlock(h.ctx, "a", "u-a")
+	r, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrOtherUUID)
 	require.Equal(t, "next", r.UUID())
 	require.Len(t, h.keys(), 5)
@@ -70,12 +71,12 @@ func TestUnlockLosesToTheRelease(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.commit(clientv3.OpDelete(h.Layout.Key("a", "uuid"))) }
-	_, _, err := h.Unlock(h.ctx, "a", "u-a")
+	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrNoUUID)
 	require.Len(t, h.keys(), 4)
 	h.expired("b")
 	h.before = func() { h.release("b") }
-	_, _, err = h.Unlock(h.ctx, "b", "u-b")
+	_, _, err = h.Unlock(h.ctx, "b", "u-b", nil)
 	require.ErrorIs(t, err, ErrNoLock)
 }
 
@@ -87,7 +88,7 @@ func TestUnlockLosesToTheSameUUIDTakenAgain(t *testing.T) {
 		h.release("a")
 		h.expired("a")
 	}
-	_, _, err := h.Unlock(h.ctx, "a", "u-a")
+	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrOtherUUID)
 	require.Len(t, h.keys(), 5)
 }
@@ -101,7 +102,7 @@ func TestUnlockOutlastsRenewals(t *testing.T) {
 				h.set("a", "alive_at", fmt.Sprint(past, renewals), "auto_unlock_at", past)
 			}
 		}
-		r, _, err := h.Unlock(h.ctx, "a", "u-a")
+		r, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 		require.NoError(t, err)
 		require.Empty(t, h.keys(), "the key that came with the renewal is removed, too")
 		require.EqualValues(t, 6, r.Keys)
@@ -112,7 +113,7 @@ func TestUnlockGivesUp(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.set("a", "auto_unlock_at", past) }
-	_, _, err := h.Unlock(h.ctx, "a", "u-a")
+	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrUnsteady)
 	require.Len(t, h.keys(), 5)
 	require.Len(t, h.sent, maxUnlockTries)
@@ -127,7 +128,7 @@ func TestUnlockLeavesWhatCameMeanwhile(t *testing.T) {
 		h.native("a")
 		h.expired("a/nested")
 	}
-	_, _, err := h.Unlock(h.ctx, "a", "u-a")
+	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.NoError(t, err)
 	keys, leased := h.list()
 	require.Len(t, keys, 6)
@@ -139,7 +140,7 @@ func TestUnlockOfLeftovers(t *testing.T) {
 	h.set("orphan", "alert_at", past, "auto_unlock_at", past)
 	h.set("unknown", "x", "y")
 	for _, name := range []string{"orphan", "unknown"} {
-		r, _, err := h.Unlock(h.ctx, name, "")
+		r, _, err := h.Unlock(h.ctx, name, "", nil)
 		require.ErrorIs(t, err, ErrNoUUID)
 		fields, _ := r.Shown()
 		require.NotEmpty(t, fields)
@@ -155,9 +156,9 @@ func TestUnlockOfMalformedLocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
 			h.set("a", "uuid", uuid, "auto_unlock_at", "1700000000000", "locked_at", "soon")
-			_, _, err := h.Unlock(h.ctx, "a", uuid+"?")
+			_, _, err := h.Unlock(h.ctx, "a", uuid+"?", nil)
 			require.ErrorIs(t, err, ErrOtherUUID)
-			_, _, err = h.Unlock(h.ctx, "a", uuid)
+			_, _, err = h.Unlock(h.ctx, "a", uuid, nil)
 			require.NoError(t, err)
 			require.Empty(t, h.keys())
 		})
@@ -166,7 +167,7 @@ func TestUnlockOfMalformedLocks(t *testing.T) {
 	lease, err := h.client.Grant(h.ctx, 600)
 	require.NoError(t, err)
 	h.commit(clientv3.OpPut(h.Layout.Key("leased", "uuid"), "u", clientv3.WithLease(lease.ID)))
-	_, _, err = h.Unlock(h.ctx, "leased", "u")
+	_, _, err = h.Unlock(h.ctx, "leased", "u", nil)
 	require.NoError(t, err)
 	require.Empty(t, h.keys())
 }
@@ -178,7 +179,9 @@ func TestUnlockOfAsMuchAsOneTransactionTakes(t *testing.T) {
 		h.crowd("a/n%04d/uuid", n)
 		h.crowd("a/n%04dx", n)
 		own, others := h.under("a")
-		_, _, err := h.Unlock(h.ctx, "a", "u-a")
+		_, _, err := h.Unlock(h.ctx, "a", "u-a", func(context.Context, Record) (clientv3.Op, error) {
+			return clientv3.OpPut("/elsewhere", "why"), nil
+		})
 		require.ErrorIs(t, err, want, n)
 		if want == nil {
 			require.Equal(t, others, h.keys())
@@ -193,6 +196,25 @@ func TestUnlockOfAsMuchAsOneTransactionTakes(t *testing.T) {
 	}
 }
 
+// What cannot be recorded is not removed. A trace is asked for only where the uuid is right.
+func TestUnlockWithoutATraceRemovesNothing(t *testing.T) {
+	h := newHarness(t)
+	h.expired("a")
+	failed, asked := errors.New("no lease"), 0
+	trace := func(context.Context, Record) (clientv3.Op, error) {
+		asked++
+		return clientv3.Op{}, failed
+	}
+	_, _, err := h.Unlock(h.ctx, "a", "u-b", trace)
+	require.ErrorIs(t, err, ErrOtherUUID)
+	require.Zero(t, asked)
+	_, _, err = h.Unlock(h.ctx, "a", "u-a", trace)
+	require.ErrorIs(t, err, failed)
+	require.Equal(t, 1, asked)
+	require.Len(t, h.keys(), 5)
+	require.Empty(t, h.sent)
+}
+
 // An etcd that allows fewer operations than the default says so itself.
 func TestUnlockWhereEtcdAllowsLess(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{MaxTxnOps: 16})
@@ -203,12 +225,12 @@ func TestUnlockWhereEtcdAllowsLess(t *testing.T) {
 		h.set("a", fmt.Sprintf("n%04d/uuid", i), "x", fmt.Sprintf("n%04dx", i), "x")
 	}
 	before := h.keys()
-	_, _, err := h.Unlock(h.ctx, "a", "u-a")
+	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, rpctypes.ErrTooManyOps)
 	require.ErrorContains(t, err, "explained: ")
 	require.ErrorContains(t, err, "too many operations")
 	require.Equal(t, before, h.keys())
-	_, _, err = h.Unlock(h.ctx, "b", "u-b")
+	_, _, err = h.Unlock(h.ctx, "b", "u-b", nil)
 	require.NoError(t, err)
 }
 
@@ -232,11 +254,11 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 			cancel()
 		}()
 	}
-	_, _, err = h.Unlock(ctx, "a", "u-a")
+	_, _, err = h.Unlock(ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrAmbiguous)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, proxy.Heal())
-	_, _, err = h.Unlock(h.ctx, "a", "u-a")
+	_, _, err = h.Unlock(h.ctx, "a", "u-a", nil)
 	require.ErrorIs(t, err, ErrNoLock)
 	require.Empty(t, h.keys())
 }
@@ -248,7 +270,7 @@ func TestUnlockAtFullQuota(t *testing.T) {
 	h.set("big", "backtrace", strings.Repeat("x", 64<<10))
 	h.fill()
 	for _, name := range []string{"a", "big"} {
-		_, _, err := h.Unlock(h.ctx, name, "u-"+name)
+		_, _, err := h.Unlock(h.ctx, name, "u-"+name, nil)
 		require.NoError(t, err)
 	}
 	require.Len(t, h.keys(), 5)

@@ -13,7 +13,7 @@ import (
 func BenchmarkScrape(b *testing.B) {
 	s := full()
 	for i := range 500 {
-		s.Table.Overdue = append(s.Table.Overdue, makeLock(fmt.Sprintf("billing/invoices/%d", i), fields{
+		s.Table.Overdue = append(s.Table.Overdue, makeOverdue(fmt.Sprintf("billing/invoices/%d", i), fields{
 			"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001",
 			"hostname": fmt.Sprintf("worker-%d.example.com", i%50), "owner": "billing",
 		}))

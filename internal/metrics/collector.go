@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
@@ -24,9 +25,13 @@ type Snapshot struct {
 	Forced []reaper.Removal
 	// Holds are those in force.
 	Holds map[verdict.Hold]reaper.HoldStatus
-	Probe probe.Status
+	// Pauses is the number of pauses in force, of all locks or of some.
+	Pauses int
+	Probe  probe.Status
 	// Leader reports whether this replica removes first.
 	Leader bool
+	// Native are the native prefixes that could be listed.
+	Native []native.Status
 	// Certificates are the expiry times of the etcd client's certificates, by label; zero
 	// if a file cannot be read.
 	Certificates map[string]time.Time

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
@@ -22,7 +23,7 @@ func full() Snapshot {
 		Table: table.Stats{
 			Locks:   [lock.NumStates]int{lock.Held: 5, lock.Overdue: 1, lock.Expired: 2, lock.Undated: 3, lock.Malformed: 4, lock.Orphaned: 6},
 			Backlog: 2, StormDelayed: 3,
-			Overdue: []lock.Lock{makeLock("a/b", fields{
+			Overdue: []table.Overdue{makeOverdue("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},
 			OverdueTotal: 4,
@@ -41,12 +42,13 @@ func full() Snapshot {
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
 		Forced: []reaper.Removal{
-			removal("x", "h2", 0), {Name: "y", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Orphan}},
-			{Name: "z", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Manual}},
+			removal("x", "h2", 0), {Name: "y", At: noon, Trigger: verdict.Orphan},
+			{Name: "z", At: noon, Trigger: verdict.Manual},
 		},
 		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStarting: {Since: noon}},
-		Probe:  probe.Status{OK: true, Good: noon, Alarms: []string{"NOSPACE"}},
+		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
+		Native: []native.Status{{Prefix: "/locks/", Held: 3, Oldest: noon}, {Prefix: "/elections/"}},
 		Certificates: map[string]time.Time{
 			"etcd_ca": time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC), "etcd_client": noon.Add(time.Second / 2),
 		},
@@ -76,6 +78,7 @@ func TestExposition(t *testing.T) {
 			unlocker_reaper_hold{reason="alarm"} 1
 			unlocker_reaper_hold{reason="disconnected"} 0
 			unlocker_reaper_hold{reason="dry_run"} 0
+			unlocker_reaper_hold{reason="paused"} 0
 			unlocker_reaper_hold{reason="regressed"} 0
 			unlocker_reaper_hold{reason="starting"} 1
 			unlocker_reaper_storm_delayed 3`},
@@ -130,18 +133,28 @@ func TestExposition(t *testing.T) {
 			unlocker_watch_restarts_total{reason="stalled"} 2
 			unlocker_watch_restarts_total{reason="timeout"} 0
 			unlocker_watch_restarts_total{reason="unavailable"} 0`},
+		{"native prefixes, one where nothing is held", full(), 500, []string{"unlocker_native_"}, `
+			unlocker_native_locks{prefix="/elections/"} 0
+			unlocker_native_locks{prefix="/locks/"} 3
+			unlocker_native_oldest_lock_timestamp_seconds{prefix="/locks/"} 1700000000`},
 		{"certificates, one that never expires", full(), 500, []string{"unlocker_certificate_"}, `
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_ca"} 253402300799
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 1700000000`},
 		{"no certificates", Snapshot{}, 500, []string{"unlocker_certificate_"}, ``},
 		{"a certificate that cannot be read", Snapshot{Certificates: map[string]time.Time{"etcd_client": {}}}, 500,
 			[]string{"unlocker_certificate_"}, `unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 0`},
-		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []lock.Lock{
-			makeLock("a", fields{"auto_unlock_at": "1700000001"}),
+		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.Overdue{
+			makeOverdue("a", fields{"auto_unlock_at": "1700000001"}),
 		}}}, 500, perLock(), `
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a"} 1700000001
 			unlocker_lock_info{hostname="",lock="a",owner=""} 1
 			unlocker_lock_series_omitted 0`},
+		{"a holder's clock that is off", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.Overdue{
+			{Lock: makeOverdue("a", fields{"locked_at": "1699999000", "alert_at": "1699999100.5", "auto_unlock_at": "1700000001"}).Lock, Ahead: -30 * time.Second},
+		}}}, 500, perLock()[:3], `
+			unlocker_lock_alert_timestamp_seconds{lock="a"} 1699999130.5
+			unlocker_lock_auto_unlock_timestamp_seconds{lock="a"} 1700000031
+			unlocker_lock_locked_timestamp_seconds{lock="a"} 1699999030`},
 		{"limit", manyOverdue(3, 9), 2, perLock(), `
 			unlocker_lock_alert_timestamp_seconds{lock="l0"} 1700000000
 			unlocker_lock_alert_timestamp_seconds{lock="l1"} 1700000001
@@ -156,8 +169,8 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b",owner="o",trigger="expiry"} 1700000006
 			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a",owner="o",trigger="expiry"} 1700000008`},
 		{"removals of one lock with other owners and triggers", Snapshot{Forced: []reaper.Removal{
-			removal("a", "h", 9), {Name: "a", Hostname: "h", Owner: "o", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Orphan}},
-			{Name: "a", Hostname: "h", Owner: "p\xff", At: noon, Verdict: verdict.Verdict{Trigger: verdict.Expiry}},
+			removal("a", "h", 9), {Name: "a", Hostname: "h", Owner: "o", At: noon, Trigger: verdict.Orphan},
+			{Name: "a", Hostname: "h", Owner: "p\xff", At: noon, Trigger: verdict.Expiry},
 		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="expiry"} 1700000009
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="orphan"} 1700000000
@@ -202,7 +215,7 @@ func perLock() []string {
 func manyOverdue(n, total int) Snapshot {
 	s := Snapshot{Table: table.Stats{OverdueTotal: total}}
 	for i := range n {
-		s.Table.Overdue = append(s.Table.Overdue, makeLock("l"+strconv.Itoa(i), fields{
+		s.Table.Overdue = append(s.Table.Overdue, makeOverdue("l"+strconv.Itoa(i), fields{
 			"hostname": "h", "alert_at": strconv.FormatInt(noon.Unix()+int64(i), 10),
 		}))
 	}

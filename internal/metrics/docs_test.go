@@ -82,7 +82,7 @@ func TestDocsHaveEveryLabelValue(t *testing.T) {
 		}
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
-				if !slices.Contains([]string{"lock", "hostname", "owner"}, l.GetName()) {
+				if !slices.Contains([]string{"lock", "hostname", "owner", "prefix"}, l.GetName()) {
 					want = append(want, fmt.Sprintf("| `%s` | `%s` of `%s` |", l.GetValue(), l.GetName(), f.GetName()))
 				}
 			}

@@ -41,11 +41,11 @@ func families() []family {
 	}
 
 	add("unlocker_locks", gauge, "Locks by state.", states, "state")
-	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken, by its holder's clock.",
+	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken; corrected where its holder's clock is off.",
 		dates((*lock.Lock).LockedAt), "lock")
-	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock past its alert time, by its holder's clock.",
+	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock past its alert time; corrected where its holder's clock is off.",
 		dates((*lock.Lock).AlertAt), "lock")
-	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "The auto-unlock time of a lock past its alert time, by its holder's clock.",
+	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "The auto-unlock time of a lock past its alert time; corrected where its holder's clock is off.",
 		dates((*lock.Lock).AutoUnlockAt), "lock")
 	add("unlocker_lock_info", gauge, "The holder of a lock past its alert time; always 1.",
 		infos, "lock", "hostname", "owner")
@@ -62,13 +62,15 @@ func families() []family {
 		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
 	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
-	add("unlocker_reaper_backlog", gauge, "Locks that are due for removal and not yet removed.",
+	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (neither a policy nor a pause keeps them), and are still there.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
 	add("unlocker_reaper_storm_delayed", gauge, "Locks whose removal is delayed because many locks came due at once; not in the backlog.",
 		one(func(v *view) float64 { return float64(v.Table.StormDelayed) }))
 
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")
+	add("unlocker_pauses", gauge, "Pauses in force, of all locks or of some.",
+		one(func(v *view) float64 { return float64(v.Pauses) }))
 	add("unlocker_leader", gauge, "Whether this replica is the leader, which removes first; without an election every replica is.",
 		one(func(v *view) float64 { return boolean(v.Leader) }))
 
@@ -79,13 +81,18 @@ func families() []family {
 	add("unlocker_lock_releases_total", counter, "Lock releases observed, by whom: self is this replica, other is the holder, another replica or a person.",
 		releases, "by")
 
+	add("unlocker_native_locks", gauge, "Keys that hold a lock or an election of etcd's own clients, by prefix.",
+		nativeLocks, "prefix")
+	add("unlocker_native_oldest_lock_timestamp_seconds", gauge, "When the present holder of the lock below the prefix that is held longest was first seen to hold it.",
+		nativeOldest, "prefix")
+
 	add("unlocker_clock_offset_seconds", gauge, "The replica's clock minus the median clock of the holders' hosts; 0 while fewer than three hosts are known.",
-		one(func(v *view) float64 { return v.OwnOffset().Seconds() }))
+		one(func(v *view) float64 { return v.Table.Clocks.Offset().Seconds() }))
 	add("unlocker_host_clock_offset_seconds", gauge, "The clock of a holder's host minus the replica's clock, for hosts beyond the tolerance, the largest offsets first.",
 		hostOffsets, "hostname")
 
-	add("unlocker_etcd_up", gauge, "Whether the last probe of etcd succeeded and the watch is up.",
-		one(func(v *view) float64 { return boolean(v.Scan.Connected && v.Probe.OK) }))
+	add("unlocker_etcd_up", gauge, "Whether etcd answers probes and the watch is up.",
+		one(func(v *view) float64 { return boolean(v.EtcdUp()) }))
 	add("unlocker_etcd_alarm", gauge, "Whether an alarm is raised in etcd, by alarm.", alarms, "alarm")
 	add("unlocker_certificate_expiry_timestamp_seconds", gauge, "When the first certificate of a file for connections to etcd expires; 0 if the file cannot be read.",
 		certificates, "certificate")
@@ -101,6 +108,9 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Table.Drift) }))
 	return all
 }
+
+// EtcdUp reports whether etcd answers probes and the watch is up.
+func (s *Snapshot) EtcdUp() bool { return s.Scan.Connected && s.Probe.Up }
 
 func holds(v *view, e emit) {
 	for _, h := range verdict.AllHolds() {
@@ -126,25 +136,26 @@ func certificates(v *view, e emit) {
 	}
 }
 
-// medianOf is the minimum number of hosts for their median to be evidence about the
-// replica's own clock.
-const medianOf = 3
-
-// OwnOffset returns the replica's clock minus the median clock of the holders' hosts, or
-// 0 while fewer than three hosts are known.
-func (s *Snapshot) OwnOffset() time.Duration {
-	if s.Table.Clocks.Hosts < medianOf {
-		return 0
-	}
-	return -s.Table.Clocks.Median
-}
-
 func hostOffsets(v *view, e emit) {
 	seen := make(map[string]bool)
 	for _, h := range v.Table.Clocks.Skewed {
 		if host := label(h.Hostname, maxHost); !seen[host] {
 			seen[host] = true
 			e(h.Offset.Seconds(), host)
+		}
+	}
+}
+
+func nativeLocks(v *view, e emit) {
+	for _, p := range v.Native {
+		e(float64(p.Held), label(p.Prefix, maxName))
+	}
+}
+
+func nativeOldest(v *view, e emit) {
+	for _, p := range v.Native {
+		if !p.Oldest.IsZero() {
+			e(seconds(p.Oldest), label(p.Prefix, maxName))
 		}
 	}
 }
@@ -158,8 +169,8 @@ func states(v *view, e emit) {
 func dates(of func(*lock.Lock) lock.Timestamp) func(*view, emit) {
 	return func(v *view, e emit) {
 		for _, o := range v.overdue {
-			if t := of(o.lock); !t.IsZero() {
-				e(t.Seconds(), o.name)
+			if t := of(&o.lock.Lock); !t.IsZero() {
+				e((t - lock.Timestamp(o.lock.Ahead)).Seconds(), o.name)
 			}
 		}
 	}

@@ -15,13 +15,15 @@ const (
 	resetInterval = time.Hour
 )
 
-// Histograms are the distributions, each both classic and native, in seconds. Their
-// Observe methods may be called concurrently.
+// Histograms are the distributions, each both classic and native. Their Observe methods may be
+// called concurrently.
 type Histograms struct {
 	// ForcedUnlockDelay is the time from when a lock is due until its deletion is observed.
 	ForcedUnlockDelay prometheus.Histogram
 	// LockHoldDuration is the time from a lock's acquisition to its release.
 	LockHoldDuration prometheus.Histogram
+	// RenewalMargin is the share of the patience that was left at each renewal.
+	RenewalMargin prometheus.Histogram
 }
 
 // NewHistograms returns histograms that are not registered. Histograms is itself a
@@ -32,6 +34,8 @@ func NewHistograms() *Histograms {
 			"Time from when a lock was due until its deletion was observed.", delayBuckets()),
 		LockHoldDuration: histogram("unlocker_lock_hold_duration_seconds",
 			"How long released locks had been held.", holdBuckets()),
+		RenewalMargin: histogram("unlocker_renewal_margin_ratio",
+			"Share of the patience that was left at each renewal; 0 at or past the deadline.", marginBuckets()),
 	}
 }
 
@@ -46,6 +50,10 @@ func delayBuckets() []float64 {
 func holdBuckets() []float64 {
 	return []float64{.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 8 * 3600, 24 * 3600}
 }
+
+// marginBuckets has the bound of a near miss, a tenth, and even steps around what clients leave
+// that renew in time.
+func marginBuckets() []float64 { return []float64{.01, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1} }
 
 func histogram(name, help string, buckets []float64) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -64,10 +72,12 @@ func histogram(name, help string, buckets []float64) prometheus.Histogram {
 func (h *Histograms) Describe(ch chan<- *prometheus.Desc) {
 	h.ForcedUnlockDelay.Describe(ch)
 	h.LockHoldDuration.Describe(ch)
+	h.RenewalMargin.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (h *Histograms) Collect(ch chan<- prometheus.Metric) {
 	h.ForcedUnlockDelay.Collect(ch)
 	h.LockHoldDuration.Collect(ch)
+	h.RenewalMargin.Collect(ch)
 }

@@ -31,9 +31,10 @@ func TestHistogramsAreClassicAndNative(t *testing.T) {
 	}{
 		{h.ForcedUnlockDelay, time.Millisecond, 5 * time.Minute},
 		{h.LockHoldDuration, 100 * time.Millisecond, 24 * time.Hour},
+		{h.RenewalMargin, 10 * time.Millisecond, time.Second},
 	} {
 		tc.histogram.Observe(0)
-		tc.histogram.Observe(3)
+		tc.histogram.Observe(.3)
 		got := written(t, tc.histogram)
 		upper := bounds(got)
 		require.IsIncreasing(t, upper)
@@ -52,7 +53,7 @@ func TestNativeBucketsAreBounded(t *testing.T) {
 	for _, tc := range []struct {
 		histogram prometheus.Histogram
 		last      float64
-	}{{h.ForcedUnlockDelay, 300}, {h.LockHoldDuration, 86400}} {
+	}{{h.ForcedUnlockDelay, 300}, {h.LockHoldDuration, 86400}, {h.RenewalMargin, 1}} {
 		for v := .00001; v <= tc.last; v *= 1.05 {
 			tc.histogram.Observe(v)
 		}

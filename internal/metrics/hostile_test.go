@@ -27,7 +27,7 @@ func requireParses(tb testing.TB, text []byte) {
 func named(names ...string) Snapshot {
 	s := Snapshot{Table: table.Stats{OverdueTotal: len(names)}}
 	for i, n := range names {
-		s.Table.Overdue = append(s.Table.Overdue, makeLock(n, fields{
+		s.Table.Overdue = append(s.Table.Overdue, makeOverdue(n, fields{
 			"alert_at": "170000000" + string(rune('0'+i)), "hostname": "h\xff" + n, "owner": n,
 		}))
 		s.Forced = append(s.Forced, removal(n, "", 9-i))
@@ -71,8 +71,8 @@ func TestHostileLabels(t *testing.T) {
 
 // A join on the lock finds one info for each lock, even if labels of hosts collide.
 func TestOneInfoPerLock(t *testing.T) {
-	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []lock.Lock{
-		makeLock("a\xff", fields{"hostname": "first", "owner": "o\n"}), makeLock("a\xfe", fields{"hostname": "second"}),
+	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []table.Overdue{
+		makeOverdue("a\xff", fields{"hostname": "first", "owner": "o\n"}), makeOverdue("a\xfe", fields{"hostname": "second"}),
 	}}}, 500)
 	require.Equal(t, `unlocker_lock_info{hostname="first",lock="a`+"\uFFFD"+`",owner="o\n"} 1`,
 		exposition(t, reg, "unlocker_lock_info"))

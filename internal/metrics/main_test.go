@@ -16,6 +16,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -37,18 +38,18 @@ func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) 
 // fields are the fields of a lock by name; a uuid is always added.
 type fields map[string]string
 
-func makeLock(name string, f fields) lock.Lock {
+func makeOverdue(name string, f fields) table.Overdue {
 	var b lock.Builder
 	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
 	for k, v := range f {
 		b.Add(lock.KV{Field: lock.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
 	}
-	return b.Lock(name)
+	return table.Overdue{Lock: b.Lock(name)}
 }
 
 func removal(name, host string, after int) reaper.Removal {
 	return reaper.Removal{
-		Name: name, Hostname: host, Owner: "o", At: noon.Add(time.Duration(after) * time.Second), Verdict: verdict.Verdict{Trigger: verdict.Expiry},
+		Name: name, Hostname: host, Owner: "o", At: noon.Add(time.Duration(after) * time.Second), Trigger: verdict.Expiry,
 	}
 }
 

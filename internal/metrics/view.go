@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -24,7 +25,7 @@ type view struct {
 
 type overdue struct {
 	name string
-	lock *lock.Lock
+	lock *table.Overdue
 }
 
 type forced struct {
@@ -70,7 +71,7 @@ func (v *view) chooseForced(maximum int) {
 			return
 		}
 		r := &v.Forced[i]
-		key := forcedKey{label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost), r.Verdict.Trigger}
+		key := forcedKey{label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost), r.Trigger}
 		if !seen[key] {
 			seen[key] = true
 			v.forced = append(v.forced, forced{key, r.At})

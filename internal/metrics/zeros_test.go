@@ -11,7 +11,7 @@ import (
 func TestZerosFromTheStart(t *testing.T) {
 	reg, _ := newRegistry(t, always{}, 500)
 	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
-		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_would_", "unlocker_reaper_",
+		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
 		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_last_", "unlocker_resync_")
 	require.Equal(t, unindent(`
@@ -37,10 +37,12 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_locks{state="orphaned"} 0
 		unlocker_locks{state="overdue"} 0
 		unlocker_locks{state="undated"} 0
+		unlocker_pauses 0
 		unlocker_reaper_backlog 0
 		unlocker_reaper_hold{reason="alarm"} 0
 		unlocker_reaper_hold{reason="disconnected"} 0
 		unlocker_reaper_hold{reason="dry_run"} 0
+		unlocker_reaper_hold{reason="paused"} 0
 		unlocker_reaper_hold{reason="regressed"} 0
 		unlocker_reaper_hold{reason="starting"} 0
 		unlocker_reaper_storm_delayed 0

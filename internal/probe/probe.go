@@ -18,7 +18,8 @@ type Options struct {
 	}
 	// Explain adds what to change to an error of etcd; nil adds nothing.
 	Explain func(error) error
-	// Interval is the time between probes, Timeout the maximum duration of one.
+	// Interval is the time between probes, Timeout the maximum duration of one. A quarter of the
+	// interval is how long a probe waits for one member before it asks another.
 	Interval, Timeout time.Duration
 	// Patience is the maximum time without etcd that does not count as an outage: the
 	// shortest grace of any lock.
@@ -38,6 +39,13 @@ type Probe struct {
 	// since is when the last good probe began or, if there is none, the first probe.
 	since   time.Time
 	outages outages
+	// asked is when the probe in progress began, or zero; took is how long the last one took that
+	// was answered.
+	asked time.Time
+	took  time.Duration
+
+	// requests are those that wait for an answer, also where another one has got it.
+	requests sync.WaitGroup
 
 	// over has an element where an outage has ended and Ended was not called yet.
 	over chan struct{}
@@ -48,6 +56,9 @@ type Status struct {
 	// OK reports whether the last probe was answered; Err is its error if it was not.
 	OK  bool
 	Err error
+	// Up reports whether that is so and none waits for an answer for unusually long: for longer
+	// than the interval, and than twice what the last one took.
+	Up bool
 	// Failed is when a probe last failed, Alarmed when one last showed an alarm; zero means
 	// never.
 	Failed, Alarmed time.Time
@@ -70,6 +81,7 @@ func New(o Options) (*Probe, error) {
 func (p *Probe) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
+	defer p.requests.Wait()
 	beside.Go(func() { p.notify(ctx) })
 	tick := time.NewTicker(p.Interval)
 	defer tick.Stop()
@@ -98,16 +110,15 @@ func (p *Probe) notify(ctx context.Context) {
 	}
 }
 
+// once probes. It records when the request began that was answered: one without an answer
+// shows nothing.
 func (p *Probe) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
-	defer cancel()
-	start := time.Now()
-	p.begin(start)
-	resp, err := p.Etcd.AlarmList(ctx)
-	if err != nil && p.Explain != nil {
-		err = p.Explain(err)
+	p.begin(time.Now())
+	a := p.ask(ctx)
+	if a.err != nil && p.Explain != nil {
+		a.err = p.Explain(a.err)
 	}
-	if p.ended(start, time.Now(), alarms(resp), err) {
+	if p.ended(a.start, time.Now(), alarms(a.resp), a.err) {
 		select {
 		case p.over <- struct{}{}:
 		default:
@@ -119,6 +130,7 @@ func (p *Probe) once(ctx context.Context) {
 func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.took, p.asked = end.Sub(p.asked), time.Time{}
 	if err != nil {
 		p.status.OK, p.status.Err, p.status.Failed = false, err, end
 		return false
@@ -126,10 +138,11 @@ func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage 
 	return p.answered(start, end, alarms)
 }
 
-// begin records when the first probe began.
+// begin records when a probe began.
 func (p *Probe) begin(start time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.asked = start
 	if p.since.IsZero() {
 		p.since = start
 	}
@@ -172,7 +185,9 @@ func alarms(resp *clientv3.AlarmResponse) []string {
 func (p *Probe) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.status
+	s := p.status
+	s.Up = s.OK && (p.asked.IsZero() || time.Since(p.asked) <= max(p.Interval, 2*p.took))
+	return s
 }
 
 // Overdue reports whether holders may be unable to renew at present: no probe that began within

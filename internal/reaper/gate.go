@@ -57,14 +57,14 @@ func (g *gate) open() bool {
 	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
 }
 
-// logBegin logs as a warning what is not a part of every start, nor configured.
+// logBegin logs as a warning what is not a part of every start, nor configured or asked for.
 func (g *gate) logBegin(hold verdict.Hold, reason string, found map[verdict.Hold]string) {
 	if hold == verdict.HoldDryRun {
 		g.logger.Info(message.DryRun, "reason", reason)
 		return
 	}
 	level := slog.LevelWarn
-	if _, starting := found[verdict.HoldStarting]; starting && hold != verdict.HoldAlarm {
+	if _, starting := found[verdict.HoldStarting]; hold == verdict.HoldPaused || starting && hold != verdict.HoldAlarm {
 		level = slog.LevelInfo // not connected yet; a failure to connect has its own warning
 	}
 	g.logger.Log(context.Background(), level, message.HoldBegins, "hold", string(hold), "reason", reason)

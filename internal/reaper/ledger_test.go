@@ -10,18 +10,19 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // removal is an attempt that needs no etcd.
 func removal(name string) *attempt {
-	return &attempt{record: lockstore.Record{Lock: lock.Lock{Name: name}}}
+	return &attempt{record: lockstore.Record{Lock: lock.Lock{Name: name}}, verdict: verdict.Verdict{Trigger: verdict.Expiry}}
 }
 
 func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	l := newLedger(time.Hour, func() time.Time { return now })
 	for i := range 120 {
-		l.add(removal(fmt.Sprint(i)))
+		l.self(removal(fmt.Sprint(i)))
 		now = now.Add(time.Minute)
 	}
 	recent := l.Recent(1_000)
@@ -32,18 +33,18 @@ func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	require.Empty(t, l.Recent(0))
 	now = now.Add(time.Hour)
 	require.Empty(t, l.Recent(10))
-	require.Zero(t, l.bytes)
-	require.Empty(t, l.entries)
+	require.Zero(t, l.forced.bytes)
+	require.Empty(t, l.forced.entries)
 
-	l.add(removal("old"))
+	l.self(removal("old"))
 	now = now.Add(-30 * time.Minute)
-	l.add(removal("after a step back"))
+	l.self(removal("after a step back"))
 	recent = l.Recent(2)
 	require.Equal(t, "after a step back", recent[0].Name)
 	require.Equal(t, recent[1].At, recent[0].At)
 	now = now.Add(2 * time.Hour)
-	l.add(removal("new"))
-	require.Len(t, l.entries, 1, "also if nobody reads")
+	l.self(removal("new"))
+	require.Len(t, l.forced.entries, 1, "also if nobody reads")
 }
 
 func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
@@ -52,25 +53,46 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	const n = 60_000
 	long := strings.Repeat("n", lockstore.MaxName-10)
 	for i := range n {
-		l.add(removal(fmt.Sprint(long, i)))
+		l.self(removal(fmt.Sprint(long, i)))
 	}
 	recent := l.Recent(n)
 	require.Less(t, len(recent), n)
 	require.Greater(t, len(recent), n/2)
 	require.Equal(t, fmt.Sprint(long, n-1), recent[0].Name)
-	require.Equal(t, sizes(recent), l.bytes)
-	require.LessOrEqual(t, l.bytes, ledgerBytes)
+	require.Equal(t, sizes(recent), l.forced.bytes)
+	require.LessOrEqual(t, l.forced.bytes, ledgerBytes)
 	page := l.Page("", n)
 	require.LessOrEqual(t, sizes(page), shownLedgerBytes+page[0].size(), "what people are shown at once is less")
 	require.Greater(t, sizes(page), shownLedgerBytes/2)
 	require.Equal(t, recent[0].Name, page[0].Name)
 }
 
+// Holders that release late all the time displace no forced unlock.
+func TestS7_LedgerBoundsWhatOthersRemoved(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	l := newLedger(time.Hour, func() time.Time { return now })
+	l.self(removal("forced"))
+	const n = 60_000
+	for i := range n {
+		now = now.Add(time.Millisecond)
+		l.other(&lock.Lock{Name: fmt.Sprint(i)}, 1)
+	}
+	l.self(removal("last"))
+	require.Len(t, l.Recent(n), 2)
+	require.LessOrEqual(t, l.others.bytes, otherBytes)
+	page := l.Page("", n)
+	require.Equal(t, []string{"last", fmt.Sprint(n - 1)}, []string{page[0].Name, page[1].Name})
+	require.Len(t, l.Page("forced", n), 1)
+	now = now.Add(time.Hour + time.Second)
+	require.Empty(t, l.Page("", n))
+	require.Zero(t, l.others.bytes)
+}
+
 func TestLedgerFindsByName(t *testing.T) {
 	l := newLedger(time.Hour, time.Now)
 	long := strings.Repeat("n", 2*lockstore.MaxName)
 	for _, name := range []string{"a", "a/b", long, "a", "a\xff", "A"} {
-		l.add(removal(name))
+		l.self(removal(name))
 	}
 	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, lock.Clip([]byte(long), lockstore.MaxName): 1, "a\xfe": 1} {
 		require.Len(t, l.Page(name, 100), want, "%.20q", name)

@@ -20,7 +20,7 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 		w.retry(a.due, maxBackoff)
 		return
 	}
-	w.ledger.add(a)
+	w.ledger.self(a)
 	w.outcome(slog.LevelInfo, a, message.Removed)
 	w.confirmed(w.tally.done(a))
 }

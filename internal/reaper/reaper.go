@@ -22,7 +22,8 @@ type Source interface {
 	Take(ctx context.Context, limit int) ([]table.Due, error)
 	// Postpone puts a lock back for a while.
 	Postpone(ctx context.Context, d table.Due, delay time.Duration) error
-	// Gone returns the channel of the locks that were deleted after Take had returned them.
+	// Gone returns the channel of the locks that were deleted after Take had returned them, or
+	// past their deadline.
 	Gone() <-chan []table.Gone
 }
 
@@ -39,12 +40,14 @@ type Options struct {
 	// Allowance returns for how long outages kept a holder from renewing a lock that
 	// was last known to be current at the time given.
 	Allowance func(known time.Time) time.Duration
+	// Pause returns the pause of some locks that applies to a lock.
+	Pause func(name string) verdict.Pause
 	// BatchSize is the number of locks in one transaction, Concurrency that of
 	// transactions in flight.
 	BatchSize, Concurrency int
 	// Rate is the maximum number of locks removed per second; 0 means no limit.
 	Rate float64
-	// Retention is how long the ledger keeps a forced unlock.
+	// Retention is how long the ledger keeps a removal.
 	Retention time.Duration
 	// Delay observes the time from due until the deletion of a lock was observed, in
 	// seconds.
@@ -71,8 +74,8 @@ type Reaper struct {
 func New(o Options) (*Reaper, error) {
 	switch {
 	case o.Store.KV == nil, o.Store.Layout.Prefix() == "", o.Store.RequestTimeout <= 0, o.Source == nil, o.Delay == nil,
-		o.Logger == nil, o.Signals == nil, o.Leader == nil, o.Allowance == nil:
-		return nil, errors.New("reaper: Store, Source, Signals, Leader, Allowance, Delay and Logger are required")
+		o.Logger == nil, o.Signals == nil, o.Leader == nil, o.Allowance == nil, o.Pause == nil:
+		return nil, errors.New("reaper: Store, Source, Signals, Leader, Allowance, Pause, Delay and Logger are required")
 	case o.BatchSize < 1, o.Concurrency < 1, o.Rate < 0:
 		return nil, fmt.Errorf("reaper: batch size %d, concurrency %d or rate %g out of range", o.BatchSize, o.Concurrency, o.Rate)
 	}
@@ -89,10 +92,11 @@ func New(o Options) (*Reaper, error) {
 	if o.Rate > 0 {
 		limit = rate.Limit(o.Rate)
 	}
+	ledger := newLedger(o.Retention, o.Now)
 	return &Reaper{
 		Options: o,
-		ledger:  newLedger(o.Retention, o.Now),
-		tally:   newTally(),
+		ledger:  ledger,
+		tally:   newTally(ledger),
 		gate:    newGate(o.Holds, o.Signals, o.Logger),
 		rate:    rate.NewLimiter(limit, o.BatchSize),
 		journal: &journal{handler: o.Logger.Handler()},
@@ -108,13 +112,15 @@ func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
 	} else {
 		in.Allowance = r.Allowance(d.At.Add(-d.Observation.Stale))
 	}
+	pause := r.Pause(d.Name)
+	in.PausedUntil, in.Pause = pause.Until, pause.Words
 	return verdict.Decide(in)
 }
 
 // Holding returns the holds in force.
 func (r *Reaper) Holding() map[verdict.Hold]HoldStatus { return r.gate.holds() }
 
-// Ledger returns the recent forced unlocks.
+// Ledger returns the recent removals.
 func (r *Reaper) Ledger() *Ledger { return r.ledger }
 
 // drainTimeout is how long requests in flight may continue after the context of Run is done.
@@ -151,7 +157,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	return err
 }
 
-// confirm receives the deletions of taken locks that the watch showed.
+// confirm receives the deletions of locks that the watch showed.
 func (r *Reaper) confirm(ctx context.Context) error {
 	for {
 		select {

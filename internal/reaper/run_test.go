@@ -31,7 +31,7 @@ func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
 		o.Store.Layout, o.Holds.Settle = layout, 0
 		locks, err = table.New(table.Options{Rules: o.Rules, Allowance: o.Allowance, Lead: reaper.Lead,
-			OrphanGrace: time.Second, HoldDuration: &delays{}})
+			OrphanGrace: time.Second, HoldDuration: &delays{}, RenewalMargin: &delays{}})
 		require.NoError(t, err)
 		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second, Tolerance: grace,
 			RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler)})
@@ -140,6 +140,18 @@ func TestModeOffTakesNothing(t *testing.T) {
 		require.Zero(t, h.source.takers.Load())
 		require.Len(t, h.source.due, 1)
 		require.Len(t, h.keys(), 5)
+	})
+}
+
+// stopped is a table that has stopped.
+type stopped struct{ *source }
+
+func (stopped) Take(context.Context, int) ([]table.Due, error) { return nil, table.ErrStopped }
+
+func TestTheReaperEndsWithTheTable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Source = stopped{newSource()} })
+		require.ErrorIs(t, h.Run(t.Context()), table.ErrStopped)
 	})
 }
 

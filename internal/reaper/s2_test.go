@@ -35,7 +35,7 @@ func TestS2_LogAndLedgerReplay(t *testing.T) {
 		for _, kept := range [][]byte{text, logged} {
 			var v verdict.Verdict
 			require.NoError(t, json.Unmarshal(kept, &v))
-			require.Equal(t, r.Verdict, v)
+			require.Equal(t, *r.Verdict, v)
 			require.Equal(t, v, verdict.Decide(v.Inputs))
 		}
 	}

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
@@ -63,6 +67,42 @@ func TestAServerThatTakesLessGetsHalves(t *testing.T) {
 	require.Equal(t, len(all), h.removed())
 	require.Empty(t, h.failures())
 	require.Len(t, h.log.with(t, message.Removing, ""), len(all), "halving logs nothing twice")
+}
+
+// leaderless refuses what deletes while it is on.
+type leaderless struct {
+	etcdserverpb.KVClient
+	is *atomic.Bool
+}
+
+func (l leaderless) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	if l.is.Load() && r.Success[0].GetRequestRange() == nil {
+		return nil, rpctypes.ErrGRPCNoLeader
+	}
+	return l.KVClient.Txn(ctx, r, opts...)
+}
+
+// What etcd refuses because of itself is not sent again in halves, and not without a growing pause.
+func TestAFailureOfEtcdIsNotOneOfALock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		var is atomic.Bool
+		h.KVClient = leaderless{h.KVClient, &is}
+		all := names("n%d", 4)
+		h.expired(all...)
+		is.Store(true)
+		h.remove(all...)
+		require.EqualValues(t, 1, h.sent.Load())
+		require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonNoLeader: 4}, h.failures())
+
+		h.source.again = true
+		h.give(h.dues(all...)...)
+		<-time.After(2 * time.Minute)
+		require.InDelta(t, 2*60/5, h.sent.Load(), 15, "neither never again nor without a pause")
+		is.Store(false)
+		<-time.After(time.Minute)
+		require.Equal(t, 4, h.removed())
+	})
 }
 
 // tooLarge writes a lock whose name takes more than one request can.

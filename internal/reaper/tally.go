@@ -20,14 +20,16 @@ type Stats struct {
 	Conflicts uint64
 	// Would counts the verdicts of a dry run.
 	Would uint64
-	// ReleasedBySelf and ReleasedByOther count the taken locks whose deletion was observed,
-	// by whether this replica deleted them.
+	// ReleasedBySelf and ReleasedByOther count the locks whose deletion the table reported, by
+	// whether this replica deleted them.
 	ReleasedBySelf, ReleasedByOther uint64
 }
 
 // tally counts, and matches the answer to a transaction with the event of the watch, which come
 // in any order.
 type tally struct {
+	ledger *Ledger
+
 	mu    sync.Mutex
 	stats Stats
 	open  map[lockID]*pending
@@ -46,8 +48,8 @@ type pending struct {
 	gone *table.Gone
 }
 
-func newTally() *tally {
-	t := &tally{open: make(map[lockID]*pending)}
+func newTally(l *Ledger) *tally {
+	t := &tally{ledger: l, open: make(map[lockID]*pending)}
 	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
 	for _, r := range lockstore.Reasons() {
@@ -88,7 +90,7 @@ func (t *tally) end(a *attempt) {
 	defer t.mu.Unlock()
 	id := lockID{a.due.Name, a.due.Token}
 	if p := t.open[id]; p != nil && p.gone != nil {
-		t.released(id.token, &t.stats.ReleasedByOther)
+		t.byOther(p.gone)
 	}
 	delete(t.open, id)
 }
@@ -107,14 +109,14 @@ func (t *tally) done(a *attempt) *attempt {
 	return t.match(p)
 }
 
-// gone is called when the deletion of a taken lock was observed. It returns the attempt that
+// gone is called when the deletion of a lock was observed. It returns the attempt that
 // deleted the lock if its answer has already come.
 func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.open[lockID{g.Name, g.Token}]
 	if p == nil {
-		t.released(g.Token, &t.stats.ReleasedByOther)
+		t.byOther(&g)
 		return nil
 	}
 	p.gone = &g
@@ -130,12 +132,20 @@ func (t *tally) match(p *pending) *attempt {
 	a := p.attempt
 	delete(t.open, lockID{a.due.Name, a.due.Token})
 	if p.gone.Revision != 0 && p.gone.Revision != a.result.Revision {
-		t.released(a.due.Token, &t.stats.ReleasedByOther)
+		t.byOther(p.gone)
 		return nil
 	}
 	t.released(a.due.Token, &t.stats.ReleasedBySelf)
 	a.goneAt = p.gone.At
 	return a
+}
+
+// byOther is for a deletion that was not by this replica, as far as it knows.
+func (t *tally) byOther(g *table.Gone) {
+	t.released(g.Token, &t.stats.ReleasedByOther)
+	if g.Past != nil {
+		t.ledger.other(g.Past, g.Revision)
+	}
 }
 
 // released counts the end of a lock. An orphan, whose token is 0, is not counted.

@@ -58,11 +58,8 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 			return nil
 		}
 		due, err := w.Source.Take(ctx, w.BatchSize)
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return err
+			return err // Run returns nil where ctx is done
 		}
 		batch, err := w.read(w.divert(w.keepDue(due, w.gate.open())))
 		select {
@@ -96,7 +93,7 @@ func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
 		case v.Action == verdict.Leave:
 			w.postpone(d, table.UntilModified)
 		case v.Action == verdict.Wait && v.Remaining > Lead:
-			w.postpone(d, v.Remaining-Lead)
+			w.await(d, v)
 		default:
 			return false
 		}
@@ -182,7 +179,7 @@ func (w *worker) decide(a *attempt, maxWait time.Duration) verdict.Action {
 		if a.verdict.Remaining <= maxWait {
 			return verdict.Wait
 		}
-		w.postpone(a.due, max(a.verdict.Remaining-Lead, Lead))
+		w.await(a.due, a.verdict)
 	default:
 		w.postpone(a.due, table.UntilModified)
 	}
@@ -201,6 +198,15 @@ func (w *worker) verdictOn(a *attempt) verdict.Verdict {
 func modified(a *attempt) bool {
 	return a.record.Keys == 0 || a.record.Token != a.due.Token || a.record.Revision > a.due.Revision ||
 		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
+}
+
+// await puts back a lock that has to wait for longer than Lead.
+func (w *worker) await(d table.Due, v verdict.Verdict) {
+	if v.Reason == verdict.ByPause {
+		w.postpone(d, table.WhilePaused)
+		return
+	}
+	w.postpone(d, max(v.Remaining-Lead, Lead))
 }
 
 func (w *worker) postpone(d table.Due, delay time.Duration) {

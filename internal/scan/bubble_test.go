@@ -51,7 +51,7 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 				pass(time.Duration(w.block.Swap(0)))
 				return 0
 			},
-			OrphanGrace: time.Minute, HoldDuration: ignored{},
+			OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
 		})
 		require.NoError(t, err)
 		background(t, tab.Run)

@@ -7,8 +7,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
@@ -38,19 +38,15 @@ func Reasons() []Reason {
 	}
 }
 
-var (
-	errStalled   = errors.New("no event and no progress notice from the watch")
-	errEnded     = errors.New("watch closed by the server")
-	errRegressed = errors.New("etcd shows another history: another cluster, an older revision, or other writes")
-)
+var errRegressed = errors.New("etcd shows another history: another cluster, an older revision, or other writes")
 
 // classify returns the reason of an error. It compares texts, since the errors of a watch lose
 // their type: errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch (etcd#17623).
 func classify(err error) Reason {
 	switch {
-	case errors.Is(err, errStalled):
+	case errors.Is(err, etcd.ErrSilent):
 		return ReasonStalled
-	case errors.Is(err, errEnded):
+	case errors.Is(err, etcd.ErrEnded):
 		return ReasonEnded
 	case errors.Is(err, errRegressed), errors.Is(err, table.ErrOlder):
 		return ReasonRegressed
@@ -77,20 +73,11 @@ func classify(err error) Reason {
 			return known.reason
 		}
 	}
-	switch code(err) {
+	switch etcd.Code(err) {
 	case codes.DeadlineExceeded:
 		return ReasonTimeout
 	case codes.Unavailable:
 		return ReasonDown
 	}
 	return ReasonOther
-}
-
-// code returns the gRPC code of an error, also if it is a rpctypes.EtcdError.
-func code(err error) codes.Code {
-	var known rpctypes.EtcdError
-	if errors.As(err, &known) {
-		return known.Code()
-	}
-	return status.Code(err)
 }

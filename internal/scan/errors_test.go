@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 // canceled is what the client makes of a watch's cancel reason: the type of
@@ -37,8 +39,8 @@ func TestClassify(t *testing.T) {
 		{rpctypes.ErrUserEmpty, ReasonAuth},
 		{rpctypes.ErrUserNotFound, ReasonAuth},
 		{rpctypes.ErrAuthFailed, ReasonAuth},
-		{errStalled, ReasonStalled},
-		{errEnded, ReasonEnded},
+		{etcd.ErrSilent, ReasonStalled},
+		{etcd.ErrEnded, ReasonEnded},
 		{errRegressed, ReasonRegressed},
 		{context.DeadlineExceeded, ReasonTimeout},
 		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), ReasonTimeout},

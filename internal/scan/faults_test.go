@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -120,7 +121,7 @@ func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
 	require.NoError(t, err)
 	p.HoldReplies()
 	began := time.Now()
-	require.ErrorIs(t, w.watch(w.ctx(), head.Revision), errStalled)
+	require.ErrorIs(t, w.watch(w.ctx(), head.Revision), etcd.ErrSilent)
 	require.Less(t, time.Since(began), 10*freshness)
 	require.NoError(t, p.Heal())
 }
@@ -208,7 +209,7 @@ func TestEndedWatchRelists(t *testing.T) {
 	ended := make(chan clientv3.WatchResponse)
 	close(ended)
 	w := &watching{Scanner: s}
-	require.ErrorIs(t, w.follow(t.Context(), ended, func() {}), errEnded)
+	require.ErrorIs(t, w.follow(t.Context(), ended, func() {}), etcd.ErrEnded)
 }
 
 func TestCanceledWatchSaysWhy(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
@@ -112,56 +113,11 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 	return context.Cause(ctx)
 }
 
-// The size of the pages adapts to that of the values. Pages should be large, as for each of
-// them the server counts all keys that remain, but not exceed pageBudget. The first is small,
-// since the values may be big.
-const (
-	firstPage  = 16
-	largePage  = 20_000
-	pageGrowth = 8
-	pageBudget = 8 << 20 // bytes
-)
-
-// pages lists page by page. It requests half of a page that is too big for the server or the
-// client.
+// pages lists page by page.
 func (l *lister) pages(ctx context.Context, rev int64) error {
-	limit := int64(firstPage)
-	from := l.layout.Prefix()
-	for {
-		page, err := l.page(ctx, from, rev, limit)
-		if limit > 1 && ctx.Err() == nil && tooMuch(err) {
-			limit /= 2
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := l.add(page.Kvs); err != nil || !page.More || len(page.Kvs) == 0 {
-			return err
-		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-		limit = nextLimit(limit, page.Kvs)
-	}
-}
-
-// tooMuch reports whether a smaller page may succeed.
-func tooMuch(err error) bool {
-	return code(err) == codes.ResourceExhausted
-}
-
-func (l *lister) page(ctx context.Context, from string, rev, limit int64) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	return l.kv.Get(ctx, from, clientv3.WithRange(l.layout.End()), clientv3.WithRev(rev), clientv3.WithLimit(limit))
-}
-
-func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
-	size := 0
-	for _, kv := range kvs {
-		size += len(kv.Key) + len(kv.Value)
-	}
-	fits := int64(len(kvs)) * pageBudget / int64(max(size, 1))
-	return max(1, min(pageGrowth*limit, fits, largePage))
+	return etcd.Pages(ctx, l.kv, l.layout.Prefix(), l.layout.End(), rev, l.timeout, func(page *clientv3.GetResponse) error {
+		return l.add(page.Kvs)
+	})
 }
 
 // add adds keys, which must be in order.

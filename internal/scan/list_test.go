@@ -72,21 +72,8 @@ func TestStreamAndPagesGiveTheSameLocks(t *testing.T) {
 	require.Equal(t, n, m)
 	require.Len(t, stream, 606+7)
 	require.Equal(t, stream, pages)
-	require.Equal(t, []int64{firstPage, 8 * firstPage, 64 * firstPage, 512 * firstPage}, old.limits)
+	require.Equal(t, []int64{16, 128, 1024, 8192}, old.limits)
 	require.True(t, stream[slices.IndexFunc(stream, func(l lock.Lock) bool { return l.Name == "ключ" })].Large())
-}
-
-func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
-	t.Parallel()
-	page := func(n, size int) []*mvccpb.KeyValue {
-		kv := &mvccpb.KeyValue{Value: make([]byte, size)}
-		return slices.Repeat([]*mvccpb.KeyValue{kv}, n)
-	}
-	require.EqualValues(t, 8000, nextLimit(1000, page(1000, 10)), "grows")
-	require.EqualValues(t, largePage, nextLimit(largePage, page(largePage, 10)), "up to a bound")
-	require.EqualValues(t, 8, nextLimit(500, page(500, 1<<20)), "shrinks to what fits")
-	require.EqualValues(t, 1, nextLimit(500, page(1, 100<<20)), "but never to nothing")
-	require.EqualValues(t, 64, nextLimit(8, page(8, 0)), "empty values")
 }
 
 // TestLocksOfAllMixturesOfKeys compares the lister with grouping by Split.

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
@@ -40,7 +41,7 @@ func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStandstill(t *testing.T) {
 		}
 		close(all)
 		w.last = time.Now() // nothing stood still, but for what the test says
-		require.ErrorIs(t, w.follow(t.Context(), all, func() {}), errEnded)
+		require.ErrorIs(t, w.follow(t.Context(), all, func() {}), etcd.ErrEnded)
 	}
 	require.Zero(t, w.streams.Load())
 	progress := func(rev int64) clientv3.WatchResponse {

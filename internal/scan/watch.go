@@ -8,11 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
@@ -79,22 +78,21 @@ func (c *currency) get() (liveAfter int64, stalls int) {
 // which the listing contained.
 func (s *Scanner) watch(ctx context.Context, rev int64) error {
 	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
-	w.watcher = s.newWatcher(w.opens)
+	w.watcher = etcd.NewWatcher(s.Client, w.opens)
 	w.seen.Store(rev)
 	w.current.stall()
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	// The timer also limits the call of Watch, which waits for the server.
-	silence := time.AfterFunc(s.Freshness, func() { cancel(errStalled) })
+	silence := time.AfterFunc(s.Freshness, func() { cancel(etcd.ErrSilent) })
 	var joined sync.WaitGroup
 	defer func() {
 		silence.Stop()
 		cancel(nil)
-		// Close never returns where etcd refuses the watch in the same instant (etcd's client v3.7.3).
-		go w.watcher.Close()
+		go w.watcher.Close() // which may never return
 		joined.Wait()
 	}()
 	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
-	joined.Go(func() { w.askProgress(ctx) })
+	joined.Go(func() { etcd.AskProgress(ctx, w.watcher, w.progressInterval) })
 	joined.Go(func() { w.maintain(ctx, cancel) })
 	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
 }
@@ -183,7 +181,7 @@ func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !ok:
-		return errEnded
+		return etcd.ErrEnded
 	case r.Err() != nil:
 		return r.Err()
 	}
@@ -227,45 +225,13 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 // catchUpInterval is how often progress is asked for until the watch is current.
 const catchUpInterval = 100 * time.Millisecond
 
-// askProgress asks for progress notices, several within the freshness and two within
-// the tolerance: a watch that shows nothing for longer stood still. It runs beside
-// follow because the call blocks while the stream reconnects. The context must be the
-// watch's own: etcd's client keys its streams by it.
-func (w *watching) askProgress(ctx context.Context) {
-	for {
-		if w.watcher.RequestProgress(ctx) != nil && ctx.Err() != nil {
-			return
-		}
-		pause := min(w.Freshness/4, w.Tolerance/2)
-		if liveAfter, _ := w.current.get(); liveAfter == notLive {
-			pause = min(catchUpInterval, pause)
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
+// progressInterval is the pause after a request for a progress notice: there are several within
+// the freshness and two within the tolerance, since a watch that shows nothing for longer stood
+// still, and more until the watch is current.
+func (w *watching) progressInterval() time.Duration {
+	pause := min(w.Freshness/4, w.Tolerance/2)
+	if liveAfter, _ := w.current.get(); liveAfter == notLive {
+		pause = min(catchUpInterval, pause)
 	}
-}
-
-// newWatcher returns a watcher for one watch, which calls opened for each stream that it
-// opens. A watch needs a watcher of its own: a new watch on an old stream fails once the
-// stream's token has expired (etcd#17623).
-func (s *Scanner) newWatcher(opened func()) clientv3.Watcher {
-	streams := countedStreams{pb.NewWatchClient(s.Client.ActiveConnection()), opened}
-	return clientv3.NewWatchFromWatchClient(streams, s.Client)
-}
-
-type countedStreams struct {
-	pb.WatchClient
-	opened func()
-}
-
-// Watch implements pb.WatchClient.
-func (c countedStreams) Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.WatchRequest, pb.WatchResponse], error) {
-	stream, err := c.WatchClient.Watch(ctx, opts...)
-	if err == nil {
-		c.opened()
-	}
-	return stream, err
+	return pause
 }

@@ -51,7 +51,7 @@ func newTable(t testing.TB) *table.Table {
 	tab, err := table.New(table.Options{
 		Rules:       verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
 		Allowance:   func(time.Time) time.Duration { return 0 },
-		OrphanGrace: time.Minute, HoldDuration: ignored{},
+		OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
 	})
 	require.NoError(t, err)
 	background(t, tab.Run)
@@ -177,11 +177,11 @@ func (w *world) release(name string) {
 
 // known returns the table's locks by name.
 func (w *world) known() map[string]lock.Lock {
-	items, more, err := w.Table.Page(w.ctx(), table.Query{Limit: 1 << 20})
+	page, err := w.Table.Page(w.ctx(), table.Query{Limit: 1 << 20})
 	require.NoError(w.t, err)
-	require.False(w.t, more)
+	require.False(w.t, page.More)
 	locks := make(map[string]lock.Lock)
-	for _, it := range items {
+	for _, it := range page.Items {
 		locks[it.Name] = it.Lock
 	}
 	return locks

@@ -40,6 +40,7 @@ func TestJudgesConvict(t *testing.T) {
 		history history
 	}{
 		{"no holds", without{signals: allWell}, "S3", history{Holders: []holder{short}}},
+		{"no pause", without{signals: unpaused}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: paused, At: s(50), For: s(40)}}}},
 		{"no overdue probe", without{signals: neverOverdue}, "S3",
 			history{Holders: []holder{orphan}, Faults: []fault{{Kind: slowDisk, At: s(66), For: s(4.5)}}}},
 		{"no patience", without{source: newImpatient}, "S2", history{Holders: []holder{dead}, Faults: []fault{{Kind: killed, Who: replicas, At: s(45), For: s(1)}}}},
@@ -74,6 +75,11 @@ func TestJudgesConvict(t *testing.T) {
 func allWell(verdict.Signals) verdict.Signals {
 	now := time.Now()
 	return verdict.Signals{ListedAt: now.Add(-time.Hour), Connected: true, LastSign: now, Probed: true}
+}
+
+func unpaused(s verdict.Signals) verdict.Signals {
+	s.Paused = ""
+	return s
 }
 
 func neverOverdue(s verdict.Signals) verdict.Signals {
@@ -163,9 +169,9 @@ func newImpatient(d *daemon) reaper.Source { return &impatient{d, make(map[strin
 // Take implements reaper.Source.
 func (i *impatient) Take(ctx context.Context, _ int) (due []table.Due, err error) {
 	for ; len(due) == 0 && err == nil; sleep(ctx, 100*time.Millisecond) {
-		var items []table.Item
-		items, _, err = i.table.Page(ctx, table.Query{Limit: 100})
-		for _, it := range items {
+		var page table.Page
+		page, err = i.table.Page(ctx, table.Query{Limit: 100})
+		for _, it := range page.Items {
 			if it.Removable() && !i.now().Before(it.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[it.Name] {
 				i.given[it.Name] = true
 				o := verdict.Observation{Measured: true, Age: it.Observation.Age, Stale: it.Observation.Stale}

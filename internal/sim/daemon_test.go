@@ -15,6 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
@@ -47,6 +48,7 @@ type daemon struct {
 	table   *table.Table
 	probe   *probe.Probe
 	scanner *scan.Scanner
+	pauses  *pause.Pauses
 	elector *elect.Elector
 	reaper  *reaper.Reaper
 
@@ -115,9 +117,16 @@ func (d *daemon) wire(c config.Config) (err error) {
 		handler = out.handler(handler)
 	}
 	logger := slog.New(handler)
+	d.pauses, err = pause.New(pause.Options{
+		Client: d.link.Client, Prefix: c.PauseKeys(), RequestTimeout: c.Etcd.RequestTimeout, Freshness: c.Reaper.Freshness,
+		Changed: func(ctx context.Context) { _ = d.table.Resume(ctx) }, Explain: explain, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
 	d.table, err = table.New(table.Options{
-		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Lead: reaper.Lead,
-		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{},
+		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Paused: d.pauses.Matches, Lead: reaper.Lead,
+		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {
 		return err
@@ -149,7 +158,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 	}
 	d.reaper, err = reaper.New(reaper.Options{
 		Store:  lockstore.Store{KV: d.link.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain},
-		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader,
+		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader, Pause: d.pauses.For,
 		Allowance: allowance, Rate: c.Reaper.RateLimit, BatchSize: c.Reaper.BatchSize, Concurrency: c.Reaper.Concurrency,
 		Retention: c.Metrics.ForcedUnlockRetention, Delay: discard{}, Now: d.now, Sleep: sleep, Logger: logger,
 	})
@@ -158,7 +167,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 
 // signals are those of the real daemon, but for the rules that were taken out.
 func (d *daemon) signals() verdict.Signals {
-	s := app.Signals(d.scanner, d.probe)
+	s := app.Signals(d.scanner, d.probe, d.pauses)
 	if out := d.w.without.signals; out != nil {
 		return out(s)
 	}
@@ -178,7 +187,7 @@ func sleep(ctx context.Context, d time.Duration) {
 func (d *daemon) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
-	for _, run := range []func(context.Context) error{d.table.Run, d.scanner.Run, d.probe.Run, d.elector.Run, d.reaper.Run} {
+	for _, run := range []func(context.Context) error{d.table.Run, d.scanner.Run, d.probe.Run, d.pauses.Run, d.elector.Run, d.reaper.Run} {
 		d.w.people.Go(func() {
 			if err := run(ctx); err != nil {
 				d.w.judge.failed(d, err)

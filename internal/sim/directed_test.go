@@ -96,7 +96,7 @@ func TestB_LocksReadAloneDoNotWaitForEachOther(t *testing.T) {
 				late = max(late, gone-due)
 			}
 			t.Logf("%d due at once: all gone %s after due", delayed, late)
-			require.Less(t, late, s(3))
+			require.Less(t, late, s(4), "one by one they would take minutes")
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 )
 
@@ -33,6 +34,7 @@ const (
 	compacted kind = "compacted"
 	logFull   kind = "log full"
 	killed    kind = "killed" // a replica, restarted after For
+	paused    kind = "paused" // a person pauses all removals
 
 	rolledBack kind = "rolled back in place"
 	newCluster kind = "restored as a new cluster"
@@ -144,6 +146,8 @@ func (w *world) begin(f fault) {
 				w.daemons[n].kill()
 			}
 		})
+	case paused:
+		w.pause(true)
 	case rolledBack, newCluster, bumped:
 		w.restore(f)
 	}
@@ -156,6 +160,8 @@ func (w *world) stop(f fault) {
 		w.active = slices.Delete(w.active, i, i+1)
 	}
 	switch f.Kind {
+	case paused:
+		w.pause(w.still(paused, 0))
 	case noSpace, corrupt:
 		w.judge.alarm(-1)
 		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), w.still(f.Kind, 0))
@@ -167,6 +173,20 @@ func (w *world) stop(f fault) {
 		})
 	}
 	w.connectivity()
+}
+
+// pause writes or deletes the pause of all locks, which etcd may refuse.
+func (w *world) pause(on bool) {
+	key := w.config.PauseKeys() + pause.Key("")
+	if !on {
+		_, _ = w.admin.Delete(w.ctx, key)
+		return
+	}
+	value, err := pause.Record{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour)}.Value()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = w.admin.Put(w.ctx, key, value)
 }
 
 // still reports whether another fault of the kind meets a replica.
@@ -193,6 +213,7 @@ func (w *world) restore(f fault) {
 	for _, k := range []kind{noSpace, corrupt} { // the cause of an alarm is in no backup
 		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(k)]), w.still(k, 0))
 	}
+	w.pause(w.still(paused, 0)) // a person looks after it
 	for range f.Writes {
 		_, _ = w.admin.Put(w.ctx, "/elsewhere", "x")
 	}

@@ -27,6 +27,9 @@ type judge struct {
 	lost map[time.Duration][]time.Duration
 	// older is when it showed a lock older than before.
 	older map[time.Duration]bool
+	// paused reports whether removals are paused, since pausedSince.
+	paused      bool
+	pausedSince time.Duration
 	// leads is the identity of the leader, since leadsSince.
 	leads      string
 	leadsSince time.Duration
@@ -143,6 +146,7 @@ func (j *judge) restored(backup *truth) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	old, now := j.truth, j.w.elapsed()
+	j.paused = false
 	j.truth = backup.clone()
 	j.lost[now] = old.writes[len(j.writes):]
 	for name, s := range j.locks {
@@ -177,6 +181,7 @@ func (j *judge) applied(a memetcd.Applied) {
 		}
 	}
 	j.election(a.Events, now)
+	j.pauses(a.Events, now)
 }
 
 // probed records a probe. An alarm that a late answer shows may be over, and hidden by the
@@ -223,6 +228,15 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		s.taken = w
 	}
 	s.restored = 0
+}
+
+// pauses follows whether removals are paused.
+func (j *judge) pauses(events []*mvccpb.Event, now time.Duration) {
+	for _, ev := range events {
+		if strings.HasPrefix(string(ev.Kv.Key), j.w.config.PauseKeys()) {
+			j.paused, j.pausedSince = ev.Type == mvccpb.Event_PUT, now
+		}
+	}
 }
 
 // election follows who leads.

@@ -156,6 +156,8 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 		return "no probe has shown for longer than the grace that holders can renew"
 	case now >= o.alarmedFirst+time.Second+j.delay(d) && now < o.alarmedLast+r.Settle:
 		return "alarm"
+	case j.paused && now > j.pausedSince+time.Second && !j.cutOff(d, j.pausedSince, now):
+		return "paused"
 	}
 	for _, f := range j.w.Faults {
 		if f.At < d.started || !f.meets(replicas, d.replica) {
@@ -225,6 +227,15 @@ func (j *judge) delay(d *daemon) (sum time.Duration) {
 func (j *judge) disturbed(d *daemon, from, to time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
 		return f.Kind != killed && f.Kind != unreadable && f.meets(replicas, d.replica) && f.At <= to && f.end() >= from
+	})
+}
+
+// cutOff reports whether anything but a pause lay between etcd and a daemon within a time, or so
+// shortly before that its watches may not have noticed.
+func (j *judge) cutOff(d *daemon, from, to time.Duration) bool {
+	unnoticed := j.w.config.Reaper.Freshness + 8*time.Second
+	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
+		return f.Kind != killed && f.Kind != paused && f.meets(replicas, d.replica) && f.At <= to && f.end()+unnoticed >= from
 	})
 }
 

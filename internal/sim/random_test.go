@@ -16,10 +16,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRandomHistories runs SIM_HISTORIES random histories, 1,000 unless told otherwise.
+// TestRandomHistories runs SIM_HISTORIES random histories, 500 unless told otherwise.
 // -rapid.seed repeats them as far as the daemon's own random pauses allow.
 func TestRandomHistories(t *testing.T) {
-	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "1000"))
+	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "500"))
 	require.NoError(t, err)
 	workers := runtime.GOMAXPROCS(0)
 	require.NoError(t, flag.Set("rapid.checks", strconv.Itoa((total+workers-1)/workers)))
@@ -162,7 +162,7 @@ func drawHolder(rt *rapid.T) holder {
 func drawFault(rt *rapid.T, count int) fault {
 	f := fault{
 		Kind: oneOf(rt, "fault", unreachable, unreachable, refused, unanswered, noLeader, slowDisk, lag, latency, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
-			killed, killed, rolledBack, newCluster, bumped),
+			paused, killed, killed, rolledBack, newCluster, bumped),
 		At: seconds(rt, "at", 1, 50), For: seconds(rt, "for", 1, 5),
 	}
 	if chance(rt, "long", 50) {
@@ -173,7 +173,7 @@ func drawFault(rt *rapid.T, count int) fault {
 		f.N = rapid.IntRange(0, count).Draw(rt, "number")
 	}
 	switch f.Kind {
-	case noSpace, corrupt, slowDisk:
+	case noSpace, corrupt, slowDisk, paused:
 		f.Who = everybody
 	case killed, logFull:
 		f.Who, f.N = replicas, rapid.IntRange(0, count).Draw(rt, "number")

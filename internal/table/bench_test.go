@@ -53,7 +53,7 @@ func alone(t require.TestingT) *core {
 	table, err := New(Options{
 		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
 		Allowance:   func(time.Time) time.Duration { return 0 },
-		OrphanGrace: orphanGrace, HoldDuration: &seconds{}, Now: present,
+		OrphanGrace: orphanGrace, HoldDuration: &observed{}, RenewalMargin: &observed{}, Now: present,
 	})
 	require.NoError(t, err)
 	return table.core
@@ -80,6 +80,23 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
+// BenchmarkRenewal applies the events of one renewal, of one lock after another.
+func BenchmarkRenewal(b *testing.B) {
+	c := alone(b)
+	fill(c, manyLocks, 0)
+	var events [2]Event
+	b.ReportAllocs()
+	rev := int64(manyLocks) + 1
+	for i := 0; b.Loop(); i++ {
+		rev++
+		created := int64(i%manyLocks) + 1
+		name := fmt.Appendf(nil, "batch/job-%010d", created-1)
+		events[0] = Event{Name: name, KV: lock.KV{Field: lock.FieldAliveAt, Value: []byte(at(0)), Create: created, Mod: rev}}
+		events[1] = Event{Name: name, KV: lock.KV{Field: lock.FieldAutoUnlockAt, Value: []byte(at(time.Hour)), Create: created, Mod: rev}}
+		c.apply(events[:], true, 0)
+	}
+}
+
 func BenchmarkStats(b *testing.B) {
 	for _, overdue := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("overdue=%d", overdue), func(b *testing.B) {
@@ -90,5 +107,29 @@ func BenchmarkStats(b *testing.B) {
 				c.stats(500)
 			}
 		})
+	}
+}
+
+// BenchmarkPages makes pages of 100 locks for several queries in one scan.
+func BenchmarkPages(b *testing.B) {
+	c := alone(b)
+	fill(c, manyLocks, 1000)
+	for _, n := range []int{1, 32} {
+		for _, byUrgency := range []bool{false, true} {
+			b.Run(fmt.Sprintf("queries=%d/urgency=%v", n, byUrgency), func(b *testing.B) {
+				for b.Loop() {
+					found := make([]selection, n)
+					for i := range found {
+						found[i].Query = Query{ByUrgency: byUrgency, Hostname: fmt.Sprintf("host-%d.example.org", i), Limit: 100}
+					}
+					for batch := range c.batches(n) {
+						c.offer(batch, found, c.clock.read())
+						for i := range found {
+							found[i].trim()
+						}
+					}
+				}
+			})
+		}
 	}
 }

@@ -20,6 +20,10 @@ type core struct {
 	overdue index
 	touched []change
 	gone    []Gone
+	// renewals are those of the transaction being applied.
+	renewals []renewal
+	misses   nearMisses
+	changed  bool // since Run last signalled it
 
 	counts  [lock.NumStates]int
 	backlog int
@@ -36,7 +40,7 @@ type totals struct {
 }
 
 func newCore(o Options) *core {
-	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts), storm: newStorm(o.Storm)}
+	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts), storm: newStorm(o.Storm), misses: newNearMisses()}
 	c.clock = clock{base: time.Now(), wall: o.Now, tolerance: o.Rules.Tolerance}
 	now := c.clock.read()
 	c.clock.last = time.Duration(now.wall) - time.Duration(now.mono)
@@ -44,7 +48,10 @@ func newCore(o Options) *core {
 	c.pending = index{key: wake, pos: pos}
 	c.ready = index{key: wake, pos: pos}
 	c.overdue = index{
-		key: func(e *entry) int64 { return int64(e.OverdueSince()) },
+		key: func(e *entry) int64 {
+			// By the clocks as of the last step, so that no key changes until the next.
+			return int64(e.OverdueSince()) - int64(c.ahead(e, reading{wall: lock.Timestamp(c.clock.last)}))
+		},
 		pos: func(e *entry) *int32 { return &e.overduePos },
 	}
 	return c
@@ -83,18 +90,23 @@ func (c *core) newDeadline(e *entry) {
 // released counts the end of a lock, at revision rev, or 0 if only a listing showed it.
 func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
-		c.options.HoldDuration.Observe(max(0, time.Duration(now.wall-at)).Seconds())
+		c.options.HoldDuration.Observe(max(0, time.Duration(c.holderTime(e, now)-at)).Seconds())
 	}
-	if e.has(unanswered) {
-		c.reportGone(e, rev, now)
+	if past := e.State(c.holderTime(e, now)) == lock.Expired; past || e.has(unanswered) {
+		c.reportGone(e, rev, now, past)
 		return
 	}
 	c.totals.released++
 }
 
-// reportGone reports to the caller of Take that the lock was deleted.
-func (c *core) reportGone(e *entry, rev int64, now reading) {
-	c.gone = append(c.gone, Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()})
+// reportGone reports that the lock was deleted, past its deadline or while Take had returned it.
+func (c *core) reportGone(e *entry, rev int64, now reading, past bool) {
+	g := Gone{Name: e.Name, Token: e.Token, Revision: rev, At: now.wall.Time()}
+	if past {
+		l := e.Lock
+		g.Past = &l
+	}
+	c.gone = append(c.gone, g)
 	e.mark(unanswered, false)
 	c.setPhase(e, waiting)
 }
@@ -135,8 +147,9 @@ func (c *core) reschedule(now reading) {
 
 // drop removes a lock without keys, deleted at revision rev, or 0 if that is not known.
 func (c *core) drop(e *entry, rev int64, now reading) {
+	c.changed = true
 	if e.has(unanswered) {
-		c.reportGone(e, rev, now)
+		c.reportGone(e, rev, now, false)
 	}
 	c.storm.dropped(e, now.mono)
 	c.setState(e, none)
@@ -151,8 +164,10 @@ func (c *core) drop(e *entry, rev int64, now reading) {
 
 // schedule computes a lock's state and its next transition.
 func (c *core) schedule(e *entry, now reading) {
-	c.setState(e, e.State(now.wall))
-	if since := e.OverdueSince(); since != 0 && since <= now.wall {
+	c.changed = true
+	holders := c.holderTime(e, now)
+	c.setState(e, e.State(holders))
+	if since := e.OverdueSince(); since != 0 && since <= holders {
 		c.overdue.set(e)
 	} else {
 		c.overdue.remove(e)
@@ -160,7 +175,7 @@ func (c *core) schedule(e *entry, now reading) {
 	if !e.Removable() {
 		c.storm.over(e)
 		c.setPhase(e, waiting)
-		c.pend(e, c.nextWake(e, never, now))
+		c.pend(e, nextWake(e, never, now, holders))
 		return
 	}
 	due := c.dueAt(e, now)
@@ -172,14 +187,14 @@ func (c *core) schedule(e *entry, now reading) {
 		switch {
 		case e.phase == taken: // the caller of Take has not answered yet
 			return
-		case e.phase == suspended: // its state still changes with time
-			c.pend(e, c.nextWake(e, never, now))
+		case e.phase == suspended, e.phase == paused: // its state still changes with time
+			c.pend(e, nextWake(e, never, now, holders))
 			return
 		case e.phase == retrying && e.wake > now.mono:
 			return
 		}
 	}
-	c.wait(e, due, now)
+	c.wait(e, due, now, holders)
 }
 
 // dueAt returns when Take may return a lock.
@@ -199,12 +214,12 @@ func (c *core) inputs(e *entry, now reading) verdict.Inputs {
 }
 
 // nextWake returns the next instant at which the state of the lock changes, or due if that
-// is earlier.
-func (c *core) nextWake(e *entry, due instant, now reading) instant {
+// is earlier. holders is the time by its holder's clock.
+func nextWake(e *entry, due instant, now reading, holders lock.Timestamp) instant {
 	wake := due
 	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
-		if t > now.wall {
-			wake = min(wake, now.at(t))
+		if t > holders {
+			wake = min(wake, now.mono+instant(t-holders))
 		}
 	}
 	return wake
@@ -212,12 +227,12 @@ func (c *core) nextWake(e *entry, due instant, now reading) instant {
 
 // wait puts e into the pending index until its next transition or, where it is
 // due, into the ready index for the next call of Take.
-func (c *core) wait(e *entry, due instant, now reading) {
+func (c *core) wait(e *entry, due instant, now reading, holders lock.Timestamp) {
 	if due > now.mono {
 		if e.phase != suspended {
 			c.setPhase(e, waiting)
 		}
-		c.pend(e, c.nextWake(e, due, now))
+		c.pend(e, nextWake(e, due, now, holders))
 		return
 	}
 	c.setPhase(e, ready)
@@ -242,15 +257,23 @@ func (c *core) setPhase(e *entry, p phase) {
 			c.pending.remove(e)
 		}
 	}
-	c.backlog += inBacklog(p) - inBacklog(e.phase)
+	if change := inBacklog(p) - inBacklog(e.phase); change != 0 && c.mayRemove(e) {
+		c.backlog += change
+	}
 	e.phase = p
 }
 
 func inBacklog(p phase) int {
-	if p == waiting {
+	if p == waiting || p == paused {
 		return 0
 	}
 	return 1
+}
+
+// mayRemove reports whether neither reaper.mode nor a policy keeps the lock.
+func (c *core) mayRemove(e *entry) bool {
+	p, _ := c.options.Rules.Policy(e.Name)
+	return p.Mode == verdict.Enforce
 }
 
 // none is the state of an entry that is not counted.
@@ -277,6 +300,7 @@ func (c *core) now() reading {
 	now := c.clock.read()
 	if step, stepped := c.clock.stepped(now); stepped {
 		c.hosts.shift(-step)
+		c.overdue.clear() // the keys change
 		before := reading{now.mono, now.wall - lock.Timestamp(step)}
 		for _, e := range c.locks {
 			c.keepAfterStep(e, before)

@@ -58,7 +58,7 @@ func TestReleaseCountsOnceAndMeasuresTheHold(t *testing.T) {
 		w.release("a")
 		require.Empty(t, w.names())
 		require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
-		require.Equal(t, seconds{7}, *w.held, "locked_at is deleted before the uuid in the same revision")
+		require.Equal(t, observed{7}, *w.held, "locked_at is deleted before the uuid in the same revision")
 	})
 }
 
@@ -78,7 +78,7 @@ func TestHoldOfAFastHolderIsNotNegative(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.live(w.put("a", holder(time.Hour).acquires(time.Hour)))
 		w.release("a")
-		require.Equal(t, seconds{0}, *w.held)
+		require.Equal(t, observed{0}, *w.held)
 	})
 }
 
@@ -263,7 +263,7 @@ func TestDeletedDeadlineIsNotARenewal(t *testing.T) {
 // The state of a suspended lock follows the clock like any other's.
 func TestSuspendedLockFollowsTheWallClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("a", time.Second, 2*time.Second)
+		w.replay(w.put("a", fields(time.Second, 2*time.Second)), time.Now())
 		w.pass(2*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), UntilModified)

@@ -33,6 +33,7 @@ type entry struct {
 	attempts uint8
 	state    lock.State
 	phase    phase
+	margin   margin
 }
 
 const sinceStart = math.MaxUint16
@@ -91,6 +92,7 @@ const (
 	taken                  // returned by Take
 	retrying               // put back by Postpone, in pending
 	suspended              // put back until it is modified; in pending like waiting
+	paused                 // put back until the pauses change; likewise
 )
 
 // instant is monotonic time in nanoseconds since the table was made.
@@ -137,11 +139,6 @@ func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	}
 	c.last = apart
 	return step, true
-}
-
-// at converts a deadline of the wall clock to a monotonic instant.
-func (r reading) at(t lock.Timestamp) instant {
-	return r.mono + instant(t-r.wall)
 }
 
 // time converts a monotonic instant to wall-clock time.

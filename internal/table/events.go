@@ -22,7 +22,7 @@ func (c *core) apply(events []Event, live bool, known instant) {
 	for len(events) > 0 {
 		n := sameRevision(events)
 		if events[0].KV.Mod > c.listing.known {
-			c.applyRevision(events[:n], now)
+			c.applyRevision(events[:n], live, now)
 		}
 		events = events[n:]
 	}
@@ -41,19 +41,29 @@ func sameRevision(events []Event) int {
 	return n
 }
 
-// applyRevision applies the events of one transaction. It counts releases first, while the
-// fields that were deleted with the uuid are still known.
-func (c *core) applyRevision(events []Event, now reading) {
+// applyRevision applies the events of one transaction. First it looks at the locks that the
+// transaction releases or renews, while what they were is still known.
+func (c *core) applyRevision(events []Event, live bool, now reading) {
 	for i := range events {
-		if ev := &events[i]; ev.Deleted && ev.KV.Field == lock.FieldUUID {
-			if e := c.locks[string(ev.Name)]; e != nil && e.Token != 0 {
-				c.released(e, ev.KV.Mod, now)
-			}
+		ev := &events[i]
+		released := ev.Deleted && ev.KV.Field == lock.FieldUUID
+		renewed := !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && live
+		if !released && !renewed {
+			continue
+		}
+		e := c.locks[string(ev.Name)]
+		switch {
+		case e == nil || e.Token == 0:
+		case released:
+			c.released(e, ev.KV.Mod, now)
+		default:
+			c.renewals = append(c.renewals, renewalOf(e))
 		}
 	}
 	for i := range events {
 		c.applyOne(&events[i], now)
 	}
+	c.observeMargins(now)
 }
 
 func (c *core) applyOne(ev *Event, now reading) {
@@ -78,12 +88,14 @@ func (c *core) applyOne(ev *Event, now reading) {
 		// another holder's lock; the guarded transaction will find out.
 		e.mark(measured|aliveSeen|unanswered, false)
 		e.mark(acquiredSeen, true)
+		e.margin = 0
 		c.totals.acquired++
 		c.setPhase(e, waiting)
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock
 		// is not known.
 		e.mark(measured|acquiredSeen|aliveSeen, false)
+		e.margin = 0
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
@@ -106,14 +118,15 @@ func (e *entry) write(kv lock.KV) (over bool) {
 }
 
 func (c *core) deleteKey(e *entry, ev *Event, now reading) {
+	orphan := e.State(now.wall) == lock.Orphaned && c.dueAt(e, now) <= now.mono
 	e.Delete(ev.KV.Field, ev.KV.Mod)
 	if e.Keys > 0 {
 		return
 	}
 	// No key remains, although the next event may create another lock of this
 	// name before reschedule runs.
-	if e.has(unanswered) {
-		c.reportGone(e, ev.KV.Mod, now)
+	if orphan || e.has(unanswered) {
+		c.reportGone(e, ev.KV.Mod, now, orphan)
 	}
 	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}
 }

@@ -25,7 +25,8 @@ var endings = map[string]func(*world){
 	"forgotten":       func(w *world) { require.NoError(w.t, w.Forget(w.ctx)) },
 }
 
-// Whoever took a lock hears of its end once, unless it has answered before.
+// Whoever took a lock hears of its end once. If it has answered before, it hears of it only if the
+// lock was past its deadline.
 func TestGoneIsReportedOnceWhileTheTakeIsUnanswered(t *testing.T) {
 	for back, again := range waitingAgain {
 		for end, vanish := range endings {
@@ -46,11 +47,13 @@ func TestGoneIsReportedOnceWhileTheTakeIsUnanswered(t *testing.T) {
 							require.Zero(t, w.stats().Backlog, "it is not due")
 						}
 						vanish(w)
-						if answered {
+						past := (back == "outage" || back == "clock stepped back") && end != "forgotten"
+						if answered && !past {
 							require.Empty(t, w.gone())
 							return
 						}
 						require.Len(t, w.gone(), 1)
+						require.Equal(t, past, w.gone()[0].Past != nil)
 						require.Equal(t, "a", w.gone()[0].Name)
 						require.Equal(t, token, w.gone()[0].Token)
 						require.Zero(t, w.counted().released, "Gone reports it")
@@ -64,19 +67,52 @@ func TestGoneIsReportedOnceWhileTheTakeIsUnanswered(t *testing.T) {
 	}
 }
 
-func TestGoneIsNotReportedAfterPostpone(t *testing.T) {
-	for name, delay := range map[string]time.Duration{"ready": 0, "retrying": time.Minute, "suspended": UntilModified} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
-				w.acquire("a", 0, -time.Minute)
-				require.Equal(t, []string{"a"}, w.taken())
-				w.postpone("a", w.token("a"), delay)
-				w.release("a")
-				require.Empty(t, w.gone())
-				require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
+// A lock past its deadline is reported whoever deletes it, with what is known of it, and an orphan
+// once it is due.
+func TestGoneReportsWhatOthersDeletePastTheDeadline(t *testing.T) {
+	for name, answer := range map[string]func(*world){
+		"never taken": func(*world) {},
+		"ready":       func(w *world) { w.taken(); w.postpone("a", w.token("a"), 0) },
+		"retrying":    func(w *world) { w.taken(); w.postpone("a", w.token("a"), time.Minute) },
+		"suspended":   func(w *world) { w.taken(); w.postpone("a", w.token("a"), UntilModified) },
+	} {
+		for how, vanish := range map[string]func(*world){
+			"released": func(w *world) { w.release("a") },
+			"listed":   func(w *world) { w.del("a"); w.listing(false) },
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, w *world) {
+					w.acquire("a", 0, -time.Minute)
+					answer(w)
+					was, token := w.core.locks["a"].Lock, w.token("a")
+					vanish(w)
+					rev := w.rev
+					if how == "listed" {
+						rev = 0
+					}
+					require.Equal(t, []Gone{{Name: "a", Token: token, Revision: rev, At: present().UTC(), Past: &was}}, w.gone())
+					require.Equal(t, counted{acquired: 1}, w.counted(), "Gone reports the release")
+				})
 			})
-		})
+		}
 	}
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, time.Second) // released in time
+		w.release("a")
+		w.acquire("b", 0, -time.Minute) // renewed and then released
+		w.live(append(w.put("b", holder(0).renews(time.Minute)), w.del("b")...))
+		w.live(w.put("d", holder(-time.Hour).takes(20*time.Second, time.Minute))) // in time by its holder's clock
+		w.release("d")
+		w.live(w.put("c", map[string]string{"alert_at": at(0)})) // an orphan that is not due
+		w.live(w.del("c"))
+		require.Empty(t, w.gone())
+		w.live(w.put("c", map[string]string{"alert_at": at(0), "auto_unlock_at": at(0)}))
+		w.pass(orphanGrace)
+		w.live(w.del("c"))
+		require.Len(t, w.gone(), 1)
+		require.Equal(t, "c", w.gone()[0].Past.Name)
+		require.Zero(t, w.gone()[0].Token)
+	})
 }
 
 // An orphan that changed after Take had returned it waits again; the lock that is taken

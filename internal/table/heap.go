@@ -60,6 +60,14 @@ func (x *index) remove(e *entry) {
 	}
 }
 
+// clear removes all entries.
+func (x *index) clear() {
+	for _, e := range x.entries {
+		*x.pos(e) = 0
+	}
+	x.entries = nil
+}
+
 // top returns the entry with the smallest key, or nil.
 func (x *index) top() *entry {
 	if len(x.entries) == 0 {

@@ -45,6 +45,19 @@ type Clocks struct {
 	Skewed []HostClock
 }
 
+// medianOf is the minimum number of hosts for their median to be evidence about the daemon's
+// own clock.
+const medianOf = 3
+
+// Offset returns the daemon's clock minus the median of the hosts, or 0 while fewer than
+// three hosts are known.
+func (c Clocks) Offset() time.Duration {
+	if c.Hosts < medianOf {
+		return 0
+	}
+	return -c.Median
+}
+
 // HostClock is the offset of the clock of one host.
 type HostClock struct {
 	Hostname string

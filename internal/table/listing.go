@@ -85,6 +85,7 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 	another := e.Token != l.Token || e.UUID() != l.UUID()
 	if another {
 		e.mark(measured, false)
+		e.margin = 0
 	}
 	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
 		l.Revision > e.Revision && l.Newest(lock.FieldAutoUnlockAt) // the same values again
@@ -117,7 +118,8 @@ func isOlder(known *entry, listed *lock.Lock) bool {
 // that of the listing may be lower, as a listing does not show deletions, and it may be equal
 // although an earlier event was lost.
 func same(known, listed *lock.Lock) bool {
-	return known.Token == listed.Token && known.UUID() == listed.UUID() && known.Keys == listed.Keys && listed.Revision <= known.Revision &&
+	return known.Token == listed.Token && known.UUID() == listed.UUID() &&
+		known.Keys == listed.Keys && known.SameFields(listed) && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
 		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt() &&
 		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner() &&
@@ -134,7 +136,7 @@ func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
 	case e.Token != 0:
 		c.released(e, 0, now)
 	case e.has(unanswered):
-		c.reportGone(e, 0, now) // an orphan, where a lock is now
+		c.reportGone(e, 0, now, false) // an orphan, where a lock is now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
 		c.totals.acquired++

@@ -41,8 +41,9 @@ func TestListingAfterAnInterruptedWatch(t *testing.T) {
 		w.del("orphan")
 		w.listing(false)
 		require.Equal(t, counted{acquired: 2, released: 2}, w.counted(), "no drift where nobody watched")
-		require.Equal(t, []Gone{{Name: "taken-gone", Token: token, At: w.gone()[0].At}}, w.gone())
-		require.ElementsMatch(t, seconds{2, 2, 2}, *w.held)
+		require.Equal(t, []Gone{{Name: "taken-gone", Token: token, At: w.gone()[0].At, Past: w.gone()[0].Past}}, w.gone())
+		require.NotNil(t, w.gone()[0].Past)
+		require.ElementsMatch(t, observed{2, 2, 2}, *w.held)
 		w.listing(false)
 		require.Equal(t, counted{acquired: 2, released: 2}, w.counted())
 	})
@@ -132,6 +133,20 @@ func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
 			require.EqualValues(t, 5, w.get("a").Keys)
 			w.release("a")
 			require.Empty(t, w.names(), "no key remains")
+		})
+	})
+	t.Run("a field instead of another", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			f := fields(time.Minute, time.Minute)
+			f["purpose"] = "x"
+			w.live(w.put("a", f))
+			w.del("a", "purpose")
+			w.put("a", map[string]string{"unknown": "x"})
+			w.live(w.put("a", map[string]string{"hostname": f["hostname"]}))
+			w.listing(true)
+			require.EqualValues(t, 1, w.counted().drift)
+			w.live(w.del("a", "uuid"))
+			require.Equal(t, lock.Malformed, w.state("a"), "an orphan has no unknown field")
 		})
 	})
 	t.Run("nothing", func(t *testing.T) {

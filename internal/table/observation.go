@@ -36,6 +36,24 @@ func (c *core) observed(e *entry, live bool, known instant, now reading) {
 	c.hosts.measured(e.Hostname(), time.Duration(stamp-now.wall), now.mono)
 }
 
+// ahead returns by how much the holder's clock is ahead of our wall clock.
+func (c *core) ahead(e *entry, now reading) time.Duration {
+	if !e.has(measured) {
+		return 0
+	}
+	return verdict.Observation{Measured: true, Offset: e.offset(now)}.Ahead(c.options.Rules.Tolerance)
+}
+
+// holderTime returns the time by the clock of a lock's holder.
+func (c *core) holderTime(e *entry, now reading) lock.Timestamp {
+	return now.wall + lock.Timestamp(c.ahead(e, now))
+}
+
+// offset is the holder's clock minus ours, if measured.
+func (e *entry) offset(now reading) time.Duration {
+	return e.ahead - (time.Duration(now.wall) - time.Duration(now.mono))
+}
+
 func (c *core) observation(e *entry, now reading) verdict.Observation {
 	o := verdict.Observation{
 		Measured: e.has(measured),
@@ -44,7 +62,7 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 		Stale:    time.Duration(now.mono - e.known()),
 	}
 	if o.Measured {
-		o.Offset = e.ahead - (time.Duration(now.wall) - time.Duration(now.mono))
+		o.Offset = e.offset(now)
 	}
 	if e.notBefore != 0 {
 		o.NotBefore = cmp.Or(time.Duration(e.notBefore-now.mono), -1)

@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -37,60 +38,38 @@ func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
 	})
 }
 
-func TestPageWalksAllLocksInOrder(t *testing.T) {
+// Whoever shows locks looks again only if there is something new.
+func TestChangedIsSignalled(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		for i := range 300 {
-			w.acquire(fmt.Sprintf("%03d", (i*77)%300), time.Minute, time.Hour)
-		}
-		var walked []string
-		q := Query{Limit: 7}
-		for more := true; more; {
-			var items []Item
-			var err error
-			items, more, err = w.Page(w.ctx, q)
-			require.NoError(t, err)
-			for _, it := range items {
-				walked = append(walked, it.Name)
+		changed := func() bool {
+			synctest.Wait()
+			select {
+			case <-w.Changed():
+				return true
+			default:
+				return false
 			}
-			require.Equal(t, more, len(walked) < 300)
-			q.After = walked[len(walked)-1]
 		}
-		require.Len(t, walked, 300)
-		for i, name := range walked {
-			require.Equal(t, fmt.Sprintf("%03d", i), name)
-		}
-	})
-}
-
-func TestPageFilters(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("billing/a", time.Minute, time.Hour)
-		w.acquire("billing/b", -time.Minute, time.Hour)
-		other := fields(-time.Minute, time.Hour)
-		other["hostname"] = "h2"
-		w.live(w.put("mail", other))
-		for _, c := range []struct {
-			query Query
-			want  []string
-		}{
-			{Query{}, []string{"billing/a", "billing/b", "mail"}},
-			{Query{States: []lock.State{lock.Overdue}}, []string{"billing/b", "mail"}},
-			{Query{States: []lock.State{lock.Held, lock.Undated}}, []string{"billing/a"}},
-			{Query{Contains: "ing/"}, []string{"billing/a", "billing/b"}},
-			{Query{Hostname: "h2"}, []string{"mail"}},
-			{Query{Hostname: "h"}, nil},
-			{Query{After: "billing/a", Hostname: "h1"}, []string{"billing/b"}},
-		} {
-			c.query.Limit = 10
-			items, more, err := w.Page(w.ctx, c.query)
-			require.NoError(t, err)
-			require.False(t, more)
-			var names []string
-			for _, it := range items {
-				names = append(names, it.Name)
-			}
-			require.Equal(t, c.want, names, "%+v", c.query)
-		}
+		w.live(nil)
+		require.False(t, changed())
+		w.acquire("a", time.Minute, time.Hour)
+		w.acquire("b", time.Minute, time.Hour)
+		require.True(t, changed())
+		require.False(t, changed(), "one signal for all that changed")
+		_, err := w.Page(w.ctx, Query{Limit: 1})
+		require.NoError(t, err)
+		w.stats()
+		w.get("a")
+		w.pass(59 * time.Second)
+		require.False(t, changed(), "looking changes nothing")
+		w.pass(2 * time.Second)
+		require.True(t, changed(), "they are overdue")
+		w.release("a")
+		require.True(t, changed())
+		w.live(w.put("b", map[string]string{"status": "half done"}))
+		require.True(t, changed())
+		w.clock(time.Hour)
+		require.True(t, changed())
 	})
 }
 

@@ -19,6 +19,9 @@ type Options struct {
 	// of a lock and must not block. Whenever more becomes known, Reschedule is to be
 	// called.
 	Allowance func(known time.Time) time.Duration
+	// Paused reports whether the removal of a lock is paused, for Postpone; nil means of none.
+	// It must not block. Whenever it changes, Resume is to be called.
+	Paused func(name string) bool
 	// Lead is how long before it is due Take returns a lock.
 	Lead time.Duration
 	// OrphanGrace is how long an orphan must stay unmodified before it is due.
@@ -27,6 +30,8 @@ type Options struct {
 	Now func() time.Time
 	// HoldDuration observes how long released locks were held, in seconds.
 	HoldDuration interface{ Observe(float64) }
+	// RenewalMargin observes the share of the patience that was left at each renewal.
+	RenewalMargin interface{ Observe(float64) }
 }
 
 // Table is the table of locks. All methods may be called concurrently, and
@@ -35,6 +40,7 @@ type Table struct {
 	core    *core
 	ops     chan op
 	gone    chan []Gone
+	changed chan struct{}
 	stopped chan struct{}
 	// takers are the blocked calls of Take, in their order.
 	takers []*taker
@@ -55,16 +61,20 @@ var ErrStopped = errors.New("lock table stopped")
 
 // New returns an empty table.
 func New(o Options) (*Table, error) {
-	if o.Allowance == nil || o.HoldDuration == nil || o.OrphanGrace <= 0 {
-		return nil, errors.New("lock table: Allowance, HoldDuration and OrphanGrace are required")
+	if o.Allowance == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.OrphanGrace <= 0 {
+		return nil, errors.New("lock table: Allowance, HoldDuration, RenewalMargin and OrphanGrace are required")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Paused == nil {
+		o.Paused = func(string) bool { return false }
 	}
 	return &Table{
 		core:    newCore(o),
 		ops:     make(chan op),
 		gone:    make(chan []Gone),
+		changed: make(chan struct{}, 1),
 		stopped: make(chan struct{}),
 	}, nil
 }
@@ -91,8 +101,25 @@ func (t *Table) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		t.core.advance()
+		t.signal()
 	}
 }
+
+// signal never blocks: a change that nobody has received stands for those after it.
+func (t *Table) signal() {
+	if !t.core.changed {
+		return
+	}
+	t.core.changed = false
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed returns the channel that has a value if a lock, its state or its due changed since the
+// last value was received from it.
+func (t *Table) Changed() <-chan struct{} { return t.changed }
 
 // goneIfAny returns the channel, or nil, which blocks, if there is nothing to send.
 func (t *Table) goneIfAny() chan []Gone {
@@ -142,6 +169,11 @@ func (t *Table) Reschedule(ctx context.Context) error {
 	return t.do(ctx, (*core).scheduleAll)
 }
 
+// Resume makes the locks available to Take again that Postpone put back because of a pause.
+func (t *Table) Resume(ctx context.Context) error {
+	return t.do(ctx, (*core).resume)
+}
+
 // Begin starts a listing at a revision. Where a watch continues beside it, the
 // table must have been given every event up to that revision, and none after. known is
 // when the locks were last known to be current; zero for never.
@@ -175,13 +207,6 @@ func (t *Table) Stats(ctx context.Context, overdue int) (Stats, error) {
 	var s Stats
 	err := t.do(ctx, func(c *core) { s = c.stats(overdue) })
 	return s, err
-}
-
-// Page returns the first locks that match, ordered by name, and reports whether there are
-// more. It scans all locks, so it is not for scrapes.
-func (t *Table) Page(ctx context.Context, q Query) (items []Item, more bool, err error) {
-	err = t.do(ctx, func(c *core) { items, more = c.page(q) })
-	return items, more, err
 }
 
 // Get returns one lock.

@@ -24,7 +24,7 @@ type Due struct {
 	Slow     bool
 }
 
-// Gone reports that a lock which Take had returned was deleted.
+// Gone reports that a lock was deleted which Take had returned, or which was past its deadline.
 type Gone struct {
 	Name string
 	// Token is the token of the lock, or 0 for an orphan.
@@ -33,6 +33,9 @@ type Gone struct {
 	Revision int64
 	// At is when the deletion was observed, by the daemon's wall clock.
 	At time.Time
+	// Past is the lock if it was past its auto_unlock_at, or an orphan that was due; nil
+	// otherwise. Its other fields may have been deleted before the uuid.
+	Past *lock.Lock
 }
 
 // Take waits until at least one lock is due and returns up to limit locks, the
@@ -76,14 +79,17 @@ func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
 // key of it is modified.
 const UntilModified time.Duration = -1
 
+// WhilePaused is the delay of Postpone for a lock whose removal is paused.
+const WhilePaused time.Duration = -2
+
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
 // It does nothing if the lock was modified since.
 func (t *Table) Postpone(ctx context.Context, d Due, delay time.Duration) error {
 	return t.do(ctx, func(c *core) { c.postpone(d, delay) })
 }
 
-// Gone returns the channel of the locks that were deleted after Take had returned them. The
-// table buffers them without limit until they are received.
+// Gone returns the channel of the locks that were deleted after Take had returned them, or past
+// their deadline. The table buffers them without limit until they are received.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
 func (c *core) take(limit int) []Due {
@@ -114,14 +120,31 @@ func (c *core) postpone(d Due, delay time.Duration) {
 	}
 	e.attempts = uint8(min(d.Attempts, math.MaxUint8))
 	e.mark(slowRead, d.Slow)
-	if delay == UntilModified {
+	switch {
+	case delay == UntilModified:
 		c.setPhase(e, suspended)
-		c.schedule(e, now)
+	case delay == WhilePaused && c.options.Paused(e.Name):
+		c.setPhase(e, paused)
+	case delay == WhilePaused:
+		c.setPhase(e, waiting) // the pause ended since the verdict
+	default:
+		c.setPhase(e, retrying)
+		e.wake = now.mono + instant(max(0, delay))
+		c.pending.set(e)
 		return
 	}
-	c.setPhase(e, retrying)
-	e.wake = now.mono + instant(max(0, delay))
-	c.pending.set(e)
+	c.schedule(e, now)
+}
+
+// resume schedules all locks whose removal was paused.
+func (c *core) resume() {
+	now := c.now()
+	for _, e := range c.locks {
+		if e.phase == paused {
+			c.setPhase(e, waiting)
+			c.schedule(e, now)
+		}
+	}
 }
 
 // putBack puts back a lock for a call of Take that was canceled.

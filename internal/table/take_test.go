@@ -28,14 +28,15 @@ func TestNewRefusesMissingOptions(t *testing.T) {
 	for _, edit := range []func(*Options){
 		func(o *Options) { o.Allowance = nil },
 		func(o *Options) { o.HoldDuration = nil },
+		func(o *Options) { o.RenewalMargin = nil },
 		func(o *Options) { o.OrphanGrace = 0 },
 	} {
-		o := Options{Allowance: func(time.Time) time.Duration { return 0 }, HoldDuration: &seconds{}, OrphanGrace: 1}
+		o := Options{Allowance: func(time.Time) time.Duration { return 0 }, HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
 		_, err := New(o)
 		require.NoError(t, err)
 		edit(&o)
 		_, err = New(o)
-		require.EqualError(t, err, "lock table: Allowance, HoldDuration and OrphanGrace are required")
+		require.EqualError(t, err, "lock table: Allowance, HoldDuration, RenewalMargin and OrphanGrace are required")
 	}
 }
 
@@ -205,6 +206,30 @@ func TestSuspendedUntilModified(t *testing.T) {
 	}
 }
 
+// What a policy keeps is due like any other, so that Take returns it, but it is not in the backlog.
+func TestBacklogExcludesLocksThatAPolicyKeeps(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for _, name := range []string{"a", "dry/b", "off/c"} {
+			w.acquire(name, 0, 0)
+		}
+		w.pass(grace)
+		require.Equal(t, 1, w.stats().Backlog, "ready")
+		require.ElementsMatch(t, []string{"a", "dry/b", "off/c"}, w.taken())
+		require.Equal(t, 1, w.stats().Backlog, "taken")
+		for _, name := range []string{"dry/b", "off/c"} {
+			w.postpone(name, w.token(name), UntilModified)
+		}
+		require.Equal(t, 1, w.stats().Backlog, "put back")
+		w.renew("dry/b", time.Minute, time.Minute)
+		w.release("off/c")
+		require.Equal(t, 1, w.stats().Backlog)
+		w.release("a")
+		require.Zero(t, w.stats().Backlog)
+	}, func(o *Options) {
+		o.Rules.Policies = []verdict.Policy{{Match: "dry/*", Mode: verdict.DryRun, Grace: grace}, {Match: "off/*", Mode: verdict.Off, Grace: grace}}
+	})
+}
+
 // A holder that renews a suspended lock, and then dies, does not keep it.
 func TestSuspendedLockThatIsRenewedIsDueAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -224,10 +249,11 @@ func TestGoneReportsOnceWithTokenAndRevision(t *testing.T) {
 		w.acquire("a", 0, 0)
 		token := w.token("a")
 		require.Len(t, w.within(time.Minute), 1)
+		was := w.core.locks["a"].Lock
 		w.release("a")
 		seen := present().UTC()
 		w.postpone("a", token, 0) // too late
-		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: w.rev, At: seen}}, <-w.Gone())
+		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: w.rev, At: seen, Past: &was}}, <-w.Gone())
 		select {
 		case again := <-w.Gone():
 			require.Fail(t, "reported twice", again)

@@ -31,17 +31,18 @@ type world struct {
 	ctx context.Context
 	// stop ends the table.
 	stop func()
-	// held are the durations that the histogram was told, deleted what Gone was.
-	held    *seconds
+	// held and margins are what the histograms were told, deleted what Gone was.
+	held    *observed
+	margins *observed
 	deleted []Gone
 	// ahead is by how much our wall clock is off.
 	ahead   atomic.Int64
 	outages outages
 }
 
-type seconds []float64
+type observed []float64
 
-func (s *seconds) Observe(v float64) { *s = append(*s, v) }
+func (o *observed) Observe(v float64) { *o = append(*o, v) }
 
 // outages are those that a probe would have found.
 type outages struct {
@@ -83,11 +84,11 @@ func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options))
 
 // newWorld returns a world whose table runs until stop is called.
 func newWorld(t require.TestingT, edits ...func(*Options)) *world {
-	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &seconds{}}
+	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &observed{}, margins: &observed{}}
 	o := Options{
 		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
 		Allowance:   w.outages.allowance,
-		OrphanGrace: orphanGrace, HoldDuration: w.held,
+		OrphanGrace: orphanGrace, HoldDuration: w.held, RenewalMargin: w.margins,
 		Now: func() time.Time { return present().Add(time.Duration(w.ahead.Load())) },
 	}
 	for _, edit := range edits {
@@ -202,9 +203,9 @@ func (w *world) counted() counted {
 
 // names are those of all locks.
 func (w *world) names() (names []string) {
-	items, _, err := w.Page(w.ctx, Query{Limit: 1_000_000})
+	page, err := w.Page(w.ctx, Query{Limit: 1_000_000})
 	require.NoError(w.t, err)
-	for _, it := range items {
+	for _, it := range page.Items {
 		names = append(names, it.Name)
 	}
 	return names
@@ -262,14 +263,14 @@ func (w *world) check() {
 	backlog, stormWaits, inPending, inReady, inOverdue := 0, 0, 0, 0, 0
 	for name, e := range c.locks {
 		require.Equal(w.t, name, e.Name)
-		require.Equal(w.t, e.State(now.wall), e.state, name)
+		require.Equal(w.t, e.State(c.holderTime(e, now)), e.state, name)
 		require.Positive(w.t, e.Keys, name)
 		require.False(w.t, e.has(touched|acquiredSeen|writtenSeen|aliveSeen), name)
 		require.True(w.t, e.phase != taken || e.has(unanswered), name)
 		require.True(w.t, e.has(cameDue) || !e.has(stormDelayed), name)
 		require.True(w.t, e.has(stormDelayed) || !e.has(stormWaiting), name)
 		counts[e.state]++
-		if e.phase != waiting {
+		if e.phase != waiting && e.phase != paused && c.mayRemove(e) {
 			backlog++
 		}
 		if e.has(stormWaiting) {
@@ -289,7 +290,7 @@ func (w *world) check() {
 			require.Same(w.t, e, c.overdue.entries[e.overduePos-1], name)
 		}
 		since := e.OverdueSince()
-		require.Equal(w.t, since != 0 && since <= now.wall, e.overduePos != 0, name)
+		require.Equal(w.t, since != 0 && since <= c.holderTime(e, now), e.overduePos != 0, name)
 	}
 	require.Equal(w.t, counts, c.counts)
 	require.Equal(w.t, backlog, c.backlog)

@@ -1,5 +1,5 @@
 // Package terminal makes text from etcd, from servers and from command lines safe to
-// print, and formats times and durations. All commands and the API use it.
+// print, formats times and durations, and draws on terminals. All commands and the API use it.
 //
 // Guaranteed: in what the functions for text return there is no control character but the
 // line ends that Text and the encodings keep, no escape sequence, no bidirectional override, no

@@ -15,16 +15,27 @@ func (v Verdict) Explanation() string {
 		return "is never removed automatically: " + v.whyNever()
 	case v.Mode == Off:
 		return "is not removed automatically: " + v.mode()
+	case v.Reason == ByPause:
+		return v.kept()
 	case v.Remaining <= 0 && v.Mode == DryRun:
 		return "would be removed, but " + v.mode()
 	case v.Remaining <= 0:
 		return "is due and is being removed"
 	case v.Mode == DryRun:
 		return fmt.Sprintf("would be removed at %s, but %s: %s", v.instant(), v.mode(), v.why())
-	case v.Trigger == Expiry && v.Now.Before(v.AutoUnlockAt):
+	case v.Trigger == Expiry && v.Now.Add(v.ahead()).Before(v.AutoUnlockAt):
 		return fmt.Sprintf("is removed at %s unless its holder renews it: %s", v.instant(), v.why())
 	}
 	return fmt.Sprintf("waits until %s: %s", v.instant(), v.why())
+}
+
+// kept says what a pause delays.
+func (v Verdict) kept() string {
+	paused := fmt.Sprintf("paused until %s %s", Instant(v.Now, v.PausedUntil), v.Pause)
+	if v.Now.Before(v.Due) {
+		return "is not removed before the pause ends: " + paused
+	}
+	return "is due, but " + paused
 }
 
 func (v Verdict) whyNever() string {
@@ -85,6 +96,9 @@ func (v Verdict) decides() string {
 		return fmt.Sprintf("the clock of this replica was set, patience %s", tenths(v.Patience()))
 	case ByOrphan:
 		return "leftover fields must stay unmodified for reaper.orphan_grace"
+	}
+	if ahead := v.ahead(); ahead > 0 {
+		return fmt.Sprintf("grace %s after auto_unlock_at by the clock of this replica; its holder's clock is %s fast", v.Grace, tenths(ahead))
 	}
 	return fmt.Sprintf("grace %s after auto_unlock_at", v.Grace)
 }

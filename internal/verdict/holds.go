@@ -17,12 +17,13 @@ const (
 	HoldDisconnected Hold = "disconnected"
 	HoldAlarm        Hold = "alarm"
 	HoldRegressed    Hold = "regressed"
+	HoldPaused       Hold = "paused"
 	HoldDryRun       Hold = "dry_run"
 )
 
 // AllHolds returns all holds, for metrics that begin at zero.
 func AllHolds() []Hold {
-	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldRegressed, HoldDryRun}
+	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldRegressed, HoldPaused, HoldDryRun}
 }
 
 // Signals are what the holds depend on. Times are by our
@@ -43,6 +44,9 @@ type Signals struct {
 	ProbeErr        error
 	Alarms          []string
 	Failed, Alarmed time.Time
+	// Paused is who paused all removals, why and until when, in words; "" if nobody did. Unseen
+	// is why the pauses are not in view; "" if they are.
+	Paused, Unseen string
 	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
 	// present.
 	Overdue bool
@@ -76,6 +80,8 @@ func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	if reason := disconnected(now, s, h.rules.Freshness); reason != "" {
 		h.disconnectedAt = now
 		holds[HoldDisconnected] = reason
+	} else if s.Unseen != "" {
+		holds[HoldDisconnected] = s.Unseen // holders can renew meanwhile: no need to settle
 	} else if h.settling(now, h.disconnectedAt) {
 		holds[HoldDisconnected] = h.until(h.disconnectedAt, "the connection to etcd was restored")
 	}
@@ -84,6 +90,9 @@ func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
 	} else if h.settling(now, h.alarmedAt) {
 		holds[HoldAlarm] = h.until(h.alarmedAt, "an alarm of etcd")
+	}
+	if s.Paused != "" {
+		holds[HoldPaused] = s.Paused
 	}
 	if h.rules.DryRun {
 		holds[HoldDryRun] = "reaper.mode is dry-run"

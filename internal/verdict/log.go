@@ -5,7 +5,7 @@ import "log/slog"
 // LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without it, logfmt
 // would write the verdict as one value with the names of the Go fields.
 func (v Verdict) LogValue() slog.Value {
-	attrs := make([]slog.Attr, 0, 27)
+	attrs := make([]slog.Attr, 0, 29)
 	attrs = append(attrs, slog.Time("now", v.Now))
 	attrs = given(attrs, "locked_at", v.LockedAt)
 	attrs = given(attrs, "auto_unlock_at", v.AutoUnlockAt)
@@ -25,8 +25,10 @@ func (v Verdict) LogValue() slog.Value {
 	attrs = given(attrs, "policy", v.Policy)
 	attrs = append(attrs,
 		slog.String("mode", string(v.Mode)), slog.Duration("grace", v.Grace), slog.Duration("tolerance", v.Tolerance),
-		slog.Duration("standby_delay", v.StandbyDelay), slog.Bool("leader", v.Leader),
-		slog.String("action", string(v.Action)))
+		slog.Duration("standby_delay", v.StandbyDelay), slog.Bool("leader", v.Leader))
+	attrs = given(attrs, "paused_until", v.PausedUntil)
+	attrs = given(attrs, "pause", v.Pause)
+	attrs = append(attrs, slog.String("action", string(v.Action)))
 	attrs = given(attrs, "trigger", string(v.Trigger))
 	attrs = given(attrs, "due", v.Due)
 	attrs = given(attrs, "remaining", v.Remaining)

@@ -26,6 +26,16 @@ type Observation struct {
 	StormDelay time.Duration
 }
 
+// Ahead returns by how much the holder's clock is ahead of our wall clock, negative where it
+// is behind. It is 0 where that was not measured, or is within the tolerance. Added to our
+// time it gives that of the holder, by which a lock is overdue or expired.
+func (o Observation) Ahead(tolerance time.Duration) time.Duration {
+	if !o.Measured || o.Offset.Abs() <= tolerance {
+		return 0
+	}
+	return o.Offset
+}
+
 // Later returns the observation as it is when another d has passed.
 func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d

@@ -49,6 +49,10 @@ type Inputs struct {
 	StandbyDelay time.Duration `json:"standby_delay"`
 	// Leader reports whether this replica acts without the standby delay.
 	Leader bool `json:"leader"`
+	// PausedUntil is the end of the pause of some locks that applies to it, and Pause whose it is
+	// and why, in words.
+	PausedUntil time.Time `json:"paused_until,omitzero"`
+	Pause       string    `json:"pause,omitempty"`
 }
 
 // maxPatience is the patience with a holder whose times do not show how often it
@@ -75,20 +79,22 @@ type Verdict struct {
 	// Remaining is the time until this replica acts.
 	Due       time.Time     `json:"due,omitzero"`
 	Remaining time.Duration `json:"remaining,omitempty"`
-	// Reason is the rule that decides when the lock is due.
+	// Reason is the rule that decides when the lock is removed.
 	Reason Reason `json:"reason,omitempty"`
 }
 
-// Reason is the rule that decides when a lock is due.
+// Reason is the rule that decides when a lock is removed.
 type Reason string
 
-// The reasons: of those that apply, the one that ends last.
+// The reasons: of those that apply, the one that ends last. A pause changes only when the lock is
+// removed, not its due.
 const (
 	ByDeadline Reason = "deadline" // auto_unlock_at and grace
 	BySlow     Reason = "slow"     // and the holder's clock is slow
 	ByPatience Reason = "patience" // the holder's clock was not observed
 	ByStep     Reason = "step"     // our wall clock stepped
 	ByOrphan   Reason = "orphan"   // orphan_grace
+	ByPause    Reason = "pause"    // a person paused the removal of such locks
 )
 
 // Decide makes the verdict. It is a pure function of its inputs.
@@ -111,6 +117,9 @@ func Decide(in Inputs) Verdict {
 	if !in.Leader {
 		v.Remaining = plus(v.Remaining, in.StandbyDelay)
 	}
+	if paused := max(in.PausedUntil.Sub(in.Now), minPaused); !in.PausedUntil.IsZero() && paused > v.Remaining {
+		v.Remaining, v.Reason = paused, ByPause
+	}
 	switch {
 	case in.Mode == Off:
 	case v.Remaining > 0:
@@ -122,6 +131,10 @@ func Decide(in Inputs) Verdict {
 	}
 	return v
 }
+
+// minPaused is what remains at least of a pause that is in force: it ends with its lease in etcd,
+// not by our wall clock.
+const minPaused = time.Second
 
 // DueIn returns how long it is until a lock with a deadline is due; negative once it
 // is.
@@ -144,8 +157,8 @@ func plus(d, delay time.Duration) time.Duration {
 // nothing hastens.
 func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	dueIn, reason = in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), ByDeadline
-	if in.Measured && in.Offset < -in.Tolerance {
-		dueIn, reason = plus(dueIn, -in.Offset), BySlow
+	if ahead := in.ahead(); ahead < 0 {
+		dueIn, reason = plus(dueIn, -ahead), BySlow
 	}
 	if in.Late || !in.Measured {
 		if patience := in.Patience() + in.Grace - in.Age; patience > dueIn {
@@ -158,15 +171,17 @@ func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	return dueIn, reason
 }
 
+// ahead is Observation.Ahead.
+func (in Inputs) ahead() time.Duration {
+	return Observation{Measured: in.Measured, Offset: in.Offset}.Ahead(in.Tolerance)
+}
+
 // Patience is how long a holder may take between renewals, as far as its own times
 // show.
 func (in Inputs) Patience() time.Duration {
 	patience := maxPatience
-	switch {
-	case !in.AliveAt.IsZero():
-		patience = in.AutoUnlockAt.Sub(in.AliveAt)
-	case !in.Renewed && !in.LockedAt.IsZero():
-		patience = in.AutoUnlockAt.Sub(in.LockedAt)
+	if written := writtenAt(in.LockedAt, in.AliveAt, in.Renewed); !written.IsZero() {
+		patience = in.AutoUnlockAt.Sub(written)
 	}
 	return min(max(patience, 0), maxPatience)
 }

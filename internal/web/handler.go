@@ -12,29 +12,26 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/internal/web/page"
 )
-
-// Query selects the locks of a page.
-type Query struct {
-	// States are the names of the states to include; empty means all.
-	States []string
-	// Contains is a part of the name, Hostname the whole name of the host; empty means
-	// any.
-	Contains, Hostname string
-	// After is the name after which the page begins, Limit its maximum size.
-	After string
-	Limit int
-}
 
 // Source has the data that the API answers. It is called concurrently.
 type Source interface {
-	// Locks returns a page, and the name of its last lock if there are more locks.
-	Locks(ctx context.Context, q Query) (page []api.Lock, last string, err error)
-	// Lock reads a lock from etcd. The error is ErrNoLock if there is no such lock.
+	// Locks returns a page. The error is ErrAfter if there is no such position.
+	Locks(ctx context.Context, q api.Query) (api.LockPage, error)
+	// Lock reads a lock from etcd. The error is ErrNoLock if there is no such lock. With any other
+	// error the lock is as the watch showed it last, without fields, or empty if it did not.
 	Lock(ctx context.Context, name string) (api.LockDetail, error)
 	// Forced returns at most limit of the recent forced unlocks, newest first: of the lock
 	// with this name, or of all locks if it is empty.
 	Forced(name string, limit int) []api.Forced
+	// History reads from the old revisions of etcd who held a lock. The error is ErrBusy where too
+	// many ask for that.
+	History(ctx context.Context, name string) (api.History, error)
+	// Native returns the locks and elections below the native prefixes. It may return the same
+	// value several times, which must not be changed.
+	Native(ctx context.Context) (api.NativeList, error)
 	// Status returns the status of the daemon.
 	Status(ctx context.Context) (api.Status, error)
 }
@@ -42,35 +39,54 @@ type Source interface {
 // ErrNoLock is the error for a lock that does not exist.
 var ErrNoLock = errors.New("no such lock")
 
+// ErrAfter is the error for a position that was not the end of a page in the same order.
+var ErrAfter = errors.New("not the value of a next")
+
+// ErrBusy is the error for what too many ask for.
+var ErrBusy = errors.New("too many requests of this kind, try again")
+
 // Options configure the handler.
 type Options struct {
 	Source Source
+	// Unlocker is nil if no lock may be removed by the API.
+	Unlocker Unlocker
+	// Events serves the event streams.
+	Events *live.Hub
 	// PathPrefix is the path under which the handler is served: empty, or a path that
 	// begins with a slash and does not end with one.
 	PathPrefix string
 	Logger     *slog.Logger
 }
 
-// maxInFlight bounds the number of requests in flight, requestTimeout the time of each.
+// maxInFlight and maxUnlocks bound the number of requests in flight, requestTimeout the time of each.
 const (
 	maxInFlight    = 8
+	maxUnlocks     = 4
 	requestTimeout = 10 * time.Second
 )
 
 // handler answers requests.
 type handler struct {
 	Options
-	mux    *http.ServeMux
-	single getter
-	slots  chan struct{}
+	mux     *http.ServeMux
+	pages   *page.Pages
+	encoder chan struct{}    // has one place: to encode an answer takes several times its memory
+	single  http.HandlerFunc // /api/v1/locks/NAME
+	shown   http.HandlerFunc // /locks/NAME
+	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
+	origin  *http.CrossOriginProtection
+	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time.
+	slots, unlockSlots, turn chan struct{}
 }
 
 // getter returns the value to answer as JSON.
 type getter func(*http.Request) (any, error)
 
-// inTurn serves n requests at a time; the others wait.
-func inTurn(n int, get getter) getter {
-	turns := make(chan struct{}, n)
+// sender sends the value of a getter, or an api.Error.
+type sender func(w http.ResponseWriter, r *http.Request, status int, answer any)
+
+// inTurn serves as many requests at a time as turns has places; the others wait.
+func inTurn(turns chan struct{}, get getter) getter {
 	return func(r *http.Request) (any, error) {
 		select {
 		case turns <- struct{}{}:
@@ -84,16 +100,34 @@ func inTurn(n int, get getter) getter {
 
 // New validates the options and returns the handler of all paths under PathPrefix.
 func New(o Options) (http.Handler, error) {
-	if o.Source == nil || o.Logger == nil {
-		return nil, errors.New("web: Source and Logger are required")
+	if o.Source == nil || o.Events == nil || o.Logger == nil {
+		return nil, errors.New("web: Source, Events and Logger are required")
 	}
-	h := &handler{Options: o, mux: http.NewServeMux(), slots: make(chan struct{}, maxInFlight)}
-	// A page blocks the table; the other answers may take megabytes.
-	h.single = inTurn(2, h.lock)
-	h.mux.HandleFunc("/api/v1/locks", h.answer(inTurn(1, h.locks)))
-	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(inTurn(2, h.forced)))
-	h.mux.HandleFunc("/api/v1/status", h.answer(h.status))
-	h.mux.HandleFunc("/", h.answer(func(*http.Request) (any, error) { return nil, notFound() }))
+	pages, err := page.New(o.PathPrefix)
+	if err != nil {
+		return nil, err
+	}
+	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: make(chan struct{}, maxInFlight),
+		unlockSlots: make(chan struct{}, maxUnlocks), turn: make(chan struct{}, 1), encoder: make(chan struct{}, 1),
+		origin: http.NewCrossOriginProtection()}
+	// A page of locks blocks the table; the other answers may take megabytes.
+	list, single, forced := make(chan struct{}, 1), make(chan struct{}, 2), make(chan struct{}, 2)
+	h.single = h.answer(h.send, inTurn(single, h.lock))
+	h.unlocks = h.respond(h.unlockSlots, h.send, h.unlock)
+	h.shown = h.answer(h.sendPage, inTurn(single, h.lockPage))
+	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks)))
+	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced)))
+	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history))
+	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, h.native)))
+	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, h.status))
+	h.mux.HandleFunc("/api/v1/events", h.events)
+	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, openAPI))
+	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard)))
+	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage)))
+	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, h.nativePage)))
+	h.mux.HandleFunc("/health", h.answer(h.sendPage, h.healthPage))
+	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)
+	h.mux.HandleFunc("/", h.answer(h.send, func(*http.Request) (any, error) { return nil, notFound() }))
 	return h, nil
 }
 
@@ -109,25 +143,21 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.EscapedPath(), h.PathPrefix)
 	switch {
 	case !ok, path != "" && path[0] != '/':
-		h.fail(w, r, notFound())
+		h.fail(w, r, h.send, notFound())
+	case strings.HasPrefix(path, apiLock) && r.Method == http.MethodPost && strings.HasSuffix(path[len(apiLock):], verb):
+		h.unlocks(w, r)
 	case strings.HasPrefix(path, apiLock):
-		h.answer(h.single)(w, r)
+		h.single(w, r)
 	case strings.HasPrefix(path, pageLock):
-		// The path in the links of alerts.
-		redirect(w, h.PathPrefix+apiLock+path[len(pageLock):])
-	case path == "" || path == "/":
-		redirect(w, h.PathPrefix+"/api/v1/status")
+		h.shown(w, r)
+	case path == "":
+		w.Header().Set("Location", h.PathPrefix+"/")
+		w.WriteHeader(http.StatusTemporaryRedirect)
 	case pathpkg.Clean(path) != path:
-		h.fail(w, r, notFound()) // a ServeMux would redirect outside of PathPrefix
+		h.fail(w, r, h.send, notFound()) // a ServeMux would redirect outside of PathPrefix
 	default:
 		http.StripPrefix(h.PathPrefix, h.mux).ServeHTTP(w, r)
 	}
-}
-
-// redirect answers with a redirect to a path of this handler.
-func redirect(w http.ResponseWriter, path string) {
-	w.Header().Set("Location", path)
-	w.WriteHeader(http.StatusTemporaryRedirect)
 }
 
 // secure sets headers that keep browsers from caching, framing or executing an answer.
@@ -139,42 +169,68 @@ func secure(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// answer returns the handler that answers with the value of a getter.
-func (h *handler) answer(get getter) http.HandlerFunc {
+// answer returns the handler that sends the value of a getter.
+func (h *handler) answer(send sender, get getter) http.HandlerFunc {
+	serve := h.respond(h.slots, send, get)
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			h.fail(w, r, &statusError{http.StatusMethodNotAllowed, "the API is read-only: only GET and HEAD are allowed"})
+		if !h.readOnly(w, r, send) {
 			return
 		}
+		serve(w, r)
+	}
+}
+
+// respond returns the handler that answers with the value of a getter, in one of few slots and within
+// the timeout.
+func (h *handler) respond(slots chan struct{}, send sender, get getter) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case h.slots <- struct{}{}:
-			defer func() { <-h.slots }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		default:
-			w.Header().Set("Retry-After", "1")
-			h.fail(w, r, &statusError{http.StatusServiceUnavailable, "too many requests in flight, try again"})
+			h.fail(w, r, send, busy("too many requests in flight, try again"))
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		body, err := get(r.WithContext(ctx))
 		if err != nil {
-			h.fail(w, r, err)
+			h.fail(w, r, send, err)
 			return
 		}
-		h.send(w, http.StatusOK, body)
+		send(w, r, http.StatusOK, body)
 	}
 }
 
-func (h *handler) send(w http.ResponseWriter, status int, answer any) {
-	body, err := json.MarshalIndent(answer, "", "  ")
+// readOnly refuses methods that change something.
+func (h *handler) readOnly(w http.ResponseWriter, r *http.Request, send sender) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	h.fail(w, r, send, &statusError{http.StatusMethodNotAllowed, "only GET and HEAD are allowed here"})
+	return false
+}
+
+// send answers with JSON.
+func (h *handler) send(w http.ResponseWriter, _ *http.Request, status int, answer any) {
+	body, err := h.encode(func() ([]byte, error) {
+		body, err := json.MarshalIndent(answer, "", "  ")
+		// The answer is often printed on a terminal, by curl.
+		return append(terminal.EscapeJSON(body), '\n'), err
+	})
 	if err != nil {
 		h.Logger.Error("cannot encode an answer", "error", err)
-		status, body = http.StatusInternalServerError, []byte(`{"error": "cannot encode the answer"}`)
+		status, body = http.StatusInternalServerError, []byte(`{"error": "cannot encode the answer"}`+"\n")
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	// The answer is often printed on a terminal, by curl. An error means that the client
-	// has gone.
-	_, _ = w.Write(append(terminal.EscapeJSON(body), '\n'))
+	_, _ = w.Write(body) // an error means that the client has gone
+}
+
+// encode encodes one answer at a time.
+func (h *handler) encode(f func() ([]byte, error)) ([]byte, error) {
+	h.encoder <- struct{}{}
+	defer func() { <-h.encoder }()
+	return f()
 }

@@ -19,34 +19,52 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // source notes what it was asked for.
 type source struct {
-	query  Query
+	query  api.Query
 	name   string
 	limit  int
-	last   string
+	next   string
 	err    error
 	inside chan struct{} // where set, Status waits until it is closed
 	asked  chan struct{}
 }
 
-func (s *source) Locks(_ context.Context, q Query) ([]api.Lock, string, error) {
+func (s *source) Locks(_ context.Context, q api.Query) (api.LockPage, error) {
 	s.query = q
-	return []api.Lock{{Name: "<b>\x1b\u202e", State: "held"}}, s.last, s.err
+	return api.LockPage{Locks: []api.Lock{{Name: "<b>\x1b\u202e", State: "held"}}, Matched: 1, Next: s.next}, s.err
 }
+
+func (s *source) Windows(ctx context.Context, queries []api.Query) ([]api.LockPage, time.Duration, error) {
+	page, err := s.Locks(ctx, queries[0])
+	return []api.LockPage{page}, 0, err
+}
+
+func (s *source) Changed() <-chan struct{} { return nil }
 
 func (s *source) Lock(_ context.Context, name string) (api.LockDetail, error) {
 	s.name = name
-	return api.LockDetail{Lock: api.Lock{Name: name}}, s.err
+	return api.LockDetail{Lock: api.Lock{Name: name}, Verdict: &verdict.Verdict{}}, s.err
 }
 
 func (s *source) Forced(name string, limit int) []api.Forced {
 	s.name, s.limit = name, limit
 	return []api.Forced{{Name: "a", Trigger: "expiry"}}
+}
+
+func (s *source) History(_ context.Context, name string) (api.History, error) {
+	s.name = name
+	return api.History{Name: name}, s.err
+}
+
+func (s *source) Native(context.Context) (api.NativeList, error) {
+	return api.NativeList{Prefixes: []api.NativePrefix{{Prefix: "/locks/"}}}, s.err
 }
 
 func (s *source) Status(ctx context.Context) (api.Status, error) {
@@ -61,15 +79,26 @@ func (s *source) Status(ctx context.Context) (api.Status, error) {
 	return api.Status{Version: "v"}, s.err
 }
 
-func newServer(t *testing.T, s *source, prefix string) (*httptest.Server, *etcdtest.Log) {
+func newServer(t *testing.T, s Source, prefix string) (*httptest.Server, *etcdtest.Log) {
 	t.Helper()
 	log := &etcdtest.Log{}
-	h, err := New(Options{Source: s, PathPrefix: prefix, Logger: log.Logger()})
+	h, err := New(Options{Source: s, Events: stoppedHub(t), PathPrefix: prefix, Logger: log.Logger()})
 	require.NoError(t, err)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	return server, log
+}
+
+// stoppedHub has no streams: internal/app tests those.
+func stoppedHub(t *testing.T) *live.Hub {
+	t.Helper()
+	hub, err := live.New(live.Options{Source: &source{}, Logger: (&etcdtest.Log{}).Logger()})
+	require.NoError(t, err)
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, hub.Run(stopped))
+	return hub
 }
 
 type answer struct {
@@ -100,22 +129,31 @@ func TestPaths(t *testing.T) {
 		"locks, head":           {"HEAD", "/api/v1/locks", 200, ""},
 		"lock":                  {"GET", "/api/v1/locks/a/b", 200, `"name": "a/b"`},
 		"forced":                {"GET", "/api/v1/forced-unlocks", 200, `"forced_unlocks": [`},
+		"history":               {"GET", "/api/v1/history?name=a/b", 200, `"name": "a/b"`},
+		"history of no name":    {"GET", "/api/v1/history", 400, `"error": "name: lock name \"\" is empty"`},
 		"status":                {"GET", "/api/v1/status", 200, `"version": "v"`},
+		"native":                {"GET", "/api/v1/native", 200, `"prefix": "/locks/"`},
+		"parameter of native":   {"GET", "/api/v1/native?limit=1", 400, `unknown parameter \"limit\": want none`},
 		"elsewhere":             {"GET", "/api/v2/locks", 404, `"error": "no such path`},
 		"favicon":               {"GET", "/favicon.ico", 404, `"error": "no such path`},
-		"post":                  {"POST", "/api/v1/locks", 405, `"error": "the API is read-only`},
-		"unlock":                {"POST", "/api/v1/locks/a/unlock", 405, `"error": "the API is read-only`},
-		"delete":                {"DELETE", "/api/v1/locks/a", 405, `"error": "the API is read-only`},
+		"post":                  {"POST", "/api/v1/locks", 405, `"error": "only GET and HEAD are allowed`},
+		"unlock":                {"POST", "/api/v1/locks/a/unlock", 403, `"error": "web.allow_unlock is off`},
+		"delete":                {"DELETE", "/api/v1/locks/a", 405, `"error": "only GET and HEAD are allowed`},
 		"no name":               {"GET", "/api/v1/locks/", 400, `"error": "lock name \"\" is empty"`},
 		"empty segment":         {"GET", "/api/v1/locks/a//b", 400, "empty segment"},
 		"name is not UTF-8":     {"GET", "/api/v1/locks/%FF", 400, "is not UTF-8"},
-		"unknown parameter":     {"GET", "/api/v1/locks?stat=held", 400, `unknown parameter \"stat\": want state, q, hostname, limit, after`},
+		"unknown parameter":     {"GET", "/api/v1/locks?stat=held", 400, `unknown parameter \"stat\": want state, q, hostname, owner, sort, limit, after`},
 		"parameter of no lock":  {"GET", "/api/v1/locks/a?state=held", 400, `unknown parameter \"state\": want none`},
 		"unknown state":         {"GET", "/api/v1/locks?state=dead", 400, `unknown state \"dead\": want held, overdue, expired, undated, malformed, orphaned`},
+		"events, head":          {"HEAD", "/api/v1/events", 200, ""},
+		"events, post":          {"POST", "/api/v1/events", 405, `"error": "only GET and HEAD are allowed`},
+		"events, parameter":     {"GET", "/api/v1/events?sort=name", 400, `unknown parameter \"sort\": want state, q, hostname, owner, limit`},
+		"events, state":         {"GET", "/api/v1/events?state=dead", 400, `unknown state \"dead\"`},
+		"events, stopped":       {"GET", "/api/v1/events?state=held", 503, "too many event streams"},
 		"limit 0":               {"GET", "/api/v1/locks?limit=0", 400, "limit: must be 1 to 1000"},
 		"limit too large":       {"GET", "/api/v1/forced-unlocks?limit=1001", 400, "limit: must be 1 to 1000"},
 		"limit is not a number": {"GET", "/api/v1/locks?limit=many", 400, `\"many\"`},
-		"bad cursor":            {"GET", "/api/v1/locks?after=!", 400, "is not the value of a next"},
+		"unknown order":         {"GET", "/api/v1/locks?sort=age", 400, `sort: unknown order \"age\": want name, urgency`},
 		"bad query":             {"GET", "/api/v1/locks?a;b", 400, "malformed query"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,10 +161,15 @@ func TestPaths(t *testing.T) {
 			resp, body := get(t, c.method, server.URL+c.path)
 			require.Equal(t, c.status, resp.status, body)
 			require.Contains(t, body, c.body)
-			require.Equal(t, "application/json; charset=utf-8", resp.header.Get("Content-Type"))
+			want := "application/json; charset=utf-8"
+			if name == "events, head" {
+				want = "text/event-stream"
+			}
+			require.Equal(t, want, resp.header.Get("Content-Type"))
 			require.Equal(t, "no-store", resp.header.Get("Cache-Control"))
 			require.Equal(t, "nosniff", resp.header.Get("X-Content-Type-Options"))
 			require.Contains(t, resp.header.Get("Content-Security-Policy"), "default-src 'none'")
+			require.Equal(t, c.status == http.StatusServiceUnavailable, resp.header.Get("Retry-After") != "")
 			if c.status == http.StatusMethodNotAllowed {
 				require.Equal(t, "GET, HEAD", resp.header.Get("Allow"))
 			}
@@ -155,19 +198,11 @@ func TestNamesInPaths(t *testing.T) {
 	}
 }
 
-func TestLinksOfAlertsLeadToTheLock(t *testing.T) {
+func TestPathPrefix(t *testing.T) {
 	server, _ := newServer(t, &source{}, "/unlocker")
-	for from, to := range map[string]string{
-		"/unlocker/locks/a/b%20c": "/unlocker/api/v1/locks/a/b%20c",
-		"/unlocker/locks/a%2Fb":   "/unlocker/api/v1/locks/a%2Fb",
-		"/unlocker/":              "/unlocker/api/v1/status",
-		"/unlocker":               "/unlocker/api/v1/status",
-		"/unlocker/locks//x.test": "/unlocker/api/v1/locks//x.test",
-	} {
-		resp, _ := get(t, "GET", server.URL+from)
-		require.Equal(t, http.StatusTemporaryRedirect, resp.status)
-		require.Equal(t, to, resp.header.Get("Location"))
-	}
+	resp, _ := get(t, "GET", server.URL+"/unlocker")
+	require.Equal(t, http.StatusTemporaryRedirect, resp.status)
+	require.Equal(t, "/unlocker/", resp.header.Get("Location"))
 	for _, path := range []string{"/", "/api/v1/status", "/unlockerx/api/v1/status", "/unlocker//api/v1/status", "/unlocker/api/v1/../v1/status"} {
 		resp, _ := get(t, "GET", server.URL+path)
 		require.Equal(t, http.StatusNotFound, resp.status, path)
@@ -175,19 +210,24 @@ func TestLinksOfAlertsLeadToTheLock(t *testing.T) {
 }
 
 func TestQuery(t *testing.T) {
-	s := &source{last: "x/\xff"}
+	s := &source{next: "eC__"}
 	server, _ := newServer(t, s, "")
-	_, body := get(t, "GET", server.URL+"/api/v1/locks?state=held,overdue&state=expired&q=a%2Fb&hostname=h&limit=7")
-	require.Equal(t, Query{States: []string{"held", "overdue", "expired"}, Contains: "a/b", Hostname: "h", Limit: 7}, s.query)
+	_, body := get(t, "GET", server.URL+"/api/v1/locks?state=held,overdue&state=expired&q=a%2Fb&hostname=h&owner=o&sort=urgency&limit=7")
+	require.Equal(t, api.Query{States: []string{"held", "overdue", "expired"}, Contains: "a/b", Hostname: "h", Owner: "o", ByUrgency: true, Limit: 7}, s.query)
 	var page api.LockPage
 	require.NoError(t, json.Unmarshal([]byte(body), &page))
-	s.last = ""
+	require.Equal(t, 1, page.Matched)
+	s.next = ""
 	_, body = get(t, "GET", server.URL+"/api/v1/locks?after="+page.Next)
-	require.Equal(t, Query{After: "x/\xff", Limit: defaultLimit}, s.query)
+	require.Equal(t, api.Query{After: "eC__", Limit: defaultLimit}, s.query)
 	require.NotContains(t, body, "next")
 	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3&name=a%2Fb+%2B1")
 	require.Equal(t, 3, s.limit)
 	require.Equal(t, "a/b +1", s.name)
+	s.err = ErrAfter
+	resp, body := get(t, "GET", server.URL+"/api/v1/locks?sort=name&after=!")
+	require.Equal(t, http.StatusBadRequest, resp.status)
+	require.Contains(t, body, `after: \"!\" is not the value of a next`)
 }
 
 func TestFailures(t *testing.T) {
@@ -248,7 +288,7 @@ func TestFewRequestsAtATime(t *testing.T) {
 // A page keeps the table from everything else: there is one at a time.
 func TestPagesComeInTurn(t *testing.T) {
 	var inside, most atomic.Int32
-	get := inTurn(1, func(*http.Request) (any, error) {
+	get := inTurn(make(chan struct{}, 1), func(*http.Request) (any, error) {
 		most.Store(max(most.Load(), inside.Add(1)))
 		runtime.Gosched()
 		inside.Add(-1)
@@ -262,7 +302,7 @@ func TestPagesComeInTurn(t *testing.T) {
 	require.EqualValues(t, 1, most.Load())
 
 	stuck, entered := make(chan struct{}), make(chan struct{})
-	get = inTurn(1, func(*http.Request) (any, error) {
+	get = inTurn(make(chan struct{}, 1), func(*http.Request) (any, error) {
 		entered <- struct{}{}
 		<-stuck
 		return nil, nil

@@ -2,7 +2,7 @@ package web
 
 import (
 	"cmp"
-	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
 )
 
 // Limits of a page.
@@ -21,45 +22,70 @@ const (
 )
 
 func (h *handler) locks(r *http.Request) (any, error) {
-	q, err := query(r)
+	values, err := known(r, "state", "q", "hostname", "owner", "sort", "limit", "after")
 	if err != nil {
 		return nil, err
 	}
-	locks, last, err := h.Source.Locks(r.Context(), q)
+	q, err := query(values)
 	if err != nil {
 		return nil, err
 	}
-	page := api.LockPage{Locks: locks}
-	if last != "" {
-		// A name may contain bytes that are invalid in JSON.
-		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last))
-	}
-	return page, nil
+	return h.list(r, q)
 }
 
-// query parses state, q, hostname, limit and after. It refuses unknown parameters, since a
-// misspelled filter would show too much.
-func query(r *http.Request) (Query, error) {
-	values, err := known(r, "state", "q", "hostname", "limit", "after")
-	if err != nil {
-		return Query{}, err
+func (h *handler) list(r *http.Request, q api.Query) (api.LockPage, error) {
+	page, err := h.Source.Locks(r.Context(), q)
+	if errors.Is(err, ErrAfter) {
+		err = fmt.Errorf("after: %q is %w", clip(q.After), err)
 	}
-	q := Query{Contains: values.Get("q"), Hostname: values.Get("hostname")}
+	return page, err
+}
+
+// events sends a stream. It takes no slot of the other requests: the hub has bounds of its own.
+func (h *handler) events(w http.ResponseWriter, r *http.Request) {
+	if !h.readOnly(w, r, h.send) {
+		return
+	}
+	values, err := known(r, "state", "q", "hostname", "owner", "limit")
+	if err != nil {
+		h.fail(w, r, h.send, err)
+		return
+	}
+	q, err := query(values)
+	if err != nil {
+		h.fail(w, r, h.send, err)
+		return
+	}
+	if r.Method == http.MethodHead {
+		live.Headers(w.Header())
+		return
+	}
+	q.ByUrgency = true
+	if err := h.Events.Serve(w, r, q); err != nil {
+		h.fail(w, r, h.send, busy(err.Error()))
+	}
+}
+
+// query parses the parameters that select locks.
+func query(values url.Values) (q api.Query, err error) {
+	q = api.Query{Contains: values.Get("q"), Hostname: values.Get("hostname"), Owner: values.Get("owner"), After: values.Get("after")}
 	if q.Limit, err = limit(values); err != nil {
-		return Query{}, err
+		return q, err
 	}
-	after, err := base64.RawURLEncoding.DecodeString(values.Get("after"))
-	if err != nil {
-		return Query{}, badRequest(fmt.Sprintf("after: %q is not the value of a next", clip(values.Get("after"))))
+	switch sort := values.Get("sort"); sort {
+	case "", "name":
+	case "urgency":
+		q.ByUrgency = true
+	default:
+		return q, badRequest(fmt.Sprintf("sort: unknown order %q: want name, urgency", clip(sort)))
 	}
-	q.After = string(after)
 	for _, list := range values["state"] {
 		for state := range strings.SplitSeq(list, ",") {
 			if state = strings.TrimSpace(state); state == "" {
 				continue
 			}
 			if !slices.Contains(api.States(), state) {
-				return Query{}, badRequest(fmt.Sprintf("state: unknown state %q: want %s", clip(state), strings.Join(api.States(), ", ")))
+				return q, badRequest(fmt.Sprintf("state: unknown state %q: want %s", clip(state), strings.Join(api.States(), ", ")))
 			}
 			q.States = append(q.States, state)
 		}
@@ -67,6 +93,7 @@ func query(r *http.Request) (Query, error) {
 	return q, nil
 }
 
+// known refuses unknown parameters, since a misspelled filter would show too much.
 func known(r *http.Request, names ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -94,16 +121,9 @@ func limit(values url.Values) (int, error) {
 
 // lock answers with the lock whose name follows the path, with plain or escaped slashes.
 func (h *handler) lock(r *http.Request) (any, error) {
-	if _, err := known(r); err != nil {
-		return nil, err
-	}
-	escaped := strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+apiLock)
-	name, err := url.PathUnescape(escaped)
-	if err == nil {
-		err = lock.ValidateName(name)
-	}
+	name, err := h.name(r, apiLock)
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, err
 	}
 	return h.Source.Lock(r.Context(), name)
 }
@@ -118,6 +138,25 @@ func (h *handler) forced(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return api.ForcedList{Forced: h.Source.Forced(values.Get("name"), n)}, nil
+}
+
+func (h *handler) history(r *http.Request) (any, error) {
+	values, err := known(r, "name")
+	if err != nil {
+		return nil, err
+	}
+	name := values.Get("name")
+	if err := lock.ValidateName(name); err != nil {
+		return nil, badRequest("name: " + err.Error())
+	}
+	return h.Source.History(r.Context(), name)
+}
+
+func (h *handler) native(r *http.Request) (any, error) {
+	if _, err := known(r); err != nil {
+		return nil, err
+	}
+	return h.Source.Native(r.Context())
 }
 
 func (h *handler) status(r *http.Request) (any, error) {

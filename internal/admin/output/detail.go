@@ -12,12 +12,17 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Lock prints one lock. A table holds the beginning of long values only.
 func Lock(w io.Writer, f Format, d admin.Detail) error {
-	return printOne(w, f, d.Name, d.LockDetail, func(b *bufio.Writer) { describe(b, d, limitsOf(f)) })
+	state := d.State
+	if terminal.Colored(w) {
+		state = terminal.Paint(state, colorOf(state))
+	}
+	return printOne(w, f, d.Name, d.LockDetail, func(b *bufio.Writer) { describe(b, d, state, limitsOf(f)) })
 }
 
 // Removed prints a lock that was removed.
@@ -29,10 +34,12 @@ func Removed(w io.Writer, f Format, r api.Forced) error {
 
 func printOne(w io.Writer, f Format, name string, data any, table func(*bufio.Writer)) (err error) {
 	b := bufio.NewWriter(w)
-	switch f {
-	case JSON, YAML:
+	switch {
+	case f.hasTemplate():
+		err = printTemplate(b, f, data)
+	case f == JSON, f == YAML:
 		err = printData(b, f, data)
-	case Name:
+	case f == Name:
 		fmt.Fprintln(b, terminal.Quote(name))
 	default:
 		table(b)
@@ -40,27 +47,38 @@ func printOne(w io.Writer, f Format, name string, data any, table func(*bufio.Wr
 	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
 
+// Unrecorded says that an unlock leaves no record, and why.
+func Unrecorded(err error) string {
+	return terminal.Text(lock.Clip([]byte("etcd refuses the record of this unlock, so that none is left: "+err.Error()), 1000))
+}
+
 // Question returns the question that unlock asks once it has printed the lock.
-func Question(d admin.Detail) string {
-	holder := ""
+func Question(d admin.Detail, recorded bool) string {
+	holder, without := "", ""
 	switch {
 	case d.Owner != "" && d.Hostname != "":
 		holder = ", held by " + terminal.Quote(d.Owner) + " on " + terminal.Quote(d.Hostname)
 	case d.Owner+d.Hostname != "":
 		holder = ", held by " + terminal.Quote(d.Owner+d.Hostname)
 	}
-	return fmt.Sprintf("Remove lock %s%s? Its holder may still be working. [y/N] ",
-		terminal.Truncate(terminal.Quote(d.Name), 60), terminal.Truncate(holder, 100))
+	if !recorded {
+		without = ", without a record"
+	}
+	return fmt.Sprintf("Remove lock %s%s%s? Its holder may still be working. [y/N] ",
+		terminal.Truncate(terminal.Quote(d.Name), 60), terminal.Truncate(holder, 100), without)
 }
 
 // limits bound what is printed of values.
-type limits struct{ lines, columns, fields int }
+type limits struct {
+	lines, columns, fields int
+	more                   string // the output that has more lines
+}
 
 func limitsOf(f Format) limits {
 	if f == Wide {
-		return limits{lines: 10_000, columns: 10_000, fields: 1_000}
+		return limits{lines: 10_000, columns: 10_000, fields: 1_000, more: "-o json"}
 	}
-	return limits{lines: 30, columns: 200, fields: 20}
+	return limits{lines: 30, columns: 200, fields: 20, more: "-o wide"}
 }
 
 const (
@@ -70,7 +88,7 @@ const (
 
 // describe prints what is known of a lock: first what has a title, then the other fields,
 // and last those of an earlier holder.
-func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
+func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	p := description{w: w, bounds: bounds}
 	var leftovers []api.Field
 	for _, f := range d.Fields {
@@ -81,7 +99,7 @@ func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
 		}
 	}
 	p.line("Name:", terminal.Truncate(terminal.Quote(d.Name), bounds.columns))
-	p.line("State:", d.State)
+	p.line("State:", state)
 	p.text("", strings.Join(d.Outlook, " "))
 	p.text("Removal:", removal(d))
 	p.known("UUID:", "uuid", optional(d.UUID))
@@ -89,6 +107,7 @@ func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
 	p.known("Owner:", "owner", optional(d.Owner))
 	p.field("PID:", "pid")
 	p.field("Purpose:", "purpose")
+	p.field("Status:", "status")
 	p.known("Locked:", "locked_at", moment(d.LockedAt, d.At))
 	p.known("Renewed:", "alive_at", moment(d.AliveAt, d.At))
 	p.known("Alert:", "alert_at", moment(d.AlertAt, d.At))
@@ -96,6 +115,7 @@ func describe(w *bufio.Writer, d admin.Detail, bounds limits) {
 	p.known("Token:", "", token(d.Token))
 	p.line("Revision:", strconv.FormatInt(d.Revision, 10))
 	p.field("Backtrace:", "backtrace")
+	p.field("Stack:", "stack")
 	p.fields("Other fields", p.others, d.MoreFields)
 	p.fields("Left by an earlier holder and ignored", leftovers, 0)
 }
@@ -155,7 +175,7 @@ func (p *description) known(title, field, shown string) {
 // field prints a field as it is, if the lock has it.
 func (p *description) field(title, name string) {
 	if f := p.take(name); f.Value != "" {
-		p.block(fmt.Sprintf("%-*s", titleColumns, title), "  ", f.Value)
+		p.block(fmt.Sprintf("%-*s", titleColumns, title), "  ", f)
 	}
 }
 
@@ -180,7 +200,7 @@ func (p *description) fields(title string, fields []api.Field, more int) {
 	}
 	for i, f := range shown {
 		pad := max(longest-terminal.Columns(names[i]), 0)
-		p.block("  "+names[i]+strings.Repeat(" ", pad+1), "    ", f.Value)
+		p.block("  "+names[i]+strings.Repeat(" ", pad+1), "    ", f)
 	}
 	if more += len(fields) - len(shown); more > 0 {
 		fmt.Fprintf(p.w, "  and %d more\n", more)
@@ -188,20 +208,27 @@ func (p *description) fields(title string, fields []api.Field, more int) {
 }
 
 // block prints a value after its title, or below it where it has several lines, which
-// are indented so that none looks like a title.
-func (p *description) block(title, indent, value string) {
-	if !strings.Contains(value, "\n") {
-		fmt.Fprintf(p.w, "%s%s\n", title, terminal.Truncate(terminal.Quote(value), p.bounds.columns))
-		return
+// are indented so that none looks like a title. It says so where not all of it was read.
+func (p *description) block(title, indent string, f api.Field) {
+	if !strings.Contains(f.Value, "\n") {
+		fmt.Fprintf(p.w, "%s%s\n", title, terminal.Truncate(terminal.Quote(f.Value), p.bounds.columns))
+	} else {
+		fmt.Fprintln(p.w, strings.TrimRight(title, " "))
+		p.lines(indent, f.Value)
 	}
-	fmt.Fprintln(p.w, strings.TrimRight(title, " "))
+	if f.TruncatedFrom > 0 {
+		fmt.Fprintf(p.w, "%s… truncated: it has %d bytes in etcd\n", indent, f.TruncatedFrom)
+	}
+}
+
+func (p *description) lines(indent, value string) {
 	lines := strings.Split(strings.TrimRight(value, "\r\n"), "\n")
 	for _, l := range lines[:min(len(lines), p.bounds.lines)] {
 		l = strings.ReplaceAll(strings.TrimSuffix(l, "\r"), "\t", "    ")
 		fmt.Fprintln(p.w, strings.TrimRight(indent+terminal.Truncate(terminal.Text(l), p.bounds.columns), " "))
 	}
 	if more := len(lines) - p.bounds.lines; more > 0 {
-		fmt.Fprintf(p.w, "%s… %d more lines: -o wide\n", indent, more)
+		fmt.Fprintf(p.w, "%s… %d more lines: %s\n", indent, more, p.bounds.more)
 	}
 }
 

@@ -6,31 +6,53 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// List prints locks with their times relative to now, and in a wide table with their
-// explanations if explained is set. It reads the sequence once, or twice for a table, and
-// keeps one lock at a time in memory.
-func List(w io.Writer, f Format, now time.Time, locks iter.Seq[api.Lock], explained bool) error {
+// Options say how List prints.
+type Options struct {
+	Format Format
+	// At is the time that times are relative to.
+	At time.Time
+	// Explained adds explanations to a wide table.
+	Explained bool
+	// NoHeaders leaves the titles of a table out.
+	NoHeaders bool
+}
+
+// List prints locks. It reads the sequence once, or twice for a table, and keeps one lock at a
+// time in memory, except for a template, which needs all of them.
+func List(w io.Writer, o Options, locks iter.Seq[api.Lock]) error {
 	b := bufio.NewWriterSize(w, 64<<10)
 	var err error
-	switch f {
-	case JSON, YAML:
+	switch f := o.Format; {
+	case f.hasTemplate():
+		err = printTemplate(b, f, map[string][]api.Lock{"locks": slices.AppendSeq([]api.Lock{}, locks)})
+	case f == JSON, f == YAML:
 		err = printList(b, f, locks)
-	case Name:
+	case f == Name:
 		for l := range locks {
 			fmt.Fprintln(b, terminal.Quote(l.Name))
 		}
 	default:
-		printTable(b, tableColumns(f, now, explained), locks)
+		printTable(b, newTable(o, terminal.Colored(w)), locks)
 	}
 	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
+}
+
+// table is a table of locks.
+type table struct {
+	columns []column
+	widths  []int
+	headers bool
 }
 
 // column is a column of a table. A cell takes at most limit columns of the terminal, or
@@ -39,68 +61,120 @@ type column struct {
 	title       string
 	limit, wide int
 	cell        func(l *api.Lock) string
+	color       func(l *api.Lock) terminal.Color // nil for none
 }
 
-func tableColumns(f Format, now time.Time, explained bool) []column {
+func newTable(o Options, colored bool) *table {
 	const unlimited = 1 << 10 // the cells are short
+	now := o.At
 	columns := []column{
-		{"NAME", 60, 120, func(l *api.Lock) string { return terminal.Quote(l.Name) }},
-		{"STATE", unlimited, unlimited, func(l *api.Lock) string { return l.State }},
-		{"HOSTNAME", 40, 120, func(l *api.Lock) string { return optional(l.Hostname) }},
-		{"OWNER", 30, 120, func(l *api.Lock) string { return optional(l.Owner) }},
-		{"HELD", unlimited, unlimited, func(l *api.Lock) string { return held(l.LockedAt, now) }},
-		{"ALERT", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AlertAt, now) }},
-		{"UNLOCK", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, now) }},
+		{"NAME", 60, 120, func(l *api.Lock) string { return terminal.Quote(l.Name) }, nil},
+		{"STATE", unlimited, unlimited, func(l *api.Lock) string { return l.State }, nil},
+		{"HOSTNAME", 40, 120, func(l *api.Lock) string { return optional(l.Hostname) }, nil},
+		{"OWNER", 30, 120, func(l *api.Lock) string { return optional(l.Owner) }, nil},
+		{"HELD", unlimited, unlimited, func(l *api.Lock) string { return held(l.LockedAt, now) }, nil},
+		{"ALERT", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AlertAt, now) }, nil},
+		{"UNLOCK", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, now) }, nil},
 	}
-	if f != Wide {
-		return columns
+	if colored {
+		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }
 	}
-	columns = append(columns,
-		column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }},
-		column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }},
-		column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }})
-	if explained {
-		columns = append(columns, column{"EXPLANATION", unlimited, unlimited, func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }})
+	if o.Format == Wide {
+		columns = append(columns,
+			column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }, nil},
+			column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }, nil},
+			column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil},
+			column{"PURPOSE", 60, 60, func(l *api.Lock) string { return optional(l.Purpose) }, nil},
+			column{"STATUS", 60, 60, func(l *api.Lock) string { return optional(l.Status) }, nil})
+		for i := range columns {
+			columns[i].limit = columns[i].wide
+		}
 	}
-	for i := range columns {
-		columns[i].limit = columns[i].wide
+	if o.Format == Wide && o.Explained {
+		columns = append(columns, column{"EXPLANATION", unlimited, unlimited, func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }, nil})
 	}
-	return columns
+	t := &table{columns: columns, headers: !o.NoHeaders}
+	for _, c := range columns {
+		t.widths = append(t.widths, len(c.title))
+		if o.NoHeaders {
+			t.widths[len(t.widths)-1] = 0
+		}
+	}
+	return t
+}
+
+// colorOf is the color of the word of a state: the worse the state, the more it is seen.
+func colorOf(state string) terminal.Color {
+	switch state {
+	case lock.Expired.String():
+		return terminal.Red
+	case lock.Overdue.String():
+		return terminal.Yellow
+	case lock.Malformed.String(), lock.Undated.String(), lock.Orphaned.String():
+		return terminal.Magenta
+	case lock.Held.String():
+		return terminal.Green
+	}
+	return terminal.Plain
 }
 
 // printTable reads all locks a first time for the widths.
-func printTable(w *bufio.Writer, columns []column, locks iter.Seq[api.Lock]) {
-	widths, titles := make([]int, len(columns)), make([]string, len(columns))
-	for i, c := range columns {
-		titles[i], widths[i] = c.title, len(c.title)
-	}
+func printTable(w *bufio.Writer, t *table, locks iter.Seq[api.Lock]) {
 	empty := true
 	for l := range locks {
 		empty = false
-		for i, c := range columns {
-			widths[i] = max(widths[i], terminal.Columns(terminal.Truncate(c.cell(&l), c.limit)))
-		}
+		t.fit(&l)
 	}
 	if empty {
 		return
 	}
-	printRow(w, titles, widths)
-	cells := make([]string, len(columns))
+	if t.headers {
+		fmt.Fprintln(w, t.titles(unbounded))
+	}
 	for l := range locks {
-		for i, c := range columns {
-			cells[i] = terminal.Truncate(c.cell(&l), c.limit)
-		}
-		printRow(w, cells, widths)
+		fmt.Fprintln(w, t.row(&l, unbounded))
 	}
 }
 
-func printRow(w *bufio.Writer, cells []string, widths []int) {
-	const gap = 3
-	last := len(cells) - 1
-	for i, cell := range cells[:last] {
-		fmt.Fprint(w, cell, strings.Repeat(" ", widths[i]-terminal.Columns(cell)+gap))
+// fit makes the columns wide enough for a lock.
+func (t *table) fit(l *api.Lock) {
+	for i, c := range t.columns {
+		t.widths[i] = max(t.widths[i], terminal.Columns(terminal.Truncate(c.cell(l), c.limit)))
 	}
-	fmt.Fprintln(w, cells[last])
+}
+
+func (t *table) titles(limit int) string {
+	return t.line(limit, func(c column) (string, terminal.Color) { return c.title, terminal.Plain })
+}
+
+func (t *table) row(l *api.Lock, limit int) string {
+	return t.line(limit, func(c column) (string, terminal.Color) {
+		color := terminal.Plain
+		if c.color != nil {
+			color = c.color(l)
+		}
+		return terminal.Truncate(c.cell(l), c.limit), color
+	})
+}
+
+// unbounded is a limit for lines that are not cut off.
+const unbounded = math.MaxInt
+
+// line returns a line of at most limit columns.
+func (t *table) line(limit int, cell func(column) (string, terminal.Color)) string {
+	const gap = 3
+	var b strings.Builder
+	for i, c := range t.columns {
+		text, color := cell(c)
+		text = terminal.Truncate(text, limit)
+		b.WriteString(terminal.Paint(text, color))
+		pad := t.widths[i] - terminal.Columns(text) + gap
+		if limit -= t.widths[i] + gap; limit <= 0 || i == len(t.columns)-1 {
+			break
+		}
+		b.WriteString(strings.Repeat(" ", max(0, pad)))
+	}
+	return b.String()
 }
 
 // none stands for an absent value.

@@ -23,6 +23,9 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
+// formats are all formats but that of templates.
+var formats = []string{"table", "wide", "json", "yaml", "name"}
+
 // evil is a name that would clear the screen and reverse the rest of its line.
 const evil = "e\x1b[2Jv\u202ei\nl\u200b"
 
@@ -31,11 +34,11 @@ func locks() []api.Lock {
 		{Name: "/bad/\uFFFD/uuid", State: "malformed", Revision: 25, Keys: 1},
 		{Name: "billing/invoices", State: "overdue", UUID: "0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab", Hostname: "worker-17.example.org",
 			Owner: "billing", LockedAt: now.Add(-12 * time.Minute), AliveAt: now.Add(-7 * time.Minute), AlertAt: now.Add(-130 * time.Second),
-			AutoUnlockAt: now.Add(470 * time.Second), Token: 1234, Revision: 1301, Keys: 9},
+			AutoUnlockAt: now.Add(470 * time.Second), Token: 1234, Revision: 1301, Keys: 9, Purpose: "invoices of November", Status: "12 of 340"},
 		{Name: "deploy/" + strings.Repeat("x", 100), State: "expired", UUID: "u", Hostname: strings.Repeat("h", 253) + "…",
-			AutoUnlockAt: now.Add(-50 * time.Hour), Token: 5, Revision: 6, Keys: 3},
+			AutoUnlockAt: now.Add(-50 * time.Hour), Token: 5, Revision: 6, Keys: 3, Purpose: strings.Repeat("p", 253)},
 		{Name: evil, State: "held", UUID: "\x1b]0;title\x07\xff", Hostname: "a\u009b31mb", Owner: `"q"`, LockedAt: now.Add(3 * time.Second),
-			AlertAt: now, AutoUnlockAt: now.Add(time.Second), Token: 9, Revision: 9, Keys: 4},
+			AlertAt: now, AutoUnlockAt: now.Add(time.Second), Token: 9, Revision: 9, Keys: 4, Status: "\x1b[2J\n50 %"},
 		{Name: "schlüssel/日本語", State: "undated", UUID: "yes", Hostname: "1e3", Owner: "null", Token: 10, Revision: 10, Keys: 4},
 	}
 }
@@ -61,7 +64,7 @@ func requireHarmless(t require.TestingT, got string) {
 
 func list(t require.TestingT, f output.Format, all []api.Lock) string {
 	var b bytes.Buffer
-	require.NoError(t, output.List(&b, f, now, slices.Values(all), false))
+	require.NoError(t, output.List(&b, output.Options{Format: f, At: now}, slices.Values(all)))
 	return b.String()
 }
 
@@ -72,7 +75,7 @@ func TestExplanations(t *testing.T) {
 	all[2].Explanation = "is due; removals on hold since 11:59:03: the probe fails: \x1b[2J"
 	for _, f := range []output.Format{output.Wide, output.JSON, output.YAML} {
 		var b bytes.Buffer
-		require.NoError(t, output.List(&b, f, now, slices.Values(all), true))
+		require.NoError(t, output.List(&b, output.Options{Format: f, At: now, Explained: true}, slices.Values(all)))
 		requireHarmless(t, b.String())
 		golden(t, "explained."+string(f), b.String())
 	}
@@ -87,7 +90,7 @@ func TestExplanations(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	for _, f := range output.Formats() {
+	for _, f := range formats {
 		got := list(t, output.Format(f), locks())
 		requireHarmless(t, got)
 		golden(t, "list."+f, got)
@@ -156,6 +159,7 @@ func detail() admin.Detail {
 		{Name: "backtrace", Value: "run.go:112 lock\r\n\tmain.go:31 main\n\n\x1b[2Jend\n"},
 		{Name: "hostname", Value: "worker-17.example.org"}, {Name: "locked_at", Value: "1"},
 		{Name: "owner", Value: "billing"}, {Name: "pid", Value: "4711"}, {Name: "purpose", Value: "invoices of November"},
+		{Name: "stack", Value: "goroutine 7 [IO wait]:\nmain.write write.go:31\n"}, {Name: "status", Value: "invoice 512 of 10,000"},
 		{Name: "uuid", Value: "0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab"},
 		{Name: "ticket", Value: "OPS-1"}, {Name: "no\u200bte", Value: "two\nlines"}, {Name: "empty", Value: ""},
 	}
@@ -186,11 +190,13 @@ func TestLock(t *testing.T) {
 	long.Name = strings.Repeat("n", 300)
 	long.Fields[3].Value = strings.Repeat("frame\n", 100) + strings.Repeat("f", 500)
 	long.Fields[8].Value = strings.Repeat("p", 500)
+	cut := detail()
+	cut.Fields[3].TruncatedFrom, cut.Fields[8].TruncatedFrom, cut.Fields[13].TruncatedFrom = 1_234_567, 70_000, 80_000
 	for range 60 {
 		long.Fields = append(long.Fields, api.Field{Name: strings.Repeat("f", 300), Value: "v"})
 	}
-	for name, d := range map[string]admin.Detail{"all": detail(), "leftovers": leftovers, "orphan": orphan, "malformed": malformed, "long": long} {
-		for _, f := range output.Formats() {
+	for name, d := range map[string]admin.Detail{"all": detail(), "leftovers": leftovers, "orphan": orphan, "malformed": malformed, "long": long, "cut": cut} {
+		for _, f := range formats {
 			got := show(t, output.Format(f), d)
 			requireHarmless(t, got)
 			if name != "long" || f == "table" {
@@ -203,7 +209,7 @@ func TestLock(t *testing.T) {
 
 func TestRemoved(t *testing.T) {
 	r := api.Forced{At: now, Name: evil, UUID: "u\u202e", Owner: "o", Trigger: "manual", Revision: 77, Fields: []api.Field{{Name: "uuid", Value: "u\u202e"}}}
-	for _, f := range output.Formats() {
+	for _, f := range formats {
 		var b bytes.Buffer
 		require.NoError(t, output.Removed(&b, output.Format(f), r))
 		requireHarmless(t, b.String())
@@ -213,13 +219,17 @@ func TestRemoved(t *testing.T) {
 
 func TestQuestion(t *testing.T) {
 	d := detail()
-	require.Equal(t, "Remove lock billing/invoices, held by billing on worker-17.example.org? Its holder may still be working. [y/N] ", output.Question(d))
+	require.Equal(t, "Remove lock billing/invoices, held by billing on worker-17.example.org? Its holder may still be working. [y/N] ", output.Question(d, true))
 	d.Owner, d.Name = "", strings.Repeat(evil, 100)
-	require.Contains(t, output.Question(d), "…, held by worker-17.example.org? ")
+	require.Contains(t, output.Question(d, true), "…, held by worker-17.example.org? ")
 	d.Hostname = evil
-	requireHarmless(t, output.Question(d))
+	requireHarmless(t, output.Question(d, true))
 	d.Hostname = ""
-	require.Contains(t, output.Question(d), "…? Its")
+	require.Contains(t, output.Question(d, true), "…? Its")
+	require.Contains(t, output.Question(d, false), ", without a record? Its")
+	said := output.Unrecorded(errors.New("etcd says \x1b[31mno\nand no"))
+	requireHarmless(t, said)
+	require.Contains(t, said, "etcd refuses the record of this unlock, so that none is left: etcd says \\x1b[31mno")
 }
 
 // Whatever etcd contains.
@@ -230,9 +240,9 @@ func TestNothingRawGetsOut(t *testing.T) {
 		valid := func(what string) string { return strings.ToValidUTF8(hostile.Draw(t, what), "\uFFFD") }
 		d := admin.Detail{At: now, Outlook: []string{valid("outlook")}}
 		d.Lock = api.Lock{Name: valid("name"), State: "held", UUID: valid("uuid"), Hostname: valid("hostname"), Owner: valid("owner"), Token: 1,
-			Explanation: valid("explanation")}
+			Purpose: valid("purpose"), Status: valid("status"), Explanation: valid("explanation")}
 		d.Fields = []api.Field{{Name: "backtrace", Value: valid("backtrace")}, {Name: valid("field"), Value: valid("value")}}
-		for _, f := range output.Formats() {
+		for _, f := range append(slices.Clone(formats), "jsonpath={.name}{.purpose}{.fields}", "jsonpath={.locks}{.locks[*].name}{.locks[*].status}") {
 			requireHarmless(t, show(t, output.Format(f), d))
 			requireHarmless(t, list(t, output.Format(f), []api.Lock{d.Lock, d.Lock}))
 		}
@@ -255,9 +265,9 @@ type broken struct{}
 func (broken) Write([]byte) (int, error) { return 0, errors.New("broken") }
 
 func TestFailedWritesAreReported(t *testing.T) {
-	for _, f := range output.Formats() {
+	for _, f := range formats {
 		f := output.Format(f)
-		require.ErrorContains(t, output.List(broken{}, f, now, slices.Values(locks()), false), "broken")
+		require.ErrorContains(t, output.List(broken{}, output.Options{Format: f, At: now}, slices.Values(locks())), "broken")
 		require.ErrorContains(t, output.Lock(broken{}, f, detail()), "broken")
 		require.ErrorContains(t, output.Removed(broken{}, f, api.Forced{}), "broken")
 	}
@@ -267,6 +277,8 @@ func TestFormat(t *testing.T) {
 	f := output.Table
 	require.NoError(t, f.Set("yaml"))
 	require.Equal(t, "yaml", f.String())
-	require.EqualError(t, f.Set("xml"), "want table, wide, json, yaml, name")
+	require.EqualError(t, f.Set("xml"), "want table, wide, json, yaml, name, jsonpath=TEMPLATE")
 	require.Equal(t, output.YAML, f)
+	require.ErrorContains(t, f.Set("jsonpath=.name"), "in braces")
+	require.ErrorContains(t, f.Set("jsonpath={.name"), "unclosed action")
 }

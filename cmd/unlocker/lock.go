@@ -1,0 +1,182 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/job"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// Exit codes of lock, besides that of its command: those of flock, sysexits.h and shells.
+const (
+	exitConflict      = 1   // unless --conflict-exit-code
+	exitLockUsage     = 64  // EX_USAGE
+	exitEtcd          = 69  // EX_UNAVAILABLE
+	exitLost          = 122 // the lock was lost, or held for too long
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // and the number of the signal
+)
+
+const maxLockDuration = 30 * 24 * time.Hour
+
+// lockFlags are the flags of lock.
+type lockFlags struct {
+	job.Options
+	conflict int
+}
+
+func newLock() *cobra.Command {
+	f := &lockFlags{}
+	cmd := &cobra.Command{
+		Use:   "lock NAME [flags] -- COMMAND [ARGUMENT]...",
+		Short: "Run a command while holding a lock",
+		Long: `Take a lock, run a command, and release the lock. The lock is renewed as long as this
+process lives. If it is killed, or its host dies, the lock is removed --patience later.
+
+The command is executed directly, without a shell. It gets the files and the environment
+of this process, and UNLOCKER_LOCK_NAME, UNLOCKER_LOCK_UUID and UNLOCKER_FENCING_TOKEN. It
+runs in a process group of its own, to which SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed
+on; SIGUSR1 and SIGUSR2 are passed on to the command alone. On a terminal, it can be used
+and suspended like any other job.
+
+If the lock is lost, cannot be renewed in time, or was held for --max-hold, the process
+group gets SIGTERM, and SIGKILL --kill-after later: before anybody else can get the lock,
+unless it was removed by hand. An etcd that is away for a part of --patience is no reason.
+
+The lock names the program, but not its arguments, which may be secret: use --purpose.
+
+Exit codes:
+  0-255  that of the command; 128 and the number of the signal if one killed it
+  1      another process holds the lock, and --timeout has passed: --conflict-exit-code
+  64     the command line or the configuration is wrong
+  69     etcd cannot be reached, refuses, or does not answer
+  122    the lock was lost, or was held for --max-hold, and the command stopped
+  126    the command cannot be executed
+  127    the command was not found
+  128+n  signal n ended the wait for the lock`,
+		Example: `  unlocker lock reports/nightly -- /usr/local/bin/nightly-report --all
+  unlocker lock billing/invoices --timeout 0 -- run-invoices   # not while another does
+  unlocker lock export --timeout 10m --alert-after 1h -- sh -c 'pg_dump | gzip > dump.gz'`,
+		// RunE refuses arguments, with an exit code of its own.
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeCommand,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			status, err := f.run(cmd, args)
+			if err == nil && status != 0 {
+				return exitCode(status)
+			}
+			return f.code(status, err)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return f.code(0, misused(err)) })
+	f.add(cmd)
+	return cmd
+}
+
+func (f *lockFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.DurationVar(&f.Timeout, "timeout", -1, "wait at most this long for the lock; 0 does not wait (default no limit)")
+	flags.Lookup("timeout").DefValue = "0s" // printed as no default
+	flags.IntVar(&f.conflict, "conflict-exit-code", exitConflict, "exit code if another process holds the lock")
+	flags.DurationVar(&f.AlertAfter, "alert-after", 10*time.Minute, "the lock is overdue after this time; at most half of --max-hold by default")
+	flags.DurationVar(&f.Patience, "patience", 2*time.Minute, "how long the lock stays without a renewal")
+	flags.DurationVar(&f.MaxHold, "max-hold", 24*time.Hour, "stop the command after this time")
+	flags.DurationVar(&f.KillAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL; at most a third of --patience")
+	flags.StringVar(&f.Purpose, "purpose", "", "what the lock is for, shown to those who wait or are alerted")
+	flags.StringVar(&f.Owner, "owner", "", "name of the service (default the name of the command)")
+	addConfigFlags(flags)
+}
+
+func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err error) {
+	if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
+		return 0, misused(errors.New("requires NAME -- COMMAND"))
+	}
+	if err := f.settle(cmd); err != nil {
+		return 0, misused(err)
+	}
+	c, _, err := loadConfig(cmd)
+	if err != nil {
+		return 0, err
+	}
+	if f.Name, err = admin.ParseName(c.Prefix, args[0]); err != nil {
+		return 0, usageError{err}
+	}
+	f.Command = args[1:]
+	if f.Owner == "" {
+		f.Owner = filepath.Base(f.Command[0])
+	}
+	return job.Run(c, clientLogger(cmd, c), f.Options)
+}
+
+func misused(err error) error { return usageError{fmt.Errorf("%w; see unlocker lock --help", err)} }
+
+// settle checks the flags, and fits those that were not given to the others.
+func (f *lockFlags) settle(cmd *cobra.Command) error {
+	given := cmd.Flags().Changed
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"alert-after", f.AlertAfter, time.Second},
+		{"patience", f.Patience, 3 * time.Second},
+		{"max-hold", f.MaxHold, time.Second},
+		{"kill-after", f.KillAfter, 0},
+		{"timeout", max(f.Timeout, 0), 0},
+	} {
+		if d.value < d.least || d.value > maxLockDuration {
+			return fmt.Errorf("--%s must be %s to %s", d.name, d.least, maxLockDuration)
+		}
+	}
+	if !given("alert-after") {
+		f.AlertAfter = min(f.AlertAfter, f.MaxHold/2)
+	}
+	if !given("kill-after") {
+		f.KillAfter = min(f.KillAfter, f.Patience/3)
+	}
+	switch {
+	case given("timeout") && f.Timeout < 0:
+		return errors.New("--timeout must not be negative")
+	case f.conflict < 0 || f.conflict > 255:
+		return errors.New("--conflict-exit-code must be 0 to 255")
+	case f.AlertAfter > f.MaxHold:
+		return errors.New("--alert-after must be at most --max-hold")
+	case f.KillAfter > f.Patience/3:
+		return errors.New("--kill-after must be at most a third of --patience")
+	}
+	return nil
+}
+
+// code adds its exit code to an error.
+func (f *lockFlags) code(status int, err error) error {
+	interrupted := (*job.Interrupted)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, new(usageError)):
+		return codedError{err, exitLockUsage}
+	case errors.Is(err, mutex.ErrHeld):
+		return codedError{err, f.conflict}
+	case errors.Is(err, job.ErrStopped), errors.Is(err, mutex.ErrLost):
+		return codedError{err, exitLost}
+	case errors.Is(err, job.ErrNotReleased):
+		return codedError{err, status}
+	case errors.As(err, &interrupted):
+		return codedError{err, exitSignal + int(interrupted.Signal)}
+	case errors.As(err, new(*job.NotStarted)) && (errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist)):
+		return codedError{err, exitNotFound}
+	case errors.As(err, new(*job.NotStarted)):
+		return codedError{err, exitNotExecutable}
+	}
+	return codedError{err, exitEtcd}
+}

@@ -1,0 +1,148 @@
+//go:build man
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/version"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// extra returns the command that is only in the build of `make man`.
+func extra() []*cobra.Command {
+	return []*cobra.Command{{
+		Use:    "man DIR",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE:   func(cmd *cobra.Command, args []string) error { return writePages(cmd.Root(), args[0]) },
+	}}
+}
+
+// writePages writes the manual pages of a command and of those below it. Their date is that of
+// SOURCE_DATE_EPOCH, so that the same commit gives the same pages.
+func writePages(cmd *cobra.Command, dir string) error {
+	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+	}
+	page := page{}
+	page.write(cmd, time.Unix(epoch, 0).UTC())
+	if err := os.WriteFile(filepath.Join(dir, dashed(cmd)+".1"), []byte(page.String()), 0o644); err != nil { //nolint:gosec // everybody may read it
+		return err
+	}
+	for _, sub := range cmd.Commands() {
+		if !sub.IsAvailableCommand() {
+			continue
+		}
+		if err := writePages(sub, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func dashed(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// page is a manual page in the macros of man(7).
+type page struct{ strings.Builder }
+
+func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+func (p *page) write(cmd *cobra.Command, date time.Time) {
+	cmd.InitDefaultHelpFlag()
+	p.line(`.TH %s 1 %s "unlocker %s" "User Commands"`, roff(strings.ToUpper(dashed(cmd))), date.Format(time.DateOnly), roff(version.Version))
+	p.line(".SH NAME\n%s \\- %s", roff(dashed(cmd)), roff(cmd.Short))
+	p.line(".SH SYNOPSIS\n%s", roff(cmd.UseLine()))
+	p.line(".SH DESCRIPTION")
+	long := cmd.Long
+	if long == "" {
+		long = cmd.Short + "."
+	}
+	p.text(long)
+	if cmd.HasAvailableFlags() {
+		p.line(".SH OPTIONS")
+		cmd.Flags().VisitAll(p.option)
+	}
+	if cmd.Example != "" {
+		p.line(".SH EXAMPLES")
+		p.text(cmd.Example)
+	}
+	p.seeAlso(cmd)
+}
+
+// text writes paragraphs, and as they are the lines that are indented.
+func (p *page) text(help string) {
+	literal, begun := false, true // a section begins a paragraph
+	for line := range strings.Lines(strings.Trim(help, "\n") + "\n") {
+		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "    ")
+		if line == "" {
+			begun = false
+			continue
+		}
+		if indented := strings.HasPrefix(line, "  "); indented != literal {
+			literal = indented
+			p.line(map[bool]string{true: ".nf", false: ".fi"}[literal])
+		}
+		if !begun {
+			p.line(".PP")
+		}
+		begun = true
+		p.line("%s", roff(line))
+	}
+	if literal {
+		p.line(".fi")
+	}
+}
+
+func (p *page) option(f *pflag.Flag) {
+	if f.Hidden {
+		return
+	}
+	name, usage := pflag.UnquoteUsage(f)
+	flag := `\fB` + roff("--"+f.Name) + `\fR`
+	if f.Shorthand != "" {
+		flag = `\fB` + roff("-"+f.Shorthand) + `\fR, ` + flag
+	}
+	if name != "" {
+		flag += ` \fI` + roff(name) + `\fR`
+	}
+	switch f.DefValue {
+	case "", "[]", "0", "0s", "false":
+	default:
+		usage += " (default " + f.DefValue + ")"
+	}
+	p.line(".TP\n%s\n%s", flag, roff(usage))
+}
+
+func (p *page) seeAlso(cmd *cobra.Command) {
+	var pages []string
+	if cmd.HasParent() {
+		pages = append(pages, dashed(cmd.Parent()))
+	}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			pages = append(pages, dashed(sub))
+		}
+	}
+	p.line(".SH SEE ALSO")
+	for i, name := range pages {
+		comma := map[bool]string{true: ",", false: ""}[i < len(pages)-1]
+		p.line(".BR %s (1)%s", roff(name), comma)
+	}
+}
+
+// roff escapes a line of text.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		return `\&` + s
+	}
+	return s
+}

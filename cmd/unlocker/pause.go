@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/admin/output"
+)
+
+func newPause() *cobra.Command {
+	var match, reason string
+	var lasts time.Duration
+	cmd := &cobra.Command{
+		Use:   "pause [--match PATTERN] --for DURATION --reason WHY",
+		Short: "Stop automatic removals for a while",
+		Long: `Stop the automatic removal of all locks, or of those whose names match a pattern, for
+a while. Every daemon obeys within a second and goes on watching; nothing has to be
+restarted. The pause ends by itself, or with unlocker resume. A pause of the same
+pattern replaces it. Locks can still be acquired, renewed, released, and removed by
+unlocker unlock.
+
+The command connects to etcd directly, with the configuration of the daemon, and
+writes one key with a lease under pause_prefix: who paused, why and until when. At
+NOSPACE etcd grants no lease, so the command fails; but then no lock is removed
+automatically either.
+
+The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
+		Example: `  unlocker pause --for 2h --reason 'network maintenance, OPS-4711'
+  unlocker pause --match 'deploy/**' --for 30m --reason 'debugging deploy/web'`,
+		Args: noArguments(": --match names the locks"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, flag := range []string{"for", "reason"} {
+				if !cmd.Flags().Changed(flag) {
+					return usageError{fmt.Errorf("--%s is required", flag)}
+				}
+			}
+			if err := validMatch(cmd, match, admin.ValidatePause(match, lasts, reason)); err != nil {
+				return err
+			}
+			return withAdmin(cmd, func(a *admin.Admin) error {
+				r, err := a.Pause(cmd.Context(), match, lasts, reason)
+				if err != nil {
+					return err
+				}
+				return output.Paused(cmd.OutOrStdout(), a.Prefix(), r)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&match, "match", "", "pause only locks whose name matches this `PATTERN`: * does not match a slash, ** does")
+	flags.DurationVar(&lasts, "for", 0, "for how long, such as 30m or 2h; 10s to 168h (required)")
+	flags.StringVar(&reason, "reason", "", "`WHY`, for everybody who wonders why locks stay (required)")
+	addConfigFlags(flags)
+	flags.Lookup("pause-prefix").Hidden = false
+	return cmd
+}
+
+func newResume() *cobra.Command {
+	var match string
+	cmd := &cobra.Command{
+		Use:   "resume [--match PATTERN]",
+		Short: "End a pause of automatic removals",
+		Long: `End the pause of all locks or, with --match, that of a pattern. Every daemon obeys
+within a second: locks that are due by then are removed at once.
+
+The command prints the pauses that remain. The exit code is 0 if the pause ended, and 1
+if there was none, or if etcd refused or did not answer.`,
+		Example: `  unlocker resume
+  unlocker resume --match 'deploy/**'`,
+		Args: noArguments(": --match names the pattern of the pause"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := validMatch(cmd, match, admin.ValidateMatch(match)); err != nil {
+				return err
+			}
+			return withAdmin(cmd, func(a *admin.Admin) error { return resume(cmd, a, match, cmd.OutOrStdout()) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&match, "match", "", "end the pause of this `PATTERN`, as it was given to pause")
+	addConfigFlags(flags)
+	flags.Lookup("pause-prefix").Hidden = false
+	return cmd
+}
+
+func resume(cmd *cobra.Command, a *admin.Admin, match string, stdout io.Writer) error {
+	remaining, broken, err := a.Resume(cmd.Context(), match)
+	if err != nil && !errors.Is(err, admin.ErrNotPaused) {
+		return err
+	}
+	if err == nil {
+		err = output.Resumed(stdout, a.Prefix(), match)
+	} else {
+		err = errors.New(output.NotPaused(a.Prefix(), match))
+	}
+	return errors.Join(output.Remaining(stdout, a.Prefix(), remaining, broken), err)
+}
+
+// validMatch returns a usage error if err is not nil, or if --match is empty, which must not mean
+// all locks.
+func validMatch(cmd *cobra.Command, match string, err error) error {
+	if match == "" && cmd.Flags().Changed("match") {
+		err = errors.New("--match: must not be empty: leave it out for all locks")
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/admin/output"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+)
+
+// watch shows the locks, and what changes, until it is interrupted.
+func watch(cmd *cobra.Command, a *admin.Admin, filter admin.Filter, o output.Options) error {
+	list := a.Watch(filter)
+	parent, stop := context.WithCancel(cmd.Context())
+	g, ctx := errgroup.WithContext(parent)
+	g.Go(func() error { return list.Run(ctx) })
+	g.Go(func() error {
+		defer stop()
+		select {
+		case <-list.Changed():
+		case <-ctx.Done():
+			return nil
+		}
+		file, isFile := cmd.OutOrStdout().(*os.File)
+		if isFile && o.Format.Draws() && terminal.Moves(file) {
+			return watchScreen(ctx, file, list, o)
+		}
+		return watchLines(ctx, cmd, list, o)
+	})
+	return g.Wait()
+}
+
+// watchLines prints a line for each change, and says on stderr when it may miss some.
+func watchLines(ctx context.Context, cmd *cobra.Command, list *admin.Watch, o output.Options) error {
+	lines := output.NewLines(cmd.OutOrStdout(), o)
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	told := ""
+	for {
+		_, trouble := list.Trouble()
+		if words := troubleWords(trouble); words != told {
+			if told = words; words == "" {
+				words = "watching again"
+			}
+			cmd.PrintErrf("%s unlocker: %s\n", terminal.Time(time.Now()), words)
+		}
+		if err := lines.Print(time.Now().UTC(), list.Changes()); err != nil {
+			return err
+		}
+		select {
+		case <-list.Changed():
+		case <-second.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func troubleWords(err error) string {
+	if err == nil {
+		return ""
+	}
+	return "watch failed; relisting: " + terminal.Text(lock.Clip([]byte(err.Error()), maxError))
+}
+
+const (
+	// frameInterval is the minimum time between two frames that changes cause.
+	frameInterval = 100 * time.Millisecond
+	// idleShare is how much longer than its last frame took to make a screen rests, at least.
+	idleShare = 20
+)
+
+// display is the list on the alternate screen of a terminal.
+type display struct {
+	out     *os.File
+	list    *admin.Watch
+	options output.Options
+	screen  *terminal.Screen
+	signals chan os.Signal
+}
+
+// watchScreen draws the list each second and after changes.
+func watchScreen(ctx context.Context, out *os.File, list *admin.Watch, o output.Options) (err error) {
+	d := &display{out: out, list: list, options: o, signals: make(chan os.Signal, 8)}
+	signal.Notify(d.signals, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGQUIT, syscall.SIGHUP)
+	defer signal.Stop(d.signals)
+	d.screen, err = terminal.OpenScreen(out)
+	defer func() { err = errors.Join(err, d.screen.Close()) }()
+	for again := err == nil; again && err == nil; {
+		began := time.Now()
+		if err = d.draw(); err == nil {
+			again, err = d.wait(ctx, max(frameInterval, idleShare*time.Since(began)))
+		}
+	}
+	return err
+}
+
+func (d *display) draw() error {
+	columns, rows, _ := terminal.Size(d.out)
+	note := ""
+	if since, trouble := d.list.Trouble(); trouble != nil {
+		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(since)), troubleWords(trouble))
+	}
+	return d.screen.Draw(output.Frame(d.options, d.list.View(rows), note, terminal.Colored(d.out), columns, rows))
+}
+
+// wait waits for a reason to draw again, and reports whether there is one. Only a signal is one
+// before the screen has rested.
+func (d *display) wait(ctx context.Context, rest time.Duration) (again bool, err error) {
+	var changed <-chan struct{}
+	rested, late := time.After(rest), time.After(max(rest, time.Second))
+	for {
+		select {
+		case <-rested:
+			changed = d.list.Changed()
+		case <-changed:
+			return true, nil
+		case <-late:
+			return true, nil
+		case s := <-d.signals:
+			if s == syscall.SIGTSTP {
+				err = d.suspend(ctx)
+			}
+			return s != syscall.SIGQUIT && s != syscall.SIGHUP, err
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+}
+
+// suspend gives the terminal back until this process is continued. Without a shell that would
+// continue it, as with ssh -t or in a container, it does nothing.
+func (d *display) suspend(ctx context.Context) error {
+	if session, _ := unix.Getsid(0); session == syscall.Getpgrp() {
+		return nil
+	}
+	if err := d.screen.Close(); err != nil {
+		return err
+	}
+	err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	for continued := err != nil; !continued; {
+		select {
+		case s := <-d.signals:
+			continued = s == syscall.SIGCONT
+		case <-ctx.Done():
+			continued = true
+		}
+	}
+	var reopened error
+	d.screen, reopened = terminal.OpenScreen(d.out)
+	return errors.Join(err, reopened)
+}

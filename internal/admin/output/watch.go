@@ -1,0 +1,145 @@
+package output
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+)
+
+// Watches reports whether changes can be printed in a format.
+func (f Format) Watches() bool { return f != YAML && f != Name }
+
+// Draws reports whether a screen can show a format.
+func (f Format) Draws() bool { return f == Table || f == Wide }
+
+// Lines prints changes of locks, one line each.
+type Lines struct {
+	w       io.Writer
+	options Options
+	widths  []int
+}
+
+// NewLines returns Lines that print to w.
+func NewLines(w io.Writer, o Options) *Lines { return &Lines{w: w, options: o} }
+
+// Print prints changes as they are at a time, the first time below the titles of a table.
+func (l *Lines) Print(at time.Time, changes []admin.Change) error {
+	b := bufio.NewWriterSize(l.w, 64<<10)
+	if l.options.Format.Draws() {
+		l.printRows(b, at, changes)
+		return b.Flush()
+	}
+	for i := range changes {
+		if err := printEvent(b, l.options.Format, &changes[i]); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+func (l *Lines) printRows(b *bufio.Writer, at time.Time, changes []admin.Change) {
+	l.options.At = at
+	t := newTable(l.options, terminal.Colored(l.w))
+	first := l.widths == nil
+	if first {
+		l.widths = []int{0, len("malformed"), 0, 0, len("12m01s"), len("12m01s ago"), len("12m01s ago")}
+	}
+	for i, width := range l.widths {
+		t.widths[i] = max(t.widths[i], width)
+	}
+	for i := range changes {
+		if changes[i].Gone {
+			changes[i].State, changes[i].AlertAt, changes[i].AutoUnlockAt = api.EventGone, time.Time{}, time.Time{}
+		}
+		t.fit(&changes[i].Lock)
+	}
+	l.widths = t.widths
+	if first && t.headers {
+		fmt.Fprintln(b, t.titles(unbounded))
+	}
+	for i := range changes {
+		fmt.Fprintln(b, t.row(&changes[i].Lock, unbounded))
+	}
+}
+
+func printEvent(b *bufio.Writer, f Format, c *admin.Change) error {
+	e := api.Event{Type: api.EventGone, Name: c.Name}
+	if c.Matches {
+		e = api.Event{Type: api.EventLock, Name: c.Name, Lock: &c.Lock}
+	}
+	if f.hasTemplate() {
+		err := printTemplate(b, f, e)
+		fmt.Fprintln(b)
+		return err
+	}
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(e)
+	_, _ = b.Write(terminal.EscapeJSON(encoded.Bytes()))
+	return err
+}
+
+// Frame returns what a screen shows of a list: at most so many rows of so many columns. note
+// says what is wrong with the list.
+func Frame(o Options, v admin.View, note string, colored bool, columns, rows int) []string {
+	o.At = v.At
+	t := newTable(o, colored)
+	line := terminal.Truncate(terminal.Text(strings.ReplaceAll(note, "\n", " ")), columns)
+	if colored && line != "" {
+		line = terminal.Paint(line, terminal.Red)
+	}
+	frame := []string{terminal.Truncate(summary(v), columns), line}
+	room := max(1, rows-len(frame))
+	if t.headers {
+		room = max(1, room-1)
+	}
+	shown, rest := v.Locks[:min(len(v.Locks), room)], ""
+	if v.Matched > room {
+		shown = v.Locks[:min(len(v.Locks), room-1)]
+		rest = terminal.Truncate(fmt.Sprintf("… and %d more", v.Matched-len(shown)), columns)
+	}
+	for i := range shown {
+		t.fit(&shown[i])
+	}
+	if t.headers && len(shown) > 0 {
+		frame = append(frame, t.titles(columns))
+	}
+	for i := range shown {
+		frame = append(frame, t.row(&shown[i], columns))
+	}
+	if rest != "" {
+		frame = append(frame, rest)
+	}
+	return frame[:min(len(frame), rows)]
+}
+
+// summary counts what is in a list.
+func summary(v admin.View) string {
+	var states []string
+	for _, s := range lock.ByUrgency() {
+		if n := v.States[s]; n > 0 {
+			states = append(states, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	words := fmt.Sprintf("%d locks under %s", v.Total, terminal.Quote(v.Prefix))
+	if v.Total == 1 {
+		words = "1 lock under " + terminal.Quote(v.Prefix)
+	}
+	if v.Matched < v.Total {
+		words = fmt.Sprintf("%d of %s", v.Matched, words)
+	}
+	if len(states) > 0 {
+		words += ": " + strings.Join(states, ", ")
+	}
+	return fmt.Sprintf("%s  %s; by %s", v.At.Format("15:04:05 UTC"), words, v.Sort)
+}

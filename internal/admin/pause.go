@@ -1,0 +1,147 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
+)
+
+// Limits of the duration of a pause.
+const (
+	minPause = 10 * time.Second
+	maxPause = 7 * 24 * time.Hour
+)
+
+// ValidatePause returns an error if a pause with these values would be refused. match is empty for
+// a pause of all locks.
+func ValidatePause(match string, lasts time.Duration, reason string) error {
+	switch {
+	case lasts < minPause, lasts > maxPause:
+		return fmt.Errorf("--for: must be %s to %s, such as 2h, not %s", minPause, maxPause, lasts)
+	case strings.TrimSpace(reason) == "":
+		return errors.New("--reason: must say why")
+	case len(reason) > pause.MaxReason:
+		return fmt.Errorf("--reason: must be at most %d bytes", pause.MaxReason)
+	case !utf8.ValidString(reason), strings.ContainsFunc(reason, unicode.IsControl):
+		return errors.New("--reason: must be one line of text")
+	}
+	return ValidateMatch(match)
+}
+
+// ValidateMatch returns an error if match is neither empty nor a pattern for names of locks.
+func ValidateMatch(match string) error {
+	if match == "" {
+		return nil
+	}
+	if err := pause.CheckMatch(match); err != nil {
+		return fmt.Errorf("--match: %w", err)
+	}
+	return nil
+}
+
+// Pause stops the automatic removal of the locks that match, or of all. It replaces an earlier
+// pause of the same.
+func (a *Admin) Pause(ctx context.Context, match string, lasts time.Duration, reason string) (pause.Record, error) {
+	// The lease may end a second after Until, and never before it.
+	lease, err := a.grant(ctx, lasts+time.Second)
+	if err != nil {
+		return pause.Record{}, err
+	}
+	now := a.now().UTC().Truncate(time.Second)
+	r := pause.Record{Match: match, By: Who(), Reason: reason, Since: now, Until: now.Add(lasts)}
+	value, err := r.Value()
+	if err != nil {
+		return r, err
+	}
+	_, err = a.client.Put(ctx, a.config.PauseKeys()+pause.Key(match), value, clientv3.WithLease(lease))
+	if a.unanswered(ctx, err) { // an earlier pause may be replaced: a revoked lease would leave none
+		return r, fmt.Errorf("%w: it may be paused or not: repeat the command", a.pausing(ctx, err))
+	}
+	if err != nil {
+		a.client.Abandon(ctx, lease)
+	}
+	return r, a.pausing(ctx, err)
+}
+
+// unanswered reports whether a request failed that may have been executed.
+func (a *Admin) unanswered(ctx context.Context, err error) bool {
+	return err != nil && lockstore.Classify(err) == lockstore.ReasonAmbiguous && !errors.As(a.pausing(ctx, err), new(*etcd.NoConnection))
+}
+
+func (a *Admin) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
+	lease, err := a.client.Grant(ctx, int64(ttl/time.Second))
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return 0, fmt.Errorf("%w: nothing was paused, since etcd grants no lease; while the alarm NOSPACE lasts, and for reaper.settle after it, "+
+			"no lock is removed anyway: pause as soon as it is disarmed", a.pausing(ctx, err))
+	}
+	if err != nil {
+		return 0, a.pausing(ctx, err)
+	}
+	return lease.ID, nil
+}
+
+// pausing is failedOn for a request on the prefix of the pauses.
+func (a *Admin) pausing(ctx context.Context, err error) error {
+	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.PauseKeys())
+}
+
+// ErrNotPaused is the error of Resume if there is no such pause.
+var ErrNotPaused = errors.New("not paused")
+
+// Resume ends the pause of a pattern, or that of all locks if match is empty. It returns the
+// pauses that remain, and the keys of records that no daemon can read, which pause all locks.
+func (a *Admin) Resume(ctx context.Context, match string) (remaining []pause.Record, broken []string, err error) {
+	resp, err := a.client.Delete(ctx, a.config.PauseKeys()+pause.Key(match))
+	if a.unanswered(ctx, err) {
+		return nil, nil, fmt.Errorf("%w: it may be resumed or not: repeat the command", a.pausing(ctx, err))
+	}
+	if err != nil {
+		return nil, nil, a.pausing(ctx, err)
+	}
+	remaining, broken, err = a.pauses(ctx)
+	if err == nil && resp.Deleted == 0 {
+		err = ErrNotPaused
+	}
+	return remaining, broken, err
+}
+
+const (
+	// maxKey is how much of a key is shown.
+	maxKey = 1000
+	// pageKeys is how many records one answer has: few, since anybody may have written large ones.
+	pageKeys = 16
+)
+
+func (a *Admin) pauses(ctx context.Context) (records []pause.Record, broken []string, err error) {
+	root := a.config.PauseKeys()
+	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(root))
+	for from, more := root, true; more && len(records)+len(broken) < pause.MaxRecords; {
+		page, err := a.client.Get(ctx, from, end, clientv3.WithLimit(pageKeys))
+		if err != nil {
+			return nil, nil, a.pausing(ctx, err)
+		}
+		for _, kv := range page.Kvs {
+			from = string(kv.Key) + "\x00"
+			r, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
+			if err != nil {
+				broken = append(broken, lock.Clip(kv.Key, maxKey))
+				continue
+			}
+			records = append(records, r)
+		}
+		more = page.More
+	}
+	return records, broken, nil
+}

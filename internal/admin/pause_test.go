@@ -1,0 +1,61 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
+)
+
+// sized notes the largest answer.
+type sized struct {
+	clientv3.KV
+	largest *int
+}
+
+func (s sized) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, err := s.KV.Get(ctx, key, opts...)
+	if err == nil {
+		*s.largest = max(*s.largest, len(resp.Kvs))
+	}
+	return resp, err
+}
+
+// Many records, and large ones that anybody may have written, are read a few at a time.
+func TestPausesAreReadInPages(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	a := openAt(t, e)
+	root := a.config.PauseKeys()
+	const n = 2*pageKeys + 1
+	for i := range n {
+		r := pause.Record{Match: fmt.Sprintf("a/%02d", i), By: "ada@host", Reason: "r", Until: time.Now().Add(time.Hour)}
+		value, err := r.Value()
+		require.NoError(t, err)
+		e.Put(clientv3.OpPut(root+pause.Key(r.Match), value))
+		e.Put(clientv3.OpPut(root+pause.Key(r.Match)+"/large", strings.Repeat("x", 1<<20)))
+	}
+	var largest int
+	a.client.KV = sized{a.client.KV, &largest}
+	records, broken, err := a.Resume(t.Context(), "a/00")
+	require.NoError(t, err)
+	require.Len(t, records, n-1)
+	require.Equal(t, "a/01", records[0].Match)
+	require.Equal(t, fmt.Sprintf("a/%02d", n-1), records[n-2].Match)
+	require.Len(t, broken, n)
+	require.Equal(t, pageKeys, largest)
+	for i := range pause.MaxRecords {
+		e.Put(clientv3.OpPut(fmt.Sprintf("%sz%04d", root, i), "x"))
+	}
+	records, broken, err = a.pauses(t.Context())
+	require.NoError(t, err)
+	require.InDelta(t, pause.MaxRecords, len(records)+len(broken), pageKeys)
+}

@@ -1,0 +1,187 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+)
+
+// watching is a Watch that runs, and the changes that it has shown.
+type watching struct {
+	*admin.Watch
+	t    *testing.T
+	seen []string
+}
+
+func watch(t *testing.T, a *admin.Admin, f admin.Filter) *watching {
+	t.Helper()
+	require.NoError(t, f.Validate())
+	w := &watching{Watch: a.Watch(f), t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	<-w.Changed()
+	return w
+}
+
+// await waits until exactly these changes have been shown since the last call: the names and
+// states of locks.
+func (w *watching) await(want ...string) {
+	w.t.Helper()
+	etcdtest.Eventually(w.t, func() bool {
+		for _, c := range w.Changes() {
+			word := c.State
+			if c.Gone {
+				word = "gone"
+			}
+			if !c.Matches {
+				word += "!"
+			}
+			w.seen = append(w.seen, c.Name+" "+word)
+		}
+		return len(w.seen) >= len(want)
+	}, "%q", &w.seen)
+	require.Equal(w.t, want, w.seen)
+	w.seen = nil
+}
+
+func TestWatchShowsEachChange(t *testing.T) {
+	t.Parallel()
+	e := newWorld(t)
+	e.take("b", time.Hour, 2*time.Hour)
+	e.take("a", -time.Minute, 2*time.Hour)
+	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", Match: "{a,b,c}"})
+	w.await("a overdue", "b held")
+	e.take("other", time.Hour, 2*time.Hour)
+	e.take("c", 2*time.Second, 3*time.Second)
+	w.await("c held")
+	w.await("c overdue") // by time
+	w.await("c expired")
+	e.Set("c", "auto_unlock_at", in(time.Hour), "alert_at", in(time.Hour))
+	w.await("c held")
+	_, err := e.Client.Delete(t.Context(), "/mutexes/c/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	w.await("c gone!")
+	e.take("c", time.Hour, 2*time.Hour)
+	w.await("c held")
+	require.Empty(t, w.Changes())
+}
+
+func TestWatchShowsWhatLeavesTheList(t *testing.T) {
+	t.Parallel()
+	e := newWorld(t)
+	e.take("a", time.Hour, 2*time.Hour)
+	e.take("b", -time.Minute, 2*time.Hour)
+	w := watch(t, e.Admin, admin.Filter{States: []string{"overdue"}})
+	w.await("b overdue")
+	e.Set("b", "alert_at", in(time.Hour))
+	w.await("b held!")
+	e.Set("a", "alert_at", in(time.Second))
+	w.await("a overdue")
+	_, err := e.Client.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	w.await("a gone!")
+}
+
+// What happened while the watch was away is shown, and nothing twice.
+func TestWatchRelists(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	proxy := e.Proxy(0)
+	a := open(t, func(c *config.Config) {
+		c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{proxy.Addr()}, time.Second
+	})
+	now := time.Now()
+	for _, name := range []string{"same", "gone", "taken"} {
+		e.Put(e.Lock(name, now.Add(time.Hour), now.Add(time.Hour))...)
+	}
+	w := watch(t, a, admin.Filter{})
+	w.await("gone held", "same held", "taken held")
+	for outage, do := range map[string]func(){"cut": proxy.Cut, "silent": proxy.Blackhole} {
+		do()
+		etcdtest.Eventually(t, func() bool {
+			since, trouble := w.Trouble()
+			return trouble != nil && !since.IsZero() && strings.Contains(trouble.Error(), "etcd at "+proxy.Addr())
+		}, outage)
+		require.Len(t, w.View(10).Locks, 3, "what was known")
+		_, err := e.Client.Delete(t.Context(), "/mutexes/gone/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		e.Set("taken", "uuid", outage)
+		revision := e.Put(e.Lock("new", now.Add(time.Hour), now.Add(time.Hour))...)
+		_, err = e.Client.Compact(t.Context(), revision) // what the watch would go on from
+		require.NoError(t, err)
+		require.NoError(t, proxy.Heal())
+		etcdtest.Eventually(t, func() bool { _, trouble := w.Trouble(); return trouble == nil })
+		changes := w.Changes()
+		slices.SortFunc(changes, func(a, b admin.Change) int { return strings.Compare(a.Name, b.Name) })
+		require.Len(t, changes, 3, outage)
+		require.True(t, changes[0].Name == "gone" && changes[0].Gone && changes[1].Name == "new" && changes[2].UUID == outage)
+		_, err = e.Client.Delete(t.Context(), "/mutexes/new/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		w.await("new gone!")
+		e.Put(e.Lock("gone", now.Add(time.Hour), now.Add(time.Hour))...)
+		w.await("gone held")
+	}
+}
+
+func TestWatchWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	a := open(t, func(c *config.Config) { c.Etcd.Endpoints = []string{"127.0.0.1:1"} })
+	require.ErrorContains(t, a.Watch(admin.Filter{}).Run(t.Context()), "etcd at 127.0.0.1:1: no connection")
+}
+
+func TestView(t *testing.T) {
+	t.Parallel()
+	e := newWorld(t)
+	for i := range 50 {
+		e.take(fmt.Sprintf("%02d", (i*37)%50), time.Hour, 2*time.Hour)
+	}
+	e.take("late", -time.Minute, time.Hour)
+	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}})
+	e.Set("undated", "uuid", "u")
+	etcdtest.Eventually(t, func() bool { return w.View(3).Total == 52 })
+	v := w.View(3)
+	require.Equal(t, "late", v.Locks[0].Name)
+	require.Equal(t, []int{3, 52, 51}, []int{len(v.Locks), v.Total, v.Matched})
+	require.Equal(t, []int{50, 1, 0, 0}, []int{v.States[lock.Held], v.States[lock.Overdue], v.States[lock.Expired], v.States[lock.Undated]})
+	for n := range 60 {
+		l, _ := e.List(t.Context(), admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}, Limit: n + 1})
+		for i, k := range slices.Collect(l.Locks()) {
+			require.Equal(t, k.Name, w.View(n + 1).Locks[i].Name)
+		}
+	}
+	_, err := e.Client.Delete(t.Context(), "/mutexes/late/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	etcdtest.Eventually(t, func() bool { return w.View(3).Total == 51 })
+}
+
+func TestSort(t *testing.T) {
+	t.Parallel()
+	e := newWorld(t)
+	e.Set("a", "uuid", "u", "hostname", "y", "locked_at", in(-time.Minute), "alert_at", in(time.Hour), "auto_unlock_at", in(5*time.Hour))
+	e.Set("b", "uuid", "u", "hostname", "x", "owner", "q", "locked_at", in(-time.Hour), "alert_at", in(-time.Hour), "auto_unlock_at", in(4*time.Hour))
+	e.Set("c", "uuid", "u", "owner", "p")
+	for order, want := range map[string]string{
+		"": "a b c", "name": "a b c", "urgency": "b c a", "hostname": "b a c", "owner": "c b a", "held": "b a c", "alert": "b a c", "unlock": "b a c",
+	} {
+		_, names := e.list(admin.Filter{Sort: order})
+		require.Equal(t, want, strings.Join(names, " "), order)
+	}
+	require.ErrorContains(t, admin.Filter{Sort: "age"}.Validate(), "--sort: must be one of name, urgency")
+}

@@ -1,0 +1,111 @@
+package api
+
+import "time"
+
+// History answers GET /api/v1/history: who held a lock, as far as the old revisions that etcd
+// still has tell. etcd keeps no times: all times are those that holders and daemons wrote down.
+type History struct {
+	Name string `json:"name"`
+	// Now is when the history was read, by the clock of the host that read it.
+	Now time.Time `json:"now"`
+	// Revision is the newest revision that was read, FromRevision the oldest. Before that,
+	// nothing is known.
+	Revision     int64 `json:"revision"`
+	FromRevision int64 `json:"from_revision"`
+	// Compacted reports whether the history begins where etcd has removed older revisions.
+	Compacted bool `json:"compacted"`
+	// Truncated reports whether etcd has older revisions that were not read: there are as many
+	// periods as were asked for, or no time was left.
+	Truncated bool `json:"truncated"`
+	// Periods are the times during which the lock was held, the newest first.
+	Periods []Period `json:"periods"`
+	// Incomplete says why what the daemons and the records of manual unlocks know of the ends
+	// is missing or may be; left out if nothing is.
+	Incomplete string `json:"incomplete,omitempty"`
+}
+
+// Period is the time during which a lock was held under one uuid.
+type Period struct {
+	// Token is the fencing token. Two periods have the same one where somebody overwrote the uuid.
+	Token    int64  `json:"token"`
+	UUID     string `json:"uuid,omitempty"`
+	Hostname string `json:"hostname,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	Purpose  string `json:"purpose,omitempty"`
+	// Acquired is the acquisition; its time is locked_at.
+	Acquired Moment `json:"acquired"`
+	// AliveAt is when the holder last renewed, and AutoUnlockAt its last deadline, both by its
+	// clock.
+	AliveAt      time.Time `json:"alive_at,omitzero"`
+	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
+	// Renewals are the newest renewals, the newest first. MoreRenewals is the number of older
+	// ones.
+	Renewals     []Renewal `json:"renewals"`
+	MoreRenewals int64     `json:"more_renewals,omitempty"`
+	// Ended is left out for the present holder.
+	Ended *Ended `json:"ended,omitempty"`
+}
+
+// Renewed is how often the lock was renewed in the period.
+func (p *Period) Renewed() int64 { return int64(len(p.Renewals)) + p.MoreRenewals }
+
+// LeastMargin returns the least margin of the renewals, or nil if none is known.
+func (p *Period) LeastMargin() (least *float64) {
+	for _, r := range p.Renewals {
+		if r.Margin != nil && (least == nil || *r.Margin < *least) {
+			least = r.Margin
+		}
+	}
+	return least
+}
+
+// Moment is a revision, and its time if it is known.
+type Moment struct {
+	Revision int64     `json:"revision"`
+	At       time.Time `json:"at,omitzero"`
+}
+
+// Renewal is one renewal; its time is alive_at.
+type Renewal struct {
+	Moment
+	// Margin is the share of the patience that was left, from 0 (at or past the deadline) to 1.
+	// It is left out where the times of the lock do not tell.
+	Margin *float64 `json:"margin,omitempty"`
+}
+
+// Ended is how a period ended.
+type Ended struct {
+	// Moment is the deletion. Its time is known only from a record or from a daemon.
+	Moment
+	// How is one of the constants below.
+	How string `json:"how"`
+	// By is Self or Other, as in a forced unlock. It is left out where no daemon is asked or
+	// none knows of it.
+	By string `json:"by,omitempty"`
+	// Who removed it, as user@host, and Reason say more about a manual unlock.
+	Who    string `json:"who,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// After and Before are the nearest times before and after the end that holders wrote down,
+	// by their clocks.
+	After  time.Time `json:"after,omitzero"`
+	Before time.Time `json:"before,omitzero"`
+	// Leftovers is the number of keys that stayed.
+	Leftovers int `json:"leftovers,omitempty"`
+}
+
+// How a period ended.
+const (
+	// EndReleased is a deletion before the deadline, by the holder or by somebody else: etcd does
+	// not keep who.
+	EndReleased = "released"
+	// EndExpired is a removal by a daemon, which knows of it.
+	EndExpired = "expired"
+	// EndManual is a manual unlock that left a record.
+	EndManual = "manual"
+	// EndLate is a deletion past the deadline, by somebody whom etcd does not keep.
+	EndLate = "removed_late"
+	// EndRemoved is a deletion of which is not known whether it was past the deadline.
+	EndRemoved = "removed"
+	// EndOverwritten is the end by another uuid that somebody put without deleting this one.
+	EndOverwritten = "overwritten"
+)

@@ -1,0 +1,49 @@
+package api
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+)
+
+// The estimate is never below the JSON, whatever the names are.
+func TestSizeOfALock(t *testing.T) {
+	margin, last := math.Nextafter(0.1, 0), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
+	rapid.Check(t, func(rt *rapid.T) {
+		text := func(label string) string { return strings.ToValidUTF8(rapid.String().Draw(rt, label), "") }
+		l := Lock{
+			Name: text("name"), State: "malformed", UUID: text("uuid"), Hostname: text("host"), Owner: text("owner"),
+			Purpose: text("purpose"), Status: text("status"), Explanation: text("explanation"), Urgency: text("urgency"),
+			LockedAt: last, AlertAt: last, AutoUnlockAt: last, AliveAt: last, Due: last, ClockOffset: -math.MaxFloat64, Margin: &margin,
+			Token: math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt,
+		}
+		encoded, err := json.Marshal(l)
+		require.NoError(rt, err)
+		require.GreaterOrEqual(rt, l.size(), len(terminal.EscapeJSON(encoded)))
+	})
+}
+
+func TestFit(t *testing.T) {
+	usual := make([]Lock, 1000)
+	for i := range usual {
+		usual[i] = Lock{Name: strings.Repeat("n", 100), UUID: strings.Repeat("u", 36), Explanation: strings.Repeat("e", 200), Urgency: strings.Repeat("n", 115)}
+	}
+	require.Len(t, Fit(usual), 1000)
+	hostile := make([]Lock, 1000)
+	for i := range hostile {
+		hostile[i].Name = strings.Repeat("\x01", 4<<10)
+	}
+	fit := len(Fit(hostile))
+	require.Equal(t, MaxPage/(6*4<<10+fixedSize), fit)
+	require.Empty(t, hostile[fit].Name, "takes no memory")
+	hostile[0].Name = strings.Repeat("\x01", MaxPage)
+	require.Len(t, Fit(hostile), 1)
+	require.Empty(t, Fit(nil))
+}

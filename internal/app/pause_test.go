@@ -1,0 +1,172 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// obeyed is how soon a pause, or its end, is obeyed.
+const obeyed = time.Second
+
+// person runs unlocker pause and resume.
+func person(t *testing.T, e *etcdtest.Etcd) *admin.Admin {
+	t.Helper()
+	a, err := admin.Open(newConfig(e.Endpoints()), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	return a
+}
+
+// removals are when locks were removed, in order.
+func removals(t *testing.T, e *etcdtest.Etcd) <-chan time.Time {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	events := e.Client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	<-events
+	at := make(chan time.Time, 1<<16)
+	go func() {
+		for r := range events {
+			for range r.Events {
+				at <- time.Now()
+			}
+		}
+	}()
+	return at
+}
+
+// Three replicas, all of which act at due, while a lock comes due every few milliseconds.
+func TestS3_APauseIsObeyedWithinASecond(t *testing.T) {
+	t.Parallel()
+	const n, every = 3000, 4 * time.Millisecond
+	e := etcdtest.Start(t, localetcd.Options{Members: 3})
+	var replicas []*daemon
+	for i := range 3 {
+		replicas = append(replicas, startDaemon(t, []string{e.Addr(i)}, func(c *config.Config) { c.Election.Enabled = false }))
+	}
+	for _, d := range replicas {
+		d.awaitReaping()
+	}
+	removed := removals(t, e)
+	var ops []clientv3.Op
+	first := time.Now().Add(3 * time.Second)
+	for i := range n {
+		due := first.Add(time.Duration(i) * every)
+		ops = append(ops, e.Lock(fmt.Sprintf("many/%04d", i), due, due)...)
+	}
+	e.Put(ops...)
+	ada := person(t, e)
+	awaitTime(t, <-removed)
+
+	_, err := ada.Pause(t.Context(), "", time.Minute, "maintenance")
+	require.NoError(t, err)
+	paused := time.Now()
+	for _, d := range replicas {
+		d.awaitMetric(1, "unlocker_reaper_hold", "reason", "paused")
+	}
+	held := time.Since(paused)
+	awaitTime(t, paused.Add(3*obeyed))
+	last := paused
+	for len(removed) > 0 {
+		last = <-removed
+	}
+	t.Logf("the hold of all was seen %s after the pause, and the last removal %s", held, last.Sub(paused))
+	require.Less(t, last.Sub(paused), obeyed)
+	left := len(e.Keys("")) / fieldsOfALock
+	require.Positive(t, left)
+	require.Less(t, left, n)
+	for _, d := range replicas {
+		// On a busy machine its watch may have been replaced, which is patience and a hold.
+		etcdtest.Eventually(t, func() bool { return d.metric("unlocker_reaper_backlog") > 0 })
+		d.awaitMetric(1, "unlocker_reaper_hold")
+		require.EqualValues(t, 1, d.metric("unlocker_pauses"))
+	}
+
+	_, _, err = ada.Resume(t.Context(), "")
+	require.NoError(t, err)
+	resumed := time.Now()
+	again := (<-removed).Sub(resumed)
+	t.Logf("%d locks were left, and removed from %s after the end of the pause", left, again)
+	require.Less(t, again, obeyed, "no time to settle")
+	for _, d := range replicas {
+		d.awaitMetric(0, "unlocker_reaper_hold", "reason", "paused")
+		began, ended := d.holds("paused")
+		require.Equal(t, 1, began)
+		require.Equal(t, 1, ended)
+		require.Len(t, d.log.Lines(message.PauseBegins), 1)
+		require.Len(t, d.log.Lines(message.PauseEnds), 1)
+		require.Zero(t, d.metric("unlocker_pauses"))
+	}
+}
+
+// A pause of a pattern keeps what matches, says so, and nothing else.
+func TestS3_APauseOfAPattern(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReaping()
+	ada := person(t, e)
+	r, err := ada.Pause(t.Context(), "deploy/**", time.Hour, "debugging\u202e deploy/web")
+	require.NoError(t, err)
+	d.awaitMetric(1, "unlocker_pauses")
+	due := time.Now().Add(time.Second)
+	e.Put(e.Lock("deploy/web", due, due)...)
+	e.Put(e.Lock("other", due, due)...)
+	d.awaitMetric(1, "unlocker_forced_unlocks_total")
+	require.Len(t, e.Keys("deploy/"), fieldsOfALock)
+	require.Zero(t, d.metric("unlocker_reaper_hold"))
+
+	explained := `^is due, but paused until ` + clock + ` by .+@.+ for "deploy/\*\*": debugging\x{202e} deploy/web$`
+	etcdtest.Eventually(t, func() bool { return matches(explained, d.page()["deploy/web"].Explanation) })
+	var detail api.LockDetail
+	etcdtest.Eventually(t, func() bool {
+		return d.getAPI("/api/v1/locks/deploy/web", &detail) == http.StatusOK && matches(explained, detail.Explanation)
+	})
+	require.EqualValues(t, "pause", detail.Verdict.Reason)
+	var status api.Status
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Equal(t, []api.Pause{{Match: "deploy/**", By: r.By, Reason: r.Reason, Since: r.Since, Until: r.Until}}, status.Pauses)
+	d.awaitMetric(0, "unlocker_reaper_backlog")
+
+	_, _, err = ada.Resume(t.Context(), "deploy/**")
+	require.NoError(t, err)
+	resumed := time.Now()
+	awaitKeys(t, e, 0, "")
+	t.Logf("removed %s after the end of the pause", time.Since(resumed))
+	require.Less(t, time.Since(resumed), obeyed)
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Empty(t, status.Pauses)
+}
+
+// A pause that lasts when a daemon starts is in force before the first removal.
+func TestS3_AStartObeysThePauses(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	e.Put(clientv3.OpPut(pauses+"all", "by mistake"))
+	d := startDaemon(t, e.Endpoints())
+	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "paused")
+	d.awaitMetric(1, "unlocker_reaper_hold") // the others end
+	due := time.Now().Add(time.Second)
+	e.Put(e.Lock("a", due, due)...)
+	d.awaitMetric(1, "unlocker_reaper_backlog")
+	require.Regexp(t, `; removals on hold since `+clock+`: the record /unlocker/pause/mutexes/all is not a pause that can be read \(invalid character 'b' .*\), `+
+		`so all locks are kept until it is deleted$`, d.page()["a"].Explanation)
+	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
+	_, err := e.Client.Delete(t.Context(), pauses+"all")
+	require.NoError(t, err)
+	awaitKeys(t, e, 0, "")
+}

@@ -1,0 +1,64 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/etcd-unlocker/unlocker/internal/audit"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/follow"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// Limits of what the daemon takes from audit_prefix, where anybody with the right to write may
+// write. A day of manual unlocks is far less.
+const (
+	maxRecords       = 10_000
+	recordsPerSecond = 100
+	recordsBurst     = 1000
+)
+
+// records passes the records of manual unlocks to the reaper. Only its Follower uses it.
+type records struct {
+	app     *App
+	allowed *rate.Limiter
+	// warn limits the warnings about records that are not used.
+	warn *rate.Limiter
+}
+
+func (a *App) newRecords() (err error) {
+	r := records{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
+	prefix := a.config.AuditKeys()
+	a.records, err = follow.New(follow.Options{
+		Client:         a.client.Client,
+		Prefix:         prefix,
+		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Freshness:      a.config.Reaper.Freshness,
+		MaxKeys:        maxRecords,
+		MaxSize:        audit.MaxBytes + 1, // so that Parse refuses what is cut
+		On:             r.on,
+		Explain:        func(err error) error { return a.client.Explain(err, etcd.Read, prefix) },
+		Logger:         a.logger,
+	})
+	return err
+}
+
+func (r *records) on(e follow.Event) {
+	if e.Deleted {
+		return // by its lease
+	}
+	rec, err := audit.Parse(e.Value)
+	if err == nil && !e.First && !r.allowed.Allow() {
+		err = errors.New("too many at a time")
+	}
+	switch {
+	case err != nil && r.warn.Allow():
+		r.app.logger.Warn(message.BadRecord, "key", r.app.config.AuditKeys()+lock.Clip([]byte(e.Key), audit.MaxText), "error", err)
+	case err == nil && rec.Prefix == r.app.config.Prefix:
+		r.app.reaper.Manual(context.Background(), rec, e.Revision, e.First)
+	}
+}

@@ -1,0 +1,175 @@
+package app_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/audit"
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// auditPrefix is the default for prefix.
+const auditPrefix = "/unlocker/audit" + prefix
+
+// forced returns what the link of the alert leads to.
+func (d *daemon) forced(name string) []api.Forced {
+	d.t.Helper()
+	var list api.ForcedList
+	require.Equal(d.t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks?name="+url.QueryEscape(name), &list))
+	return list.Forced
+}
+
+// unlock is what unlocker unlock does.
+func unlock(t *testing.T, e *etcdtest.Etcd, name, reason string) {
+	t.Helper()
+	c := newConfig(e.Endpoints())
+	a, err := admin.Open(c, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, a.Close()) }()
+	_, err = a.Unlock(t.Context(), name, "u-"+name, reason, func(_ admin.Detail, unrecorded error) error { return unrecorded })
+	require.NoError(t, err)
+}
+
+// Every replica logs, counts and shows a manual unlock once, with who and why. One that starts
+// later shows it.
+func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	proxy := e.Proxy(0)
+	off := func(c *config.Config) { c.Reaper.Mode = "off" } // or it would remove what is past its deadline
+	replicas := []*daemon{startDaemon(t, e.Endpoints(), off), startDaemon(t, []string{proxy.Addr()}, off)}
+	later := time.Now().Add(time.Hour)
+	e.Put(append(e.Lock("a/b", later, later, "ticket", "OPS-1"), e.Lock("late", time.Now(), time.Now().Add(-time.Hour))...)...)
+	for _, d := range replicas {
+		d.awaitReady()
+		d.awaitMetric(2, "unlocker_locks")
+	}
+	unlock(t, e, "a/b", "OPS-1: worker-1 was replaced")
+	unlock(t, e, "late", "") // past its deadline: what the watch shows is not listed a second time
+	for _, d := range replicas {
+		d.awaitMetric(2, "unlocker_forced_unlocks_total", "trigger", "manual")
+		lines := d.log.Lines(message.Unlocked)
+		require.Len(t, lines, 2)
+		require.Equal(t, []any{"a/b", "u-a/b", admin.Who(), "OPS-1: worker-1 was replaced", "INFO"},
+			[]any{lines[0]["lock"], lines[0]["uuid"], lines[0]["who"], lines[0]["reason"], lines[0]["level"]})
+		require.Equal(t, "OPS-1", lines[0]["record"].(map[string]any)["ticket"])
+		d.awaitMetric(2, "unlocker_lock_releases_total", "by", "other")
+		require.Len(t, d.forced("late"), 1)
+		shown := d.forced("a/b")
+		require.Len(t, shown, 1)
+		require.Contains(t, shown[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
+		require.Equal(t, api.Forced{
+			At: shown[0].At, Name: "a/b", UUID: "u-a/b", Hostname: "worker-1", Owner: "billing", Trigger: "manual", By: api.Other,
+			Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced", Revision: shown[0].Revision, Fields: shown[0].Fields,
+		}, shown[0])
+		require.InDelta(t, float64(time.Now().Unix()), d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "a/b", "trigger", "manual"), 60)
+	}
+
+	// A holder that releases late looks like a removal by somebody: nobody counts it.
+	e.Put(e.Lock("released", time.Now(), time.Now().Add(-time.Millisecond))...)
+	for _, d := range replicas {
+		d.awaitMetric(1, "unlocker_locks", "state", "expired")
+	}
+	e.Put(clientv3.OpDelete(prefix+"released/", clientv3.WithPrefix()))
+	for _, d := range replicas {
+		etcdtest.Eventually(t, func() bool { return len(d.forced("released")) == 1 })
+		require.Equal(t, []string{"", api.Other}, []string{d.forced("released")[0].Trigger, d.forced("released")[0].By})
+		require.Zero(t, d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "released"))
+	}
+
+	late := startDaemon(t, e.Endpoints())
+	etcdtest.Eventually(t, func() bool { return len(late.forced("")) == 2 })
+	require.Equal(t, "a/b", late.forced("")[1].Name)
+	require.NotZero(t, late.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "a/b", "trigger", "manual"))
+	require.Empty(t, late.log.Lines(message.Unlocked), "the replicas of its time logged and counted it")
+	require.Zero(t, late.metric("unlocker_forced_unlocks_total"))
+
+	// What happens while a replica is cut off is new to it afterwards.
+	proxy.Cut()
+	e.Put(e.Lock("c", later, later)...)
+	unlock(t, e, "c", "")
+	require.NoError(t, proxy.Heal())
+	replicas[1].awaitMetric(3, "unlocker_forced_unlocks_total", "trigger", "manual")
+	require.Len(t, replicas[1].log.Lines(message.Unlocked), 3)
+}
+
+// Anybody with the right to write under audit_prefix may have written what is there.
+func TestForgedRecordsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	valid := audit.Record{Prefix: prefix, Name: "a", Who: "\x1b[31mmallory\n@host", When: time.Now().Add(1000 * time.Hour)}
+	foreign := valid
+	foreign.Prefix, foreign.Name = "/other/", "foreign"
+	e.Put(clientv3.OpPut(auditPrefix+"old", valid.Encode()), clientv3.OpPut(auditPrefix+"huge", strings.Repeat(" ", 1<<20)+valid.Encode()))
+	d := startDaemon(t, e.Endpoints())
+	etcdtest.Eventually(t, func() bool { return len(d.forced("a")) == 1 })
+	require.False(t, d.forced("a")[0].At.After(time.Now()), "whatever its record says")
+	e.Put(clientv3.OpPut(auditPrefix+"foreign", foreign.Encode()), clientv3.OpPut(auditPrefix+"junk", "junk"))
+	const n = 3000
+	var puts []clientv3.Op
+	for i := range n {
+		puts = append(puts, clientv3.OpPut(fmt.Sprint(auditPrefix, "flood", i), valid.Encode()))
+	}
+	e.Put(puts...)
+	e.Put(clientv3.OpPut(auditPrefix+"last", "junk"))
+	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total", "trigger", "manual") >= 999 }, "the burst but for the foreign one")
+	require.Less(t, len(d.log.Lines(message.Unlocked)), n)
+	require.Empty(t, d.forced("foreign"))
+	bad := d.log.Lines(message.BadRecord)
+	require.Len(t, bad, 1, "once a minute")
+	require.Equal(t, []any{auditPrefix + "huge", "32769 bytes: a record has at most 32768"}, []any{bad[0]["key"], bad[0]["error"]})
+	d.awaitReaping()
+}
+
+// The link of the alert works at each replica: the one that removed the lock has its record, the
+// others know that it was removed.
+func TestS7_EachReplicaListsWhatOthersRemoved(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	_, gone := p.lock(t, "billing/invoices", time.Second)
+	gone()
+	p.leader.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
+	p.standby.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
+	self, other := p.leader.forced("billing/invoices"), p.standby.forced("billing/invoices")
+	require.Len(t, self, 1)
+	require.Equal(t, []string{"expiry", api.Self}, []string{self[0].Trigger, self[0].By})
+	require.NotNil(t, self[0].Verdict)
+	require.Len(t, other, 1)
+	require.Equal(t, api.Forced{
+		At: other[0].At, Name: "billing/invoices", UUID: self[0].UUID, Hostname: "worker-1", Owner: self[0].Owner,
+		By: api.Other, Revision: self[0].Revision, Fields: []api.Field{}, MoreFields: len(self[0].Fields),
+	}, other[0])
+	require.Zero(t, p.standby.metric("unlocker_forced_unlocks_total"))
+	require.Zero(t, p.standby.metric("unlocker_forced_unlock_timestamp_seconds"))
+}
+
+// Without the right to read the records the daemon works, says so once, and reads them as soon as
+// it may.
+func TestLockedOutOfTheRecords(t *testing.T) {
+	t.Parallel()
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	l.revoke(auditPrefix)
+	d := l.daemon(fast, func(c *config.Config) { c.Reaper.Freshness = 3 * time.Second })
+	l.requireWorking(d, "a")
+	d.warnsOnce(message.NotInView, `user "unlocker" needs read on [`+auditPrefix)
+	later := time.Now().Add(time.Hour)
+	l.Put(l.Lock("b", later, later)...)
+	l.read(auditPrefix)
+	l.Put(clientv3.OpPut(auditPrefix+"1", audit.Record{Prefix: prefix, Name: "b", When: time.Now()}.Encode()))
+	etcdtest.Eventually(t, func() bool { return len(d.forced("b")) == 1 })
+}

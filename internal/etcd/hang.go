@@ -1,0 +1,180 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
+
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// alarm is the method of the probe. Its answers are short, so that one which does not come is
+// evidence against the member.
+const alarm = "/etcdserverpb.Maintenance/Alarm"
+
+// hangs closes the connection to a member that hangs: an alarm request got no answer for patience
+// and the connection showed nothing since, while another member answered one. All that waits
+// on the connection, a watch too, then fails at once and goes to another member. gRPC connects
+// again, but a member that hangs accepts no connection, so that it gets no requests.
+//
+// The keepalive of gRPC would take 14 s. Nothing is closed where no member answers.
+type hangs struct {
+	patience time.Duration // 0: never
+	logger   *slog.Logger
+
+	mu      sync.Mutex
+	open    map[string]*connection // by addresses
+	pending map[*request]struct{}
+}
+
+// connection is one to a member.
+type connection struct {
+	net.Conn
+	closed func()
+	mu     sync.Mutex
+	heard  time.Time
+}
+
+// request is one alarm request; on is where it was sent, or nil.
+type request struct {
+	start time.Time
+	on    *connection
+}
+
+type requestKey struct{}
+
+func newHangs(o Options) *hangs {
+	return &hangs{patience: o.HangAfter, logger: o.Logger, open: make(map[string]*connection), pending: make(map[*request]struct{})}
+}
+
+// dialOptions replace the credentials that clientv3 derives from the scheme of the endpoints by
+// the same ones that also record the connection.
+func (h *hangs) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption {
+	if h.patience == 0 {
+		return nil
+	}
+	secure := strings.HasPrefix(endpoint, "https:") || strings.HasPrefix(endpoint, "unixs:")
+	creds := insecure.NewCredentials()
+	if secure || cfg != nil && !strings.HasPrefix(endpoint, "http:") {
+		creds = credentials.NewTLS(cfg)
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds, h}), grpc.WithStatsHandler(h), grpc.WithChainUnaryInterceptor(h.intercept)}
+}
+
+// recorder records the connections that the credentials are used for.
+type recorder struct {
+	credentials.TransportCredentials
+	hangs *hangs
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (r recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return r.TransportCredentials.ClientHandshake(ctx, authority, r.hangs.opened(raw))
+}
+
+// Clone implements credentials.TransportCredentials.
+func (r recorder) Clone() credentials.TransportCredentials {
+	return recorder{r.TransportCredentials.Clone(), r.hangs}
+}
+
+func addresses(local, remote net.Addr) string { return local.String() + " " + remote.String() }
+
+func (h *hangs) opened(raw net.Conn) net.Conn {
+	key := addresses(raw.LocalAddr(), raw.RemoteAddr())
+	c := &connection{Conn: raw}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open[key] = c
+	c.closed = func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.open[key] == c { // unix sockets have no addresses to tell them apart
+			delete(h.open, key)
+		}
+	}
+	return c
+}
+
+// Read implements net.Conn.
+func (c *connection) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 {
+		c.heard = time.Now()
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+func (c *connection) silentSince(t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard.Before(t)
+}
+
+func (h *hangs) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if method != alarm {
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	r := &request{start: time.Now()}
+	h.mu.Lock()
+	h.pending[r] = struct{}{}
+	h.mu.Unlock()
+	err := invoke(context.WithValue(ctx, requestKey{}, r), method, req, reply, cc, opts...)
+	for _, c := range h.ended(r, err == nil) {
+		h.logger.Warn(message.MemberHangs, "member", c.RemoteAddr().String())
+		_ = c.Close() // it is broken
+	}
+	return err
+}
+
+// ended removes a request, and returns the connections of those that are evidence of a member
+// that hangs if it was answered.
+func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.pending, r)
+	for p := range h.pending {
+		if answered && p.on != nil && time.Since(p.start) >= h.patience && p.on.silentSince(p.start) {
+			hung = append(hung, p.on)
+			p.on = nil
+		}
+	}
+	return hung
+}
+
+// HandleRPC implements stats.Handler: it learns where a request is sent.
+func (h *hangs) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	r, ours := ctx.Value(requestKey{}).(*request)
+	sent, is := s.(*stats.OutHeader)
+	if !ours || !is {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r.on = h.open[addresses(sent.LocalAddr, sent.RemoteAddr)]
+}
+
+// TagRPC implements stats.Handler.
+func (h *hangs) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
+func (h *hangs) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (h *hangs) HandleConn(context.Context, stats.ConnStats) {}

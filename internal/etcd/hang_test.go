@@ -1,0 +1,144 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// proxied is a client of three members through proxies, which asks for alarms until the test ends.
+type proxied struct {
+	*Client
+	t       *testing.T
+	proxies []*localetcd.Proxy
+	log     etcdtest.Log
+}
+
+func newProxied(t *testing.T) *proxied {
+	t.Helper()
+	cluster, p := etcdtest.Start(t, localetcd.Options{Members: 3}), &proxied{t: t}
+	o := options("")
+	o.Endpoints = nil
+	for i := range 3 {
+		p.proxies = append(p.proxies, cluster.Proxy(i))
+		o.Endpoints = append(o.Endpoints, p.proxies[i].Addr())
+	}
+	o.Logger = p.log.Logger()
+	p.Client = mustNew(t, o)
+	eventuallyPut(t, p.Client, "k")
+	ctx, cancel := context.WithCancel(context.Background())
+	var asking sync.WaitGroup
+	t.Cleanup(func() { cancel(); asking.Wait() })
+	asking.Go(func() {
+		for ctx.Err() == nil {
+			asking.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, 4*o.HangAfter)
+				defer cancel()
+				_, _ = p.AlarmList(ctx)
+			})
+			select {
+			case <-time.After(o.HangAfter / 4):
+			case <-ctx.Done():
+			}
+		}
+	})
+	return p
+}
+
+// watches opens streams to all members.
+func (p *proxied) watches(key string) (all []clientv3.WatchChan) {
+	for range 6 {
+		w := clientv3.NewWatcher(p.Client.Client)
+		p.t.Cleanup(func() { _ = w.Close() })
+		watch := w.Watch(p.t.Context(), key, clientv3.WithCreatedNotify())
+		require.True(p.t, (<-watch).Created)
+		all = append(all, watch)
+	}
+	return all
+}
+
+// A member that hangs while others answer loses its connection: each watch and each request
+// goes to another, long before a keepalive would notice, and comes back once it answers.
+func TestAMemberThatHangsIsLeft(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	watches := p.watches("watched")
+	p.proxies[1].Blackhole()
+	began := time.Now()
+	eventuallyPut(t, p.Client, "watched")
+	for _, w := range watches {
+		select {
+		case r := <-w:
+			require.NoError(t, r.Err())
+			require.Len(t, r.Events, 1)
+		case <-time.After(etcdtest.Soon):
+			require.FailNow(t, "a watch hangs")
+		}
+	}
+	require.Less(t, time.Since(began), keepAliveTime)
+	require.Equal(t, p.proxies[1].Addr(), p.log.Lines(message.MemberHangs)[0]["member"])
+	for range 9 {
+		ctx, cancel := context.WithTimeout(t.Context(), keepAliveTime/2)
+		_, err := p.Put(ctx, "k", "v")
+		cancel()
+		require.NoError(t, err, "no request is sent to it")
+	}
+	require.NoError(t, p.proxies[1].Heal())
+	p.proxies[0].Blackhole()
+	p.proxies[2].Blackhole()
+	eventuallyGet(t, p.Client)
+}
+
+// Where no member answers none is left: the outage may be anywhere.
+func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	for _, proxy := range p.proxies {
+		proxy.Blackhole()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*p.options.HangAfter)
+	defer cancel()
+	_, err := p.Get(ctx, "k")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Empty(t, p.log.Lines(message.MemberHangs))
+	for _, proxy := range p.proxies {
+		require.NoError(t, proxy.Heal())
+	}
+	eventuallyGet(t, p.Client)
+}
+
+// A member that answers slowly is no member that hangs.
+func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
+	t.Parallel()
+	h := newHangs(Options{HangAfter: time.Nanosecond})
+	silent, other := &connection{}, &connection{heard: time.Now().Add(time.Minute)}
+	began := time.Now()
+	for _, c := range []*connection{silent, other, nil} {
+		h.pending[&request{start: began, on: c}] = struct{}{}
+	}
+	etcdtest.Eventually(t, func() bool { return time.Since(began) > h.patience })
+	require.Empty(t, h.ended(&request{}, false), "no other member answers either")
+	require.Equal(t, []*connection{silent}, h.ended(&request{}, true))
+	require.Empty(t, h.ended(&request{}, true), "once")
+	h.patience = time.Hour
+	h.pending[&request{start: began, on: silent}] = struct{}{}
+	require.Empty(t, h.ended(&request{}, true), "not for so long yet")
+}
+
+func eventuallyGet(t *testing.T, c *Client) {
+	t.Helper()
+	etcdtest.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Get(ctx, "k", clientv3.WithSerializable())
+		return err == nil
+	})
+}

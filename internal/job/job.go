@@ -1,0 +1,243 @@
+// Package job runs a command while it holds a lock: the command lock.
+//
+// Guaranteed: the command starts after the lock was taken, and its process group has ended,
+// or was killed, before the lock is released or can expire. Where a person removes the lock,
+// it is stopped as soon as that is seen.
+//
+// Not guaranteed: anything about processes that leave the process group of the command, about
+// those that still run in it after the command ended by itself, or about the children of the
+// command when this process is killed.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/mutex"
+)
+
+// Options are the options of Run. They must be valid.
+type Options struct {
+	// Name is the name of the lock.
+	Name string
+	// Command is a program, looked up in PATH, and its arguments.
+	Command []string
+	// Timeout is how long to wait for the lock: not at all if 0, without limit if negative.
+	Timeout time.Duration
+	// AlertAfter is after how long the lock is overdue, and Patience how long it stays without
+	// a renewal. The command is stopped after MaxHold. KillAfter is how long it has to end after
+	// TERM: at most a third of Patience, so that there is time to renew before.
+	AlertAfter, Patience, MaxHold, KillAfter time.Duration
+	// Owner and Purpose are written into the lock.
+	Owner, Purpose string
+}
+
+var (
+	// ErrStopped says that the lock was lost, or held for MaxHold, and the command stopped.
+	ErrStopped = errors.New("the command was stopped")
+	// ErrNotReleased says that the command ended, and that the lock stays until it expires.
+	ErrNotReleased = errors.New("the lock could not be released")
+)
+
+// Interrupted is the error of a wait for the lock that a signal ended.
+type Interrupted struct{ Signal syscall.Signal }
+
+func (e *Interrupted) Error() string { return "interrupted: " + e.Signal.String() }
+
+// NotStarted is the error of a command that cannot be executed.
+type NotStarted struct{ err error }
+
+func (e *NotStarted) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the operating system.
+func (e *NotStarted) Unwrap() error { return e.err }
+
+// Run takes the lock, runs the command with the standard files and the environment of this
+// process, releases the lock, and returns the exit status of the command as a shell does: 128
+// and the signal if one has killed it. It handles the signals of the process meanwhile. It
+// must not be called twice at a time.
+//
+// Beside the errors above, there are *mutex.HeldError, and *mutex.LostError where the lock was
+// lost and the command ended before that was seen. All others are those of etcd.
+func Run(c config.Config, logger *slog.Logger, o Options) (status int, err error) {
+	path, err := exec.LookPath(o.Command[0])
+	if err != nil {
+		return 0, &NotStarted{err}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return 0, &NotStarted{err}
+	}
+	clientOptions := etcd.FromConfig(c.Etcd, logger)
+	clientOptions.FailFast = true // the errors then have causes; mutex repeats
+	client, err := etcd.New(clientOptions)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = client.Close() }()
+	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
+		mutex.Expect(o.AlertAfter), mutex.Patience(o.Patience), mutex.Backtrace(false), mutex.Metadata("command", path),
+		// Longer than MaxHold, so that the lock is held until the command has ended.
+		mutex.KeepAlive(o.MaxHold+o.Patience))
+	if err != nil {
+		return 0, err
+	}
+	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
+	notify(j.signals, endings()...)
+	l, err := j.take(locks, c.Etcd.DialTimeout+c.Etcd.RequestTimeout)
+	switch {
+	case err == nil:
+		return j.hold(l)
+	case errors.Is(err, mutex.ErrHeld) || errors.As(err, new(*Interrupted)):
+		return 0, err
+	}
+	return 0, fmt.Errorf("etcd at %s: %w", strings.Join(c.Etcd.Endpoints, ", "), client.Explain(err, etcd.ReadWrite, c.Prefix))
+}
+
+type job struct {
+	Options
+	path    string
+	signals chan os.Signal
+}
+
+// take takes the lock. etcd must answer once within a time; later it may be away for longer.
+func (j *job) take(locks *mutex.Client, answer time.Duration) (l *mutex.Lock, err error) {
+	ctx, stop := j.interruptible()
+	defer func() {
+		stop()
+		interrupted := (*Interrupted)(nil)
+		if !errors.As(context.Cause(ctx), &interrupted) {
+			return
+		}
+		if l != nil {
+			_ = l.Unlock(ctx) // one attempt; it expires otherwise
+		}
+		l, err = nil, interrupted
+	}()
+	waiting := ctx
+	if j.Timeout > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, j.Timeout)
+		defer cancel()
+	}
+	first, cancel := context.WithTimeout(waiting, answer)
+	defer cancel()
+	l, err = locks.TryLock(first, j.Name)
+	if errors.Is(err, mutex.ErrHeld) && j.Timeout != 0 {
+		l, err = locks.Lock(waiting, j.Name)
+	}
+	if held := (*mutex.HeldError)(nil); errors.As(err, &held) && held.Err != nil {
+		held.Err = fmt.Errorf("not released within %s", j.Timeout)
+	}
+	return l, err
+}
+
+// interruptible returns a context that a signal ends, with an *Interrupted as its cause. Until
+// stop returns, all signals go there.
+func (j *job) interruptible() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			select {
+			case s := <-j.signals:
+				if slices.Contains(endings(), s) {
+					cancel(&Interrupted{s.(syscall.Signal)})
+				}
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// hold runs the command and releases the lock.
+func (j *job) hold(l *mutex.Lock) (status int, err error) {
+	until, cancel := j.until(l)
+	defer cancel()
+	status, err = j.run(until, l)
+	stopped := context.Cause(until)
+	ctx, stop := j.interruptible()
+	defer stop()
+	if stopped != nil {
+		stop() // one attempt, since others may hold the lock by now
+	}
+	released := l.Unlock(ctx)
+	switch {
+	case stopped != nil && err == nil:
+		return status, fmt.Errorf("%w: %w", ErrStopped, stopped)
+	case err != nil || released == nil || errors.Is(released, mutex.ErrLost):
+		return status, errors.Join(err, released)
+	}
+	return status, fmt.Errorf("%w, and stays until it expires: %w", ErrNotReleased, released)
+}
+
+// until returns a context that ends when the command has to stop: the lock is lost, has been
+// held for MaxHold, or expires soon.
+func (j *job) until(l *mutex.Lock) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeoutCause(l.Context(context.Background()), j.MaxHold,
+		fmt.Errorf("lock %q was held for the maximum of %s", j.Name, j.MaxHold))
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		for left := j.left(l); left > 0; left = j.left(l) {
+			select {
+			case <-time.After(left):
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel(fmt.Errorf("lock %q could not be renewed and expires soon", j.Name))
+	}()
+	return ctx, func() {
+		cancel(nil)
+		stop()
+	}
+}
+
+// left is how long the command may go on without a renewal, so that it can be killed before the
+// lock may be removed.
+func (j *job) left(l *mutex.Lock) time.Duration { return time.Until(l.Deadline()) - j.KillAfter }
+
+func (j *job) run(until context.Context, l *mutex.Lock) (status int, err error) {
+	// The kernel kills the command when the thread that started it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g := &group{signals: j.signals, terminal: openTerminal(), held: func() bool { return l.Held() == nil && j.left(l) > 0 }}
+	defer g.terminal.close()
+	if err := g.start(j.path, j.Command, environ(l)); err != nil {
+		return 0, &NotStarted{fmt.Errorf("%s: %w", j.path, err)}
+	}
+	return g.wait(until, j.KillAfter), nil
+}
+
+// environ is the environment of the command.
+func environ(l *mutex.Lock) []string {
+	ours := [][2]string{
+		{"UNLOCKER_LOCK_NAME", l.Name()},
+		{"UNLOCKER_LOCK_UUID", l.UUID()},
+		{"UNLOCKER_FENCING_TOKEN", strconv.FormatInt(l.Token(), 10)},
+	}
+	env := os.Environ()
+	for _, kv := range ours {
+		// The lock of a command around this one is not that of the command in it.
+		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, kv[0]+"=") })
+		env = append(env, kv[0]+"="+kv[1])
+	}
+	return env
+}

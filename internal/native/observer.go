@@ -1,0 +1,180 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+)
+
+// Options are the options of New; all are required.
+type Options struct {
+	Client *clientv3.Client
+	// Prefixes end with a slash and do not overlap.
+	Prefixes []string
+	// RequestTimeout limits each request, Interval is the minimum time between two listings.
+	RequestTimeout, Interval time.Duration
+	Limits                   Limits
+	// Explain adds the missing permission on a prefix to an error of etcd.
+	Explain func(err error, prefix string) error
+	Logger  *slog.Logger
+}
+
+// Observer lists prefixes again and again while it runs. Its other methods may be called
+// concurrently.
+type Observer struct {
+	Options
+	mu       sync.Mutex
+	observed []observed
+
+	// turn is taken by the one caller of View that reads from etcd.
+	turn   chan struct{}
+	view   api.NativeList
+	viewed time.Time
+}
+
+// observed is what is known of a prefix. Only Run uses since and warned.
+type observed struct {
+	listing Listing
+	err     error
+	// since is when each lock was first seen to be held by its holder, by a hash of both.
+	since  map[uint64]time.Time
+	warned time.Time
+}
+
+// New returns an Observer that does nothing until Run is called.
+func New(o Options) (*Observer, error) {
+	if o.Client == nil || o.Explain == nil || o.Logger == nil || o.RequestTimeout <= 0 || o.Interval <= 0 || o.Limits == (Limits{}) {
+		return nil, errors.New("native: Client, RequestTimeout, Interval, Limits, Explain and Logger are required")
+	}
+	return &Observer{Options: o, observed: make([]observed, len(o.Prefixes)), turn: make(chan struct{}, 1)}, nil
+}
+
+const (
+	// rest is how many times longer than a listing the pause after it is, so that listing many
+	// keys costs etcd a small share of its time; maxPause limits that.
+	rest     = 20
+	maxPause = time.Minute
+	// warnInterval is the minimum time between two warnings about a prefix.
+	warnInterval = time.Minute
+)
+
+// Run lists all prefixes until ctx is done, and then returns nil. No failure of etcd ends it.
+func (o *Observer) Run(ctx context.Context) error {
+	seed := maphash.MakeSeed()
+	for {
+		began := time.Now()
+		for i := range o.Prefixes {
+			o.list(ctx, i, seed)
+		}
+		select {
+		case <-time.After(max(o.Interval, min(rest*time.Since(began), maxPause))):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (o *Observer) list(ctx context.Context, i int, seed maphash.Seed) {
+	prefix, known := o.Prefixes[i], &o.observed[i]
+	since := make(map[uint64]time.Time)
+	listing, err := List(ctx, o.Client, prefix, o.RequestTimeout, o.Limits, func(name string, holder Key, at time.Time) time.Time {
+		id := maphash.Comparable(seed, struct {
+			name   string
+			holder Key
+		}{name, holder})
+		first, seen := known.since[id]
+		if !seen {
+			first = at
+		}
+		since[id] = first
+		return first
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	err = o.Explain(err, prefix)
+	if err != nil && time.Since(known.warned) >= warnInterval {
+		known.warned = time.Now()
+		o.Logger.WarnContext(ctx, message.NativeNotListed, "prefix", prefix, "error", err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known.err = err; err == nil {
+		known.listing, known.since = listing, since
+	}
+}
+
+// Status is what the last listing of a prefix found.
+type Status struct {
+	Prefix string
+	// Held counts the keys that hold. Oldest is since when the longest of them is known to hold;
+	// zero if nothing is held.
+	Held   int
+	Oldest time.Time
+}
+
+// Status returns the status of the prefixes whose last listing succeeded.
+func (o *Observer) Status() (all []Status) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, known := range o.observed {
+		if known.err == nil && known.listing.Revision > 0 {
+			all = append(all, Status{o.Prefixes[i], known.listing.Held, known.listing.Oldest})
+		}
+	}
+	return all
+}
+
+// Limits of a view: how many keys it reads from etcd, for how long, and for how long its answer
+// is given to others.
+const (
+	maxDescribed = 512
+	describeFor  = 2 * time.Second
+	viewAge      = time.Second
+)
+
+// View returns the locks of the last listings, with values and leases as etcd has them now. Its
+// answer may be a second old and must not be changed. An error means that ctx is done.
+func (o *Observer) View(ctx context.Context) (api.NativeList, error) {
+	select {
+	case o.turn <- struct{}{}:
+		defer func() { <-o.turn }()
+	case <-ctx.Done():
+		return api.NativeList{}, ctx.Err()
+	}
+	if time.Since(o.viewed) < viewAge {
+		return o.view, nil
+	}
+	prefixes, listings := o.listed()
+	limited, cancel := context.WithTimeout(ctx, describeFor)
+	defer cancel()
+	Describe(limited, o.Client, maxDescribed, prefixes, listings)
+	if ctx.Err() != nil {
+		return api.NativeList{}, ctx.Err()
+	}
+	o.view, o.viewed = api.NativeList{Prefixes: prefixes}, time.Now()
+	return o.view, nil
+}
+
+// listed returns the last listing of each prefix, which is empty before the first one.
+func (o *Observer) listed() (prefixes []api.NativePrefix, listings []Listing) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	prefixes = []api.NativePrefix{}
+	for i, known := range o.observed {
+		p := api.NativePrefix{Prefix: o.Prefixes[i], Holders: []api.NativeHolder{}}
+		if known.err != nil {
+			p.Error = api.ErrorText(known.err)
+		}
+		prefixes, listings = append(prefixes, p), append(listings, known.listing)
+	}
+	return prefixes, listings
+}

@@ -1,0 +1,203 @@
+package pause
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/follow"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Options are the options of New.
+type Options struct {
+	Client *clientv3.Client
+	// Prefix is that of the records. It ends with a slash.
+	Prefix                    string
+	RequestTimeout, Freshness time.Duration
+	// Changed is called after the pauses have changed. Nothing waits for it.
+	Changed func(context.Context)
+	// Explain adds the missing permission to an error of etcd.
+	Explain func(error) error
+	Logger  *slog.Logger
+}
+
+// Pauses are the pauses in force. All methods may be called concurrently.
+type Pauses struct {
+	Options
+	follower *follow.Follower
+	changed  chan struct{}
+
+	mu sync.Mutex
+	// records are the pauses by their keys, and broken is what is wrong with the records that
+	// cannot be read. shown are the records in a fixed order, and globs those of a glob.
+	records map[string]Record
+	broken  map[string]error
+	shown   []Record
+	globs   []Record
+}
+
+const (
+	// MaxRecords limits how many records are read. More than that pause all locks.
+	MaxRecords = 1000
+	maxError   = 500
+)
+
+// New returns Pauses that know nothing until Run is called.
+func New(o Options) (*Pauses, error) {
+	if o.Changed == nil {
+		return nil, errors.New("pause: Changed is required")
+	}
+	p := &Pauses{Options: o, changed: make(chan struct{}, 1), records: make(map[string]Record), broken: make(map[string]error)}
+	var err error
+	p.follower, err = follow.New(follow.Options{
+		Client: o.Client, Prefix: o.Prefix, RequestTimeout: o.RequestTimeout, Freshness: o.Freshness,
+		MaxKeys: MaxRecords, MaxSize: maxSize + 1, On: p.on, Explain: o.Explain, Logger: o.Logger,
+	})
+	return p, err
+}
+
+// Run follows the pauses until ctx is done, and then returns nil.
+func (p *Pauses) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.follower.Run(ctx) })
+	g.Go(func() error {
+		for {
+			select {
+			case <-p.changed:
+				p.Changed(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// on keeps one record, and logs it. The log may block: not those who ask for the pauses.
+func (p *Pauses) on(e follow.Event) {
+	record, err := Parse(e.Key, e.Value)
+	old, was := p.keep(e, record, err)
+	switch {
+	case e.Deleted && was:
+		p.Logger.Info(message.PauseEnds, "match", old.Match, "by", old.By, "lasted", time.Since(old.Since))
+	case e.Deleted:
+		p.Logger.Info(message.PauseEnds, "key", p.named(e.Key))
+	case err != nil:
+		p.Logger.Warn(message.PauseBroken, "key", p.named(e.Key), "error", err)
+	default:
+		p.Logger.Info(message.PauseBegins, "match", record.Match, "by", record.By, "reason", record.Reason,
+			"since", record.Since, "until", record.Until)
+	}
+}
+
+// keep keeps one record, and returns the one that it replaces. That does not end before the new one begins.
+func (p *Pauses) keep(e follow.Event, record Record, err error) (old Record, was bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old, was = p.records[e.Key]
+	delete(p.records, e.Key)
+	delete(p.broken, e.Key)
+	switch {
+	case e.Deleted:
+	case err != nil:
+		p.broken[e.Key] = err
+	default:
+		p.records[e.Key] = record
+	}
+	p.arrange()
+	select {
+	case p.changed <- struct{}{}:
+	default: // a call that has not begun yet
+	}
+	return old, was
+}
+
+// named returns a key as logs and answers show it.
+func (p *Pauses) named(key string) string { return lock.Clip([]byte(p.Prefix+key), maxError) }
+
+func (p *Pauses) arrange() {
+	p.shown = p.shown[:0:0]
+	for _, key := range slices.Sorted(maps.Keys(p.records)) { // that of all locks is the first
+		p.shown = append(p.shown, p.records[key])
+	}
+	p.globs = slices.DeleteFunc(slices.Clone(p.shown), func(r Record) bool { return r.Match == "" })
+}
+
+// Records returns the pauses in force, that of all locks first.
+func (p *Pauses) Records() []Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shown
+}
+
+// Count returns the number of pauses in force, with those whose records cannot be read.
+func (p *Pauses) Count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.records) + len(p.broken)
+}
+
+// For returns the pause of a glob that applies to a lock: that which ends last.
+func (p *Pauses) For(name string) (last verdict.Pause) {
+	p.mu.Lock()
+	globs := p.globs
+	p.mu.Unlock()
+	for _, r := range globs {
+		if r.Until.After(last.Until) && doublestar.MatchUnvalidated(r.Match, name) {
+			last = verdict.Pause{Until: r.Until, Words: r.words()}
+		}
+	}
+	return last
+}
+
+// Matches reports whether a pause of a glob applies to a lock.
+func (p *Pauses) Matches(name string) bool { return p.For(name) != verdict.Pause{} }
+
+// All returns who paused all locks, why and until when, in words; "" if nobody did. What cannot be
+// read as a pause pauses all.
+func (p *Pauses) All() string {
+	omitted := p.follower.Status().Omitted
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var words []string
+	if r, paused := p.records[allKey]; paused {
+		words = append(words, fmt.Sprintf("paused until %s %s", verdict.Instant(time.Now(), r.Until), r.words()))
+	}
+	if len(p.broken) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(p.broken)))
+		words = append(words, fmt.Sprintf("the record %s is not a pause that can be read (%s), so all locks are kept until it is deleted",
+			p.named(first), lock.Clip([]byte(p.broken[first].Error()), maxError)))
+	}
+	if omitted {
+		words = append(words, fmt.Sprintf("under %s are more than %d records, or one with a very long key, so all locks are kept", p.Prefix, MaxRecords))
+	}
+	return strings.Join(words, ", and ")
+}
+
+// Listed reports whether the pauses were ever in view.
+func (p *Pauses) Listed() bool { return p.follower.Status().Listed }
+
+// Unseen returns why the pauses are not in view, in words; "" if they are. Call it before All and
+// For: these then know all pauses that there were at the time.
+func (p *Pauses) Unseen() string {
+	switch s := p.follower.Status(); {
+	case s.InView:
+		return ""
+	case s.Err != nil:
+		return fmt.Sprintf("the pauses under %s cannot be read: %s", p.Prefix, lock.Clip([]byte(s.Err.Error()), maxError))
+	}
+	return fmt.Sprintf("the pauses under %s are not read yet", p.Prefix)
+}

@@ -1,0 +1,206 @@
+package pause_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+var shared etcdtest.Shared
+
+func TestMain(m *testing.M) { etcdtest.Main(m, shared.Close) }
+
+// world is an etcd, and the pauses under a prefix of it.
+type world struct {
+	*etcdtest.Etcd
+	*pause.Pauses
+	t       *testing.T
+	log     etcdtest.Log
+	changes atomic.Int64
+}
+
+func start(t *testing.T, e *etcdtest.Etcd, client *clientv3.Client) *world {
+	t.Helper()
+	w := &world{Etcd: e, t: t}
+	var err error
+	w.Pauses, err = pause.New(pause.Options{
+		Client: client, Prefix: e.Prefix, RequestTimeout: 2 * time.Second, Freshness: time.Second,
+		Changed: func(context.Context) { w.changes.Add(1) }, Explain: func(err error) error { return err }, Logger: w.log.Logger(),
+	})
+	require.NoError(t, err)
+	require.Equal(t, "the pauses under "+e.Prefix+" are not read yet", w.Unseen())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return w
+}
+
+func (w *world) await(condition func() bool) {
+	w.t.Helper()
+	etcdtest.Eventually(w.t, condition)
+}
+
+// pause writes a pause, with a lease of ttl seconds unless it is 0.
+func (w *world) pause(match, by string, lasts time.Duration, ttl int64) {
+	w.t.Helper()
+	now := time.Now().UTC().Truncate(time.Second)
+	value, err := pause.Record{Match: match, By: by, Reason: "why", Since: now, Until: now.Add(lasts)}.Value()
+	require.NoError(w.t, err)
+	var options []clientv3.OpOption
+	if ttl > 0 {
+		lease, err := w.Client.Grant(w.t.Context(), ttl)
+		require.NoError(w.t, err)
+		options = append(options, clientv3.WithLease(lease.ID))
+	}
+	w.write(pause.Key(match), value, options...)
+}
+
+func (w *world) write(key, value string, options ...clientv3.OpOption) {
+	w.t.Helper()
+	_, err := w.Client.Put(w.t.Context(), w.Etcd.Prefix+key, value, options...)
+	require.NoError(w.t, err)
+}
+
+func (w *world) remove(key string) {
+	w.t.Helper()
+	_, err := w.Client.Delete(w.t.Context(), w.Etcd.Prefix+key)
+	require.NoError(w.t, err)
+}
+
+const clock = `(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d`
+
+func TestAPauseOfAllEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	w := start(t, e, e.Client)
+	w.await(func() bool { return w.Unseen() == "" })
+	require.True(t, w.Listed())
+	require.Empty(t, w.All())
+	w.pause("", "ada@laptop", -time.Hour, 2)
+	w.await(func() bool { return w.All() != "" })
+	require.Regexp(t, "^paused until "+clock+" by ada@laptop: why$", w.All(), "it lasts while its key is there, whatever the clocks say")
+	require.Zero(t, w.For("a"), "a hold keeps all locks")
+	require.Equal(t, 1, w.Count())
+	w.await(func() bool { return w.All() == "" })
+	require.Zero(t, w.Count())
+	require.Positive(t, w.changes.Load())
+	for msg, wants := range map[string]map[string]any{
+		message.PauseBegins: {"level": "INFO", "match": "", "by": "ada@laptop", "reason": "why"},
+		message.PauseEnds:   {"level": "INFO", "match": "", "by": "ada@laptop"},
+	} {
+		lines := w.log.Lines(msg)
+		require.Len(t, lines, 1, msg)
+		for key, want := range wants {
+			require.Equal(t, want, lines[0][key], key)
+		}
+	}
+}
+
+func TestPausesOfPatterns(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	w := start(t, e, e.Client)
+	w.pause("deploy/*", "ada@laptop", time.Hour, 60)
+	w.pause("**/web", "bob@laptop", 2*time.Hour, 60)
+	w.await(func() bool { return w.Count() == 2 })
+	require.Empty(t, w.All())
+	require.Equal(t, `by ada@laptop for "deploy/*": why`, w.For("deploy/db").Words)
+	require.Equal(t, `by bob@laptop for "**/web": why`, w.For("deploy/web").Words, "that which ends last")
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), w.For("deploy/web").Until, time.Minute)
+	require.Equal(t, verdict.Pause{}, w.For("deploy/web/x"))
+	require.True(t, w.Matches("web"))
+	require.False(t, w.Matches("deploy"))
+
+	w.pause("", "cyd@laptop", time.Hour, 60)
+	w.pause("deploy/*", "eve@laptop", 3*time.Hour, 60)
+	w.await(func() bool { return w.Count() == 3 && w.For("deploy/db").Words == `by eve@laptop for "deploy/*": why` })
+	var by []string
+	for _, r := range w.Records() {
+		by = append(by, r.By)
+	}
+	require.Equal(t, []string{"cyd@laptop", "bob@laptop", "eve@laptop"}, by)
+	w.remove("match/**/web")
+	w.await(func() bool { return !w.Matches("web") })
+}
+
+// What nobody can read may be a pause of anything.
+func TestABrokenRecordPausesAll(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	e.Put(clientv3.OpPut(e.Prefix+"match/a", "\x1b[2J"))
+	w := start(t, e, e.Client)
+	w.await(w.Listed)
+	require.Equal(t, fmt.Sprintf(`the record %smatch/a is not a pause that can be read (invalid character '\x1b' looking for beginning of value), `+
+		`so all locks are kept until it is deleted`, e.Prefix), w.All())
+	require.Equal(t, 1, w.Count())
+	require.Empty(t, w.Records())
+	lines := w.log.Lines(message.PauseBroken)
+	require.Len(t, lines, 1)
+	require.Equal(t, "WARN", lines[0]["level"])
+	require.Equal(t, e.Prefix+"match/a", lines[0]["key"])
+	w.pause("a", "ada@laptop", time.Hour, 60)
+	w.await(func() bool { return w.All() == "" && w.Matches("a") })
+	w.write("match/a", "{}")
+	w.await(func() bool { return w.All() != "" })
+	require.False(t, w.Matches("a"))
+	w.remove("match/a")
+	w.await(func() bool { return w.All() == "" })
+}
+
+func TestTooManyRecordsPauseAll(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	var puts []clientv3.Op
+	for i := range 1001 {
+		match := fmt.Sprintf("m%04d", i)
+		value, err := pause.Record{Match: match, Until: time.Now()}.Value()
+		require.NoError(t, err)
+		puts = append(puts, clientv3.OpPut(e.Prefix+pause.Key(match), value))
+	}
+	e.Put(puts...)
+	w := start(t, e, e.Client)
+	w.await(w.Listed)
+	require.Equal(t, fmt.Sprintf("under %s are more than 1000 records, or one with a very long key, so all locks are kept", e.Prefix), w.All())
+	w.remove("match/m0500")
+	w.await(func() bool { return w.All() == "" && w.Count() == 1000 && w.Matches("m1000") })
+}
+
+// Without the connection the pauses are remembered, but not relied on.
+func TestPausesOutOfView(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	p := e.Proxy(0)
+	w := start(t, e, e.Connect(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }))
+	w.pause("", "ada@laptop", time.Hour, 60)
+	w.await(func() bool { return w.All() != "" && w.Unseen() == "" })
+	p.Blackhole()
+	w.await(func() bool { return w.Unseen() != "" })
+	require.Contains(t, w.Unseen(), "the pauses under "+e.Prefix+" cannot be read: ")
+	require.NotEmpty(t, w.All())
+	require.True(t, w.Listed())
+	w.remove("all")
+	require.NoError(t, p.Heal())
+	w.await(func() bool { return w.Unseen() == "" && w.All() == "" })
+}
+
+func TestOptions(t *testing.T) {
+	_, err := pause.New(pause.Options{})
+	require.ErrorContains(t, err, "Changed is required")
+	_, err = pause.New(pause.Options{Changed: func(context.Context) {}})
+	require.ErrorContains(t, err, "required")
+}

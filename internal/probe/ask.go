@@ -1,0 +1,62 @@
+package probe
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// answer is what became of a request.
+type answer struct {
+	start time.Time
+	resp  *clientv3.AlarmResponse
+	err   error
+}
+
+const (
+	// shares is how many members a probe may ask within an interval, each for at least minShare.
+	shares   = 4
+	minShare = 10 * time.Millisecond
+	// maxFailures is how many requests may fail before the probe does: one for each member of
+	// the usual cluster.
+	maxFailures = 3
+)
+
+// ask sends a request and, while none is answered, another after each share of the interval:
+// gRPC sends each to the next member. So neither a member that hangs nor a request that was
+// lost with a leader costs a probe where others answer.
+func (p *Probe) ask(ctx context.Context) answer {
+	deadline := time.Now().Add(p.Timeout)
+	answers, enough := make(chan answer), make(chan struct{})
+	defer close(enough)
+	another := time.NewTicker(max(p.Interval/shares, minShare))
+	defer another.Stop()
+	p.request(ctx, deadline, answers, enough)
+	for failures := 0; ; {
+		select {
+		case a := <-answers:
+			failures++
+			if a.err == nil || failures == maxFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
+				return a
+			}
+		case <-another.C:
+			p.request(ctx, deadline, answers, enough)
+		}
+	}
+}
+
+// request sends a request. It waits for the answer until the deadline even if enough others have
+// come: package etcd learns from that which member hangs.
+func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- answer, enough <-chan struct{}) {
+	p.requests.Go(func() {
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		a := answer{start: time.Now()}
+		a.resp, a.err = p.Etcd.AlarmList(ctx)
+		select {
+		case answers <- a:
+		case <-enough:
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// members is an etcd whose members are asked in turn, as gRPC does. Each answers as its number
+// says what to do.
+type members struct {
+	asked  atomic.Int32
+	answer func(ctx context.Context, member int) error
+}
+
+func (m *members) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
+	if err := m.answer(ctx, int(m.asked.Add(1)-1)%3); err != nil {
+		return nil, err
+	}
+	return &clientv3.AlarmResponse{}, nil
+}
+
+func hangs(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+var errRefused = errors.New("refused")
+
+// probed runs a probe on members under virtual time.
+func probed(t *testing.T, m *members, test func(*Probe)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{Etcd: m, Interval: second, Timeout: 5 * second, Patience: 2 * second})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		test(p)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// One member of three costs no probe, whatever it does.
+func TestOneMemberCostsNoProbe(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(context.Context) error{
+		"hangs":    hangs,
+		"refuses":  func(context.Context) error { return errRefused },
+		"is slow":  func(context.Context) error { pass(3 * second); return nil },
+		"is stuck": func(context.Context) error { pass(second); return errRefused },
+	} {
+		t.Run(name, func(t *testing.T) {
+			probed(t, &members{answer: func(ctx context.Context, member int) error {
+				if member == 1 {
+					return fault(ctx)
+				}
+				return nil
+			}}, func(p *Probe) {
+				pass(second / 2)
+				for range 1000 {
+					s := p.Status()
+					require.True(t, s.OK)
+					require.True(t, s.Up)
+					require.NoError(t, s.Err)
+					require.Zero(t, s.Failed)
+					require.False(t, p.Overdue())
+					require.Zero(t, p.Allowance(s.Good.Add(-time.Hour)))
+					pass(second / 10)
+				}
+			})
+		})
+	}
+}
+
+// The shortest interval that the configuration allows does not flood etcd with requests.
+func TestRequestsHaveAMinimumDistance(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := &members{answer: func(ctx context.Context, _ int) error { return hangs(ctx) }}
+		p, err := New(Options{Etcd: m, Interval: 1, Timeout: second, Patience: 2 * second})
+		require.NoError(t, err)
+		require.Error(t, p.ask(t.Context()).err)
+		p.requests.Wait()
+		require.InDelta(t, second/minShare, m.asked.Load(), 1)
+	})
+}
+
+// A probe fails where no member answers, once three have refused or the timeout has passed.
+func TestS3_AProbeFailsWhereNoMemberAnswers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer func(context.Context) error
+		failed time.Duration
+	}{
+		"all hang":   {hangs, 5 * second},
+		"all refuse": {func(context.Context) error { return errRefused }, second / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			probed(t, &members{answer: func(ctx context.Context, _ int) error { return c.answer(ctx) }}, func(p *Probe) {
+				pass(c.failed - 1)
+				require.NoError(t, p.Status().Err)
+				pass(2)
+				s := p.Status()
+				require.False(t, s.OK)
+				require.Error(t, s.Err)
+				require.Equal(t, time.Now().Add(-1), s.Failed)
+				require.True(t, p.Overdue())
+				require.Zero(t, s.Good)
+			})
+		})
+	}
+}
+
+// A request that was lost shows nothing: what was answered is a later one, and it counts from when
+// that began.
+func TestS3_AProbeCountsFromTheRequestThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	var elects atomic.Bool
+	probed(t, &members{answer: func(ctx context.Context, _ int) error {
+		if elects.Load() {
+			return hangs(ctx) // lost with the leader, also where there is another one soon
+		}
+		pass(second / 10)
+		return nil
+	}}, func(p *Probe) {
+		pass(5*second + second/2)
+		good := p.Status().Good
+		elects.Store(true)
+		pass(2*second + 1)
+		elects.Store(false)
+		pass(2 * second / 5)
+		s := p.Status()
+		require.True(t, s.OK)
+		require.Zero(t, s.Failed)
+		require.Equal(t, good.Add(2*second+3*second/4), s.Good)
+		require.Equal(t, 2*second+second/10+3*second/4, p.Allowance(good), "from good to good")
+	})
+}
+
+// Up is false soon after etcd hangs, and does not come and go where it is slow.
+func TestUpFollowsSoon(t *testing.T) {
+	t.Parallel()
+	var delay atomic.Int64
+	probed(t, &members{answer: func(ctx context.Context, _ int) error {
+		select {
+		case <-time.After(time.Duration(delay.Load())):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}, func(p *Probe) {
+		require.False(t, p.Status().Up)
+		pass(10*second + 1)
+		require.True(t, p.Status().Up)
+		delay.Store(int64(time.Hour))
+		pass(2*second - 2)
+		require.True(t, p.Status().Up)
+		pass(2)
+		require.False(t, p.Status().Up)
+		require.True(t, p.Status().OK, "no probe has failed yet")
+		pass(10 * second)
+		require.False(t, p.Status().Up)
+		delay.Store(int64(3 * second / 2))
+		pass(10 * second)
+		for range 100 {
+			require.True(t, p.Status().Up, "slow")
+			pass(second / 10)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package reaper_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/audit"
+	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// A lock past its deadline that this replica did not remove is listed, whenever the watch shows
+// that, and nothing is claimed of it.
+func TestS7_WhatAnotherReplicaRemovedIsListedOnly(t *testing.T) {
+	for name, during := range map[string]bool{"not sent": false, "while the answer is awaited": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, sharedClient(t))
+			h.expired("a", "b")
+			d := h.due("a")
+			event := func() {
+				h.gone(table.Gone{Name: "a", Token: d.Token, Revision: 99, At: time.Now(), Past: &d.Lock})
+			}
+			if during {
+				h.before = func(context.Context) { h.release("a"); event() }
+				h.handle(d)
+				require.EqualValues(t, 1, h.Stats().Conflicts)
+			} else {
+				event()
+			}
+			require.EqualValues(t, 1, h.Stats().ReleasedByOther)
+			require.Zero(t, h.removed())
+			require.Empty(t, h.Ledger().Recent(10), "nor is it in the metrics")
+			listed := h.Ledger().Page("a", 10)
+			require.Len(t, listed, 1)
+			require.Equal(t, []any{"u-a", int64(99), verdict.Trigger(""), (*verdict.Verdict)(nil)},
+				[]any{listed[0].UUID, listed[0].Revision, listed[0].Trigger, listed[0].Verdict})
+			h.gone(table.Gone{Name: "b", Token: h.due("b").Token, Revision: 100, At: time.Now()})
+			require.Empty(t, h.Ledger().Page("b", 10), "it was not past its deadline")
+		})
+	}
+}
+
+// A manual unlock of a lock past its deadline is listed once, in whichever order its record and the
+// deletion are seen.
+func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
+	for name, recordFirst := range map[string]bool{"record first": true, "deletion first": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, sharedClient(t))
+			h.expired("a")
+			d := h.due("a")
+			deletion := func() { h.gone(table.Gone{Name: "a", Token: d.Token, Revision: 99, Past: &d.Lock}) }
+			if !recordFirst {
+				deletion()
+			}
+			h.Manual(h.ctx, audit.Record{Name: "a", UUID: "u-a", Who: "ada@host", Reason: "why"}, 99, false)
+			if recordFirst {
+				deletion()
+			}
+			listed := h.Ledger().Page("", 10)
+			require.Len(t, listed, 1)
+			require.Equal(t, []any{"ada@host", "why", verdict.Manual}, []any{listed[0].Who, listed[0].Reason, listed[0].Trigger})
+			require.Len(t, h.Ledger().Recent(10), 1)
+			require.EqualValues(t, 1, h.Stats().Removed[verdict.Manual])
+			require.Len(t, h.log.with(t, message.Unlocked, ""), 1)
+		})
+	}
+}
+
+// What was there before the start is listed at its time, and neither counted nor logged again.
+func TestS7_ManualUnlockBeforeTheStart(t *testing.T) {
+	h := newHarness(t, sharedClient(t))
+	h.Manual(h.ctx, audit.Record{Name: "now"}, 3, false)
+	for name, ago := range map[string]time.Duration{"minutes": 5 * time.Minute, "half": 30 * time.Minute, "day": 24 * time.Hour, "future": -time.Hour} {
+		h.Manual(h.ctx, audit.Record{Name: name, When: time.Now().Add(-ago)}, 2, true)
+	}
+	var names []string
+	for _, r := range h.Ledger().Recent(10) {
+		names = append(names, r.Name)
+		require.False(t, r.At.After(time.Now()))
+	}
+	require.Equal(t, []string{"future", "now", "minutes", "half"}, names)
+	require.EqualValues(t, 1, h.Stats().Removed[verdict.Manual])
+	require.Len(t, h.log.with(t, message.Unlocked, ""), 1)
+}

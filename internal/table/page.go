@@ -1,0 +1,228 @@
+package table
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Query selects locks for a page.
+type Query struct {
+	// States are the states to include; empty means all.
+	States []lock.State
+	// Contains is a part of the name, Hostname and Owner the whole host and service name of the
+	// holder; empty means any.
+	Contains, Hostname, Owner string
+	// ByUrgency orders the page by urgency instead of by name.
+	ByUrgency bool
+	// After is the position after which the page begins; the zero value is before all.
+	After Position
+	// Limit is the maximum size of the page.
+	Limit int
+}
+
+// Page is the first locks that match a query, in order.
+type Page struct {
+	Items []Item
+	// More reports whether there are more after them, Matched is the number of all locks that
+	// match, those before the page included.
+	More    bool
+	Matched int
+}
+
+// Item is a lock as it was when a page was made.
+type Item struct {
+	lock.Lock
+	State lock.State
+	// Position is the place in the order that the query asked for.
+	Position Position
+	// Observation is the clock observation of the lock at the time At, which has a monotonic
+	// clock reading.
+	Observation verdict.Observation
+	At          time.Time
+	// Due is when Take may return the lock, by the daemon's wall clock; zero means never.
+	Due time.Time
+	// Margin is the least share of its patience that the holder had left at a renewal; nil where
+	// none was observed.
+	Margin *float64
+}
+
+func (c *core) item(e *entry, now reading) Item {
+	it := Item{
+		Lock: e.Lock, State: e.State(c.holderTime(e, now)),
+		Observation: c.observation(e, now), At: c.clock.base.Add(time.Duration(now.mono)), Margin: e.margin.share(),
+	}
+	if e.Removable() && e.phase != suspended {
+		it.Due = now.time(c.dueAt(e, now))
+	}
+	return it
+}
+
+const (
+	// maxBlock bounds the time for which a scan blocks the table at once.
+	maxBlock = 250 * time.Microsecond
+	// scanBytes is how many bytes of names are compared between two looks at the clock, where each
+	// lock costs as much as lockBytes beside its name.
+	scanBytes, lockBytes = 16 << 10, 200
+)
+
+// Page returns the first locks that match. It scans all locks, so it is not for scrapes.
+func (t *Table) Page(ctx context.Context, q Query) (Page, error) {
+	pages, _, err := t.Pages(ctx, []Query{q})
+	if err != nil {
+		return Page{}, err
+	}
+	return pages[0], nil
+}
+
+// Pages returns a page for each query from one scan of all locks. The scan gives way to other
+// calls again and again: each lock is shown as it was when the scan came by, one that was added
+// meanwhile may be missing, and one that was dropped and added again may be counted twice. blocked
+// is for how long the scan blocked the table, in all.
+func (t *Table) Pages(ctx context.Context, queries []Query) (pages []Page, blocked time.Duration, err error) {
+	found := make([]selection, len(queries))
+	for i, q := range queries {
+		found[i].Query = q
+	}
+	next, stop := iter.Pull(t.core.batches(len(queries)))
+	defer stop()
+	for more := true; more; {
+		err := t.do(ctx, func(c *core) {
+			start := time.Now()
+			more = c.scan(next, found)
+			blocked += time.Since(start)
+		})
+		if err != nil {
+			return nil, blocked, err
+		}
+		for i := range found {
+			found[i].trim()
+		}
+	}
+	for i := range found {
+		pages = append(pages, found[i].page())
+	}
+	return pages, blocked, nil
+}
+
+// batches returns all locks in any order, so many at a time that it takes little time to compare
+// them with the queries. A lock that is dropped and added again while the iteration is suspended may
+// be returned twice.
+func (c *core) batches(queries int) iter.Seq[[]*entry] {
+	return func(yield func([]*entry) bool) {
+		var batch []*entry
+		size := 0
+		for _, e := range c.locks {
+			batch = append(batch, e)
+			if size += queries * (len(e.Name) + lockBytes); size >= scanBytes {
+				if !yield(batch) {
+					return
+				}
+				batch, size = batch[:0], 0
+			}
+		}
+		yield(batch)
+	}
+}
+
+// scan continues a scan for maxBlock, and reports whether there are more locks.
+func (c *core) scan(next func() ([]*entry, bool), found []selection) (more bool) {
+	now := c.now()
+	for start := time.Now(); time.Since(start) < maxBlock; {
+		batch, more := next()
+		if !more {
+			return false
+		}
+		c.offer(batch, found, now)
+	}
+	return true
+}
+
+func (c *core) offer(batch []*entry, found []selection, now reading) {
+	for _, e := range batch {
+		state := e.State(c.holderTime(e, now))
+		for i := range found {
+			found[i].offer(c, e, state, now)
+		}
+	}
+}
+
+// selection collects the page of a query.
+type selection struct {
+	Query
+	items   []Item
+	full    bool
+	last    Position // where full: nothing after it is on the page
+	matched int
+}
+
+func (s *selection) offer(c *core, e *entry, state lock.State, now reading) {
+	if !s.matches(e, state) {
+		return
+	}
+	s.matched++
+	at := Position{name: e.Name}
+	if s.ByUrgency {
+		at = c.urgency(e, state)
+	}
+	if at.compare(s.After) <= 0 || s.full && at.compare(s.last) > 0 {
+		return
+	}
+	it := c.item(e, now)
+	it.Position = at
+	s.items = append(s.items, it)
+}
+
+func (q *Query) matches(e *entry, state lock.State) bool {
+	return (len(q.States) == 0 || slices.Contains(q.States, state)) &&
+		(q.Hostname == "" || e.Hostname() == q.Hostname) &&
+		(q.Owner == "" || e.Owner() == q.Owner) &&
+		strings.Contains(e.Name, q.Contains)
+}
+
+// room is for how many items there is room before the scan continues.
+const room = 64
+
+// trim cuts the items if there are many more than the page has, and makes room for the next. Both
+// would take too long while the scan blocks the table.
+func (s *selection) trim() {
+	if len(s.items) > 2*s.Limit+room {
+		s.cut()
+	}
+	s.items = slices.Grow(s.items, room)
+}
+
+// cut keeps the first of the items, and one more.
+func (s *selection) cut() {
+	s.once()
+	slices.SortFunc(s.items, func(a, b Item) int { return a.Position.compare(b.Position) })
+	if len(s.items) <= s.Limit {
+		return
+	}
+	clear(s.items[s.Limit+1:])
+	s.items = s.items[:s.Limit+1]
+	s.full, s.last = true, s.items[s.Limit].Position
+}
+
+// once removes what the scan returned twice, and keeps the newer.
+func (s *selection) once() {
+	slices.SortFunc(s.items, func(a, b Item) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), b.At.Compare(a.At))
+	})
+	n := len(s.items)
+	s.items = slices.CompactFunc(s.items, func(a, b Item) bool { return a.Name == b.Name })
+	s.matched -= n - len(s.items)
+}
+
+func (s *selection) page() Page {
+	s.cut()
+	p := Page{Items: s.items, More: s.full, Matched: s.matched}
+	p.Items = p.Items[:min(len(p.Items), s.Limit)]
+	return p
+}

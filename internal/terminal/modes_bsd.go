@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package terminal
+
+import "golang.org/x/sys/unix"
+
+// The second drops what was typed and not read.
+const getModes, setModes = unix.TIOCGETA, unix.TIOCSETAF

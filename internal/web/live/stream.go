@@ -1,0 +1,181 @@
+package live
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+const (
+	// heartbeat is how often a stream without events has a comment.
+	heartbeat = 10 * time.Second
+	// writeTimeout bounds how long a client may take for maxWrite bytes.
+	writeTimeout = 10 * time.Second
+	maxWrite     = 64 << 10
+)
+
+// Headers sets the headers of a stream.
+func Headers(h http.Header) {
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // nginx would wait for more
+}
+
+// Serve sends the events of a query until the client goes, does not read, or Run returns. It
+// returns an error only if it has sent nothing.
+func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, q api.Query) error {
+	v, err := h.join(q)
+	if err != nil {
+		return err
+	}
+	defer h.leave(v)
+	if !h.await(r.Context(), v) {
+		return ErrBusy
+	}
+	Headers(w.Header())
+	s := &stream{hub: h, view: v, w: w, control: http.NewResponseController(w)}
+	if err := s.begin(r.Header.Get("Last-Event-ID")); err != nil {
+		return nil
+	}
+	for s.follow(r.Context()) == nil {
+	}
+	return nil
+}
+
+// await waits for the first window.
+func (h *Hub) await(ctx context.Context, v *view) bool {
+	for {
+		h.mu.Lock()
+		ready, grown := v.fresh && h.status != nil, v.grown
+		h.mu.Unlock()
+		if ready {
+			return true
+		}
+		select {
+		case <-grown:
+		case <-h.stopped:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// stream is one client.
+type stream struct {
+	hub     *Hub
+	view    *view
+	w       io.Writer
+	control *http.ResponseController
+	seen    uint64 // how many events of the view it has
+}
+
+// begin sends what the client does not have: all, unless it can resume after the event with the id
+// that it has seen last; and the status.
+func (s *stream) begin(last string) error {
+	// Clients do not come back all at the same time after a restart.
+	if err := s.write(fmt.Appendf(nil, "retry: %d\n", 1000+rand.IntN(2000))); err != nil {
+		return err
+	}
+	s.hub.mu.Lock()
+	n, kept := s.view.place(last)
+	status := s.hub.status
+	s.hub.mu.Unlock()
+	if !kept {
+		return s.reset()
+	}
+	s.seen = n
+	return s.event(status)
+}
+
+// reset sends all, and the status.
+func (s *stream) reset() error {
+	s.hub.mu.Lock()
+	whole, err := s.view.whole()
+	status := s.hub.status
+	s.seen = s.view.ring.count
+	s.hub.mu.Unlock()
+	if err == nil {
+		err = s.event(*whole)
+		runtime.KeepAlive(whole) // for others who want it meanwhile
+	}
+	if err == nil {
+		err = s.event(status)
+	}
+	return err
+}
+
+// follow sends the next events, or waits for them. At the end of the stream it returns an error.
+func (s *stream) follow(ctx context.Context) error {
+	s.hub.mu.Lock()
+	events, kept := s.view.ring.after(s.seen)
+	grown := s.view.grown
+	s.hub.mu.Unlock()
+	if !kept {
+		return s.reset()
+	}
+	for _, e := range events {
+		s.seen++
+		if err := s.event(e); err != nil {
+			return err
+		}
+	}
+	if len(events) > 0 {
+		return ctx.Err()
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	beat := time.NewTimer(heartbeat)
+	defer beat.Stop()
+	select {
+	case <-grown:
+		return nil
+	case <-beat.C:
+		return s.write([]byte(":\n\n"))
+	case <-s.hub.stopped:
+		return ErrBusy
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// flush also ends the deadline: HTTP/2 would enforce it although nothing is being written.
+func (s *stream) flush() error {
+	if err := s.control.Flush(); err != nil {
+		return err
+	}
+	return s.control.SetWriteDeadline(time.Time{})
+}
+
+// event sends an event, after which the client has those seen so far.
+func (s *stream) event(data []byte) error {
+	err := s.write(fmt.Appendf(nil, "id: %s\ndata: ", s.view.id(s.seen)))
+	if err == nil {
+		err = s.write(data)
+	}
+	if err == nil {
+		err = s.write([]byte("\n\n"))
+	}
+	return err
+}
+
+// write fails if the client does not read.
+func (s *stream) write(data []byte) error {
+	for len(data) > 0 {
+		part := data[:min(len(data), maxWrite)]
+		if err := s.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return err
+		}
+		if _, err := s.w.Write(part); err != nil {
+			return err
+		}
+		data = data[len(part):]
+	}
+	return nil
+}

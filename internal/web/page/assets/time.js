@@ -1,0 +1,107 @@
+// Keeps the times of a page up to date, by the clock of the daemon:
+// <time datetime="…" data-tick="relative|since"> counts, <time data-zone="clock|full"> shows
+// the viewer's zone or UTC.
+
+const arrived = performance.getEntriesByType('navigation')[0]?.responseStart ?? 0;
+let base = Date.parse(document.body.dataset.now) - arrived;
+
+// now returns the daemon's time, in ms. It does not depend on the clock of this machine.
+export const now = () => base + performance.now();
+
+// setNow tells the daemon's time at this moment.
+export const setNow = (iso) => { base = Date.parse(iso) - performance.now(); };
+
+const two = (n) => String(n).padStart(2, '0');
+
+// duration formats ms in the two largest units, as the daemon does.
+function duration(ms) {
+  const s = Math.round(Math.abs(ms) / 1000);
+  const sign = ms < 0 && s > 0 ? '-' : '';
+  if (s < 60) return `${sign}${s}s`;
+  if (s < 3600) return `${sign}${Math.floor(s / 60)}m${two(s % 60)}s`;
+  if (s < 86400) return `${sign}${Math.floor(s / 3600)}h${two(Math.floor(s % 3600 / 60))}m`;
+  return `${sign}${Math.floor(s / 86400)}d${two(Math.floor(s % 86400 / 3600))}h`;
+}
+
+function relative(ms) {
+  const text = duration(ms);
+  if (text === '0s') return 'now';
+  return ms > 0 ? `in ${text}` : `${text.slice(1)} ago`;
+}
+
+// tick updates the times below an element that count.
+export function tick(root = document) {
+  const at = now();
+  for (const time of root.querySelectorAll('time[data-tick]')) {
+    const ms = Date.parse(time.dateTime) - at;
+    const text = time.dataset.tick === 'since' ? duration(-ms) : relative(ms);
+    if (time.textContent === text) continue;
+    time.textContent = text;
+    const soon = time.dataset.tick === 'relative' && ms > 0 && ms < 60000;
+    if (soon) time.className = 'soon';
+    else time.removeAttribute('class');
+  }
+}
+
+const viewers = Intl.DateTimeFormat().resolvedOptions().timeZone;
+let zone = viewers;
+try {
+  if (localStorage.getItem('zone') === 'UTC') zone = 'UTC';
+} catch { /* storage may be forbidden */ }
+
+// parts returns date, time and name of a moment in a zone.
+function parts(ms, timeZone) {
+  const format = new Intl.DateTimeFormat('en', {
+    timeZone, hourCycle: 'h23', year: 'numeric', month: '2-digit', day: '2-digit',
+    hour: '2-digit', minute: '2-digit', second: '2-digit', timeZoneName: 'short',
+  });
+  const p = Object.fromEntries(format.formatToParts(ms).map((part) => [part.type, part.value]));
+  return { date: `${p.year}-${p.month}-${p.day}`, time: `${p.hour}:${p.minute}:${p.second}`, name: p.timeZoneName };
+}
+
+const full = (ms, timeZone) => {
+  const p = parts(ms, timeZone);
+  return `${p.date} ${p.time} ${p.name}`;
+};
+
+// places shows the times below an element in the zone of the viewer's choice.
+export function place(root = document) {
+  const today = parts(now(), zone).date;
+  for (const time of root.querySelectorAll('time[data-zone]')) {
+    const ms = Date.parse(time.dateTime);
+    const p = parts(ms, zone);
+    let text = full(ms, zone);
+    if (time.dataset.zone === 'clock') text = p.date === today ? p.time : `${p.date} ${p.time.slice(0, 5)}`;
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+
+// The button that changes the zone. Its text is the zone in use.
+const button = document.getElementById('zone');
+function label() {
+  button.textContent = `Times: ${zone}`;
+  button.title = zone === 'UTC' ? `Show times in ${viewers}` : 'Show times in UTC';
+}
+if (viewers !== 'UTC') {
+  button.hidden = false;
+  button.addEventListener('click', () => {
+    zone = zone === 'UTC' ? viewers : 'UTC';
+    try { localStorage.setItem('zone', zone); } catch { /* only for this page, then */ }
+    label();
+    place();
+  });
+}
+label();
+
+// Both zones where the pointer is.
+document.addEventListener('pointerover', (event) => {
+  const time = event.target.closest?.('time');
+  if (!time || time.title) return;
+  const ms = Date.parse(time.dateTime);
+  time.title = viewers === 'UTC' ? full(ms, 'UTC') : `${full(ms, viewers)}\n${full(ms, 'UTC')}`;
+});
+
+tick();
+place();
+setInterval(() => { if (!document.hidden) tick(); }, 1000);
+document.addEventListener('visibilitychange', () => tick());

@@ -1,0 +1,61 @@
+package page
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+func TestClock(t *testing.T) {
+	for seconds, want := range map[float64]string{0.04: "0s fast", 1.26: "1.3s fast", -30: "30s slow", 90: "1m30s fast", -86400 * 54: "54d00h slow"} {
+		require.Equal(t, want, clock(seconds))
+	}
+}
+
+func TestShell(t *testing.T) {
+	for given, want := range map[string]string{
+		"billing/invoices": "billing/invoices",
+		"a b":              "'a b'",
+		"it's; rm -rf /":   `'it'\''s; rm -rf /'`,
+		"$(id)`id`":        "'$(id)`id`'",
+		"":                 `'""'`,
+		"a\nb\x1b[2J":      `'"a\nb\x1b[2J"'`,
+		"\u202ea":          `'"\u202ea"'`,
+	} {
+		require.Equal(t, want, shell(given))
+	}
+}
+
+func TestValue(t *testing.T) {
+	for text, want := range map[string]value{
+		"main.go:1":              {First: "main.go:1", Lines: 1},
+		"main.go:1\nmain.go:2\n": {First: "main.go:1", Lines: 2, Long: true},
+		"\x1b[31m\u202ered":      {Text: `\x1b[31m\u202ered`, First: `\x1b[31m\u202ered`, Lines: 1},
+		strings.Repeat("x", 500): {First: strings.Repeat("x", 79) + "…", Lines: 1, Long: true},
+	} {
+		if want.Text == "" {
+			want.Text = text
+		}
+		require.Equal(t, &want, newValue(api.Field{Value: text}))
+	}
+	require.Equal(t, 70000, newValue(api.Field{Value: "x…", TruncatedFrom: 70000}).Bytes)
+}
+
+// The version changes with everything after which the page is about another lock, or about none.
+func TestVersion(t *testing.T) {
+	held := api.LockDetail{Lock: api.Lock{Token: 3}}
+	taken := api.LockDetail{Lock: api.Lock{Token: 4}}
+	overwritten := api.LockDetail{Lock: api.Lock{Token: 3, UUID: "u"}}
+	versions := map[string]bool{}
+	for _, l := range []Lock{
+		{Detail: &held}, {Detail: &taken}, {Detail: &overwritten}, {}, {Unread: "etcd is down"}, {Forced: []api.Forced{{At: noon()}}}, {Forced: []api.Forced{{At: ago(1)}}},
+	} {
+		versions[l.Version()] = true
+	}
+	require.Len(t, versions, 7)
+	renewed := api.LockDetail{Lock: api.Lock{Token: 3, Revision: 9}}
+	require.Equal(t, Lock{Detail: &held}.Version(), Lock{Detail: &renewed, Unread: "etcd is down"}.Version())
+}

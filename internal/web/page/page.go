@@ -1,0 +1,194 @@
+package page
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+)
+
+//go:embed templates assets
+var files embed.FS
+
+// Policy is the Content-Security-Policy of the pages.
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// View is the content of a page.
+type View interface {
+	// template returns the name of the template in templates/.
+	template() string
+}
+
+// Pages renders pages. It is safe for concurrent use.
+type Pages struct {
+	prefix    string
+	templates map[string]*template.Template
+	assets    assets
+}
+
+// New parses the templates. All links of the pages begin with prefix, which is empty or a
+// path without a slash at its end.
+func New(prefix string) (*Pages, error) {
+	assets, err := loadAssets()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pages{prefix: prefix, templates: map[string]*template.Template{}, assets: assets}
+	names, err := fs.Glob(files, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	const layout, parts = "templates/layout.html", "templates/parts.html"
+	for _, name := range names {
+		if name == layout || name == parts {
+			continue
+		}
+		t, err := template.New("layout.html").Funcs(functions()).ParseFS(files, layout, parts, name)
+		if err != nil {
+			return nil, fmt.Errorf("web pages: %w", err)
+		}
+		p.templates[strings.TrimSuffix(strings.TrimPrefix(name, "templates/"), ".html")] = t
+	}
+	return p, nil
+}
+
+// Render returns the HTML of a view, as it is at now.
+func (p *Pages) Render(v View, now time.Time) ([]byte, error) {
+	var html bytes.Buffer
+	if err := p.templates[v.template()].Execute(&html, document{View: v, Prefix: p.prefix, Now: now, assets: p.assets.path()}); err != nil {
+		return nil, fmt.Errorf("render the page %s: %w", v.template(), err)
+	}
+	return html.Bytes(), nil
+}
+
+// document is the data of the templates.
+type document struct {
+	View   View
+	Prefix string
+	Now    time.Time
+	assets string
+}
+
+// Here returns the name of the template, which the navigation marks.
+func (d document) Here() string { return d.View.template() }
+
+// Asset returns the path of an asset.
+func (d document) Asset(name string) string { return d.Prefix + d.assets + name }
+
+// Lock returns the path of the page of a lock.
+func (d document) Lock(name string) string { return d.Prefix + "/locks/" + escapeName(name) }
+
+// API returns the path of a lock in the API.
+func (d document) API(name string) string { return d.Prefix + "/api/v1/locks/" + escapeName(name) }
+
+// At returns a moment for the templates that show times.
+func (d document) At(t time.Time) moment { return moment{t, d.Now} }
+
+// escapeName keeps slashes, unless a browser would resolve the segments between them.
+func escapeName(name string) string {
+	segments := strings.Split(name, "/")
+	if slices.ContainsFunc(segments, func(s string) bool { return s == "." || s == ".." }) {
+		return url.PathEscape(name)
+	}
+	for i, s := range segments {
+		segments[i] = url.PathEscape(s)
+	}
+	return strings.Join(segments, "/")
+}
+
+// moment is a time that a page shows, and the time of the page.
+type moment struct{ t, now time.Time }
+
+// Known reports whether there is a time.
+func (m moment) Known() bool { return !m.t.IsZero() }
+
+// ISO is for scripts, to the millisecond.
+func (m moment) ISO() string { return m.t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// UTC is the date and the time.
+func (m moment) UTC() string { return terminal.Time(m.t) }
+
+// Relative is "in 3m12s" or "12s ago".
+func (m moment) Relative() string { return terminal.Relative(m.t, m.now) }
+
+// Since is how long ago the moment was.
+func (m moment) Since() string { return terminal.Duration(m.now.Sub(m.t)) }
+
+// Clock is the time of the day, after the day if that is not today.
+func (m moment) Clock() string {
+	t, now := m.t.UTC(), m.now.UTC()
+	if t.Year() == now.Year() && t.YearDay() == now.YearDay() {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// Soon reports whether less than a minute is left.
+func (m moment) Soon() bool { return m.t.After(m.now) && m.t.Before(m.now.Add(time.Minute)) }
+
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"count":    count,
+		"line":     line, // one line of untrusted text
+		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
+		"sentence": sentence,
+		"text":     terminal.Text, // several lines
+		"waiting":  func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
+
+		"clock": clock, "ending": ending, "field": field, "inputs": inputs, "outlook": Lock.outlook,
+		"ratio": func(share float64) string { return fmt.Sprintf("%.3f", share) },
+		"shell": shell, "traces": traces, "value": newValue, "why": why,
+	}
+}
+
+// times are those in the sentences of verdicts and holds.
+var times = regexp.MustCompile(`\b\d\d:\d\d:\d\d\b`)
+
+// sentence is what the daemon says, which may quote etcd. Its times are UTC, and others on the
+// page may not be.
+func sentence(s string) string { return line(times.ReplaceAllString(s, "$0 UTC")) }
+
+func line(s string) string {
+	if s == "" {
+		return ""
+	}
+	return terminal.Quote(s)
+}
+
+// row is a lock in the table of the dashboard.
+type row struct {
+	document
+	api.Lock
+	Filter Filter
+}
+
+// Rows returns the rows of the dashboard.
+func (d document) Rows(v Dashboard) []row {
+	rows := make([]row, len(v.Locks))
+	for i, l := range v.Locks {
+		rows[i] = row{d, l, v.Filter}
+	}
+	return rows
+}
+
+// Link returns the path of the lock's page.
+func (r row) Link() string { return r.document.Lock(r.Name) }
+
+// Of returns a time of the lock by the daemon's clock.
+func (r row) Of(t time.Time) moment { return r.At(r.Corrected(t)) }
+
+// Awaited reports whether the due time says more than the deadline. assets/locks.js has the same rule.
+func (r row) Awaited() bool {
+	late := r.Due.Sub(r.Corrected(r.AutoUnlockAt)) > 10*time.Second
+	return !r.Due.IsZero() && (r.State == "orphaned" || r.State != "held" && late)
+}

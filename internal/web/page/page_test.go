@@ -1,0 +1,160 @@
+package page
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// text returns the part of a page between two texts, without tags.
+func text(t *testing.T, html []byte, from, to string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(string(html), from)
+	require.True(t, found, from)
+	part, _, found := strings.Cut(rest, to)
+	require.True(t, found, to)
+	var plain strings.Builder
+	for _, piece := range strings.Split("<"+from[strings.LastIndex(from, "<")+1:]+part, "<") {
+		_, after, _ := strings.Cut(piece, ">")
+		plain.WriteString(after + " ")
+	}
+	return strings.Join(strings.Fields(plain.String()), " ")
+}
+
+func render(t *testing.T, v View, now time.Time) []byte {
+	t.Helper()
+	p, err := New("/p")
+	require.NoError(t, err)
+	html, err := p.Render(v, now)
+	require.NoError(t, err)
+	return html
+}
+
+func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	at := now.Add(-time.Minute)
+	healthy := api.Status{Ready: true, Etcd: api.Etcd{Up: true}, Mode: "enforce"}
+	for name, c := range map[string]struct {
+		edit func(*api.Status)
+		want string
+	}{
+		"healthy":   {func(*api.Status) {}, ""},
+		"not ready": {func(s *api.Status) { s.Ready = false }, "The list is not complete: the daemon has not read all locks and pauses yet."},
+		"no etcd":   {func(s *api.Status) { s.Etcd = api.Etcd{Error: "no leader", Progress: at} }, "The connection to etcd is lost. no leader (the list is as of 02:59:00 )"},
+		"hold":      {func(s *api.Status) { s.Holds = []api.Hold{{Hold: "starting", Since: at, Reason: "until 03:00:10"}} }, "No lock is removed: until 03:00:10 UTC (since 02:59:00 )"},
+		"mode off":  {func(s *api.Status) { s.Mode = "off" }, "No lock is removed: reaper.mode is off"},
+		"pause of some": {func(s *api.Status) {
+			s.Pauses = []api.Pause{{Match: "a/*", By: "u@h", Reason: "\u202e", Until: now.AddDate(0, 0, 1)}}
+		}, `Removals are paused: &#34;a/*, by u@h: \u202e&#34; (until 2026-11-22 03:00 )`},
+		"pause of all":  {func(s *api.Status) { s.Pauses = []api.Pause{{By: "u@h"}} }, ""}, // there is a hold then
+		"backlog alone": {func(s *api.Status) { s.Backlog = 1 }, ""},
+		"backlog": {func(s *api.Status) {
+			s.Holds, s.Backlog = []api.Hold{{Hold: "paused", Since: at, Reason: "r"}}, 12345
+		}, "No lock is removed: r (since 02:59:00 ) Due and not removed: 12,345"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy
+			c.edit(&s)
+			require.Equal(t, c.want, text(t, render(t, Dashboard{Status: s}, now), `id="notices">`, "</ul>"))
+		})
+	}
+}
+
+func TestRowOfALock(t *testing.T) {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	in := now.Add
+	for name, c := range map[string]struct {
+		lock api.Lock
+		want string
+	}{
+		"held": {api.Lock{Name: "a/b", State: "held", Owner: "o", Hostname: "h", Purpose: "p", Status: "s",
+			LockedAt: in(-time.Hour), AlertAt: in(30 * time.Second), AutoUnlockAt: in(time.Hour), Due: in(time.Hour + 4*time.Second)},
+			"held a/b p s o h 1h00m 02:00:00 in 30s 03:00:30 in 1h00m 04:00:00"},
+		"a clock that is ahead": {api.Lock{Name: "a", State: "overdue", ClockOffset: 60,
+			LockedAt: in(0), AlertAt: in(50 * time.Second), AutoUnlockAt: in(2 * time.Minute), Due: in(time.Minute)},
+			"overdue a 1m00s 02:59:00 10s ago 02:59:50 in 1m00s 03:01:00"},
+		"expired, waits": {api.Lock{Name: "a", State: "expired", Explanation: "waits until 03:01:00", AutoUnlockAt: in(-time.Minute), Due: in(time.Minute)},
+			"expired a waits until 03:01:00 UTC – – 1m00s ago due in 1m00s"},
+		"expired, in its grace": {api.Lock{Name: "a", State: "expired", AutoUnlockAt: in(-time.Second), Due: in(time.Second)},
+			"expired a – – 1s ago 02:59:59"},
+		"overdue, waits for its patience": {api.Lock{Name: "a", State: "overdue", AutoUnlockAt: in(time.Minute), Due: in(5 * time.Minute)},
+			"overdue a – – in 1m00s due in 5m00s"},
+		"orphan":              {api.Lock{Name: "a", State: "orphaned", AutoUnlockAt: in(time.Hour), Due: in(time.Minute)}, "orphaned a – – in 1h00m due in 1m00s"},
+		"undated":             {api.Lock{Name: "a", State: "undated", AlertAt: in(time.Hour)}, "undated a – in 1h00m 04:00:00 never"},
+		"invisible, reversed": {api.Lock{Name: "a\u202e", State: "held", Purpose: "<script>"}, `held &#34;a\u202e&#34; &lt;script&gt; – – never`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, text(t, render(t, Dashboard{LockPage: api.LockPage{Locks: []api.Lock{c.lock}}}, now), "<tbody>", "</tbody>"))
+		})
+	}
+}
+
+// A browser resolves dots in a path before it asks.
+func TestLinkOfALock(t *testing.T) {
+	for name, want := range map[string]string{
+		"a/b": "/p/locks/a/b", "a b%": "/p/locks/a%20b%25", "a/../b": "/p/locks/a%2F..%2Fb", "a?b#c": "/p/locks/a%3Fb%23c", "ä": "/p/locks/%C3%A4",
+	} {
+		require.Equal(t, want, document{Prefix: "/p"}.Lock(name))
+	}
+}
+
+func TestFilterStaysInLinks(t *testing.T) {
+	f := Filter{api.Query{States: []string{"held"}, Contains: "a b", Owner: "o", Limit: 250, After: "x"}}
+	require.Equal(t, "?limit=250&owner=o&q=a+b&state=expired", f.InState("expired"))
+	require.Equal(t, "?limit=250&owner=o&q=a+b", f.InState(""))
+	require.Equal(t, "?after=y&limit=250&owner=o&q=a+b&state=held", f.Page("y"))
+	require.Equal(t, []int{100, 250, 1000, 7}, Filter{api.Query{Limit: 7}}.Limits())
+	require.False(t, Filter{api.Query{Limit: 7}}.Set())
+}
+
+func TestPacked(t *testing.T) {
+	for header, packed := range map[string]bool{
+		"": false, "gzip": true, "br, GZIP;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0": false, "deflate": false, "*": false,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept-Encoding", header)
+		w := httptest.NewRecorder()
+		Send(w, r, http.StatusOK, []byte("body"), Gzip)
+		require.Equal(t, "Accept-Encoding", w.Header().Get("Vary"))
+		var body io.Reader = w.Body
+		if packed {
+			require.Equal(t, "gzip", w.Header().Get("Content-Encoding"), header)
+			unpacked, err := gzip.NewReader(w.Body)
+			require.NoError(t, err)
+			body = unpacked
+		}
+		got, err := io.ReadAll(body)
+		require.NoError(t, err)
+		require.Equal(t, "body", string(got), header)
+	}
+}
+
+// The limit is for page, style sheet and scripts together, and an on-call engineer's phone.
+func TestDashboardIsSmall(t *testing.T) {
+	now := time.Now()
+	var locks []api.Lock
+	for i := range 100 {
+		locks = append(locks, api.Lock{Name: fmt.Sprintf("service/%x", i*i*7919), State: "held", Owner: "service", Hostname: "host.example.org", Purpose: "the purpose",
+			LockedAt: now, AlertAt: now, AutoUnlockAt: now, Due: now})
+	}
+	html := Gzip(render(t, Dashboard{LockPage: api.LockPage{Locks: locks}}, now))
+	total := len(html)
+	assets, err := loadAssets()
+	require.NoError(t, err)
+	for _, file := range assets.files {
+		total += len(file.packed)
+	}
+	require.Less(t, total, 60<<10)
+	t.Logf("%d bytes packed, %d of them HTML", total, len(html))
+	require.False(t, bytes.Contains(html, []byte("<style")))
+}

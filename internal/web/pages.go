@@ -1,0 +1,97 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/internal/web/page"
+)
+
+// dashboard answers / with the parameters of /api/v1/locks.
+func (h *handler) dashboard(r *http.Request) (any, error) {
+	values, err := known(r, "state", "q", "hostname", "owner", "limit", "after")
+	if err != nil {
+		return nil, err
+	}
+	q, err := query(values)
+	if err != nil {
+		return nil, err
+	}
+	q.ByUrgency = true
+	locks, err := h.list(r, q)
+	if err != nil {
+		return nil, err
+	}
+	status, err := h.Source.Status(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return page.Dashboard{Status: status, LockPage: locks, Filter: page.Filter{Query: q}}, nil
+}
+
+// nativePage answers /native.
+func (h *handler) nativePage(r *http.Request) (any, error) {
+	if _, err := known(r, liveParam); err != nil {
+		return nil, err
+	}
+	list, err := h.Source.Native(r.Context())
+	return page.Native{NativeList: list}, err
+}
+
+// healthPage answers /health.
+func (h *handler) healthPage(r *http.Request) (any, error) {
+	if _, err := known(r, liveParam); err != nil {
+		return nil, err
+	}
+	status, err := h.Source.Status(r.Context())
+	return page.Health{Status: status}, err
+}
+
+// asset answers with a file that pages use. It takes no slot: the files are in memory.
+func (h *handler) asset(w http.ResponseWriter, r *http.Request) {
+	if !h.pages.Asset(w, r, r.PathValue("hash"), r.PathValue("file")) {
+		h.fail(w, r, h.send, notFound())
+	}
+}
+
+// sendPage answers with a page.
+func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, answer any) {
+	view, ok := answer.(page.View)
+	if e, failed := answer.(api.Error); failed {
+		view, ok = page.Problem{Status: status, Text: e.Error}, true
+	}
+	if !ok {
+		h.Logger.Error("the answer has no page")
+		return
+	}
+	if l, isLock := view.(page.Lock); isLock && l.Gone() {
+		status = http.StatusNotFound
+	}
+	body, err := h.encode(func() ([]byte, error) { return h.pages.Render(view, time.Now()) })
+	if err != nil {
+		h.Logger.Error("cannot render a page", "error", err)
+		status, body = http.StatusInternalServerError, []byte("cannot render the page; the log of the daemon has the reason\n")
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", page.Policy)
+	page.Send(w, r, status, body, page.Gzip)
+}
+
+// name returns the name of a lock that follows a path, with plain or escaped slashes.
+func (h *handler) name(r *http.Request, path string, parameters ...string) (string, error) {
+	if _, err := known(r, parameters...); err != nil {
+		return "", err
+	}
+	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+path))
+	if err == nil {
+		err = lock.ValidateName(name)
+	}
+	if err != nil {
+		return "", badRequest(err.Error())
+	}
+	return name, nil
+}
