@@ -13,6 +13,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY cmd/unlocker cmd/unlocker
 COPY internal internal
+COPY mutex mutex
 ARG TARGETOS
 ARG TARGETARCH
 ARG VERSION=unknown

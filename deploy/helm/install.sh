@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 chart=$PWD/unlocker root=$(cd ../.. && pwd)
 tools=${UNLOCKER_TOOLS:-$HOME/.cache/unlocker-tools}
 etcd=${UNLOCKER_E2E_CACHE:-$HOME/.cache/unlocker-e2e}
-helm=$tools/helm-4.3.1 kubernetes=1.36.3 operator=0.85.0
+helm=$tools/helm-4.3.1 operator=0.85.0
 work=$(mktemp -d)
 pids=()
 stop() {
@@ -20,31 +20,6 @@ trap stop EXIT
 
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 die() { printf 'install.sh: %s\n' "$*" >&2; tail -5 "$work"/*.log >&2 2>/dev/null || true; exit 1; }
-
-# The Kubernetes module replaces its staging modules with directories of its repository. They are published as v0 of the same release.
-build_apiserver() {
-  [ -x "$tools/kube-apiserver-$kubernetes" ] && return
-  echo "building kube-apiserver $kubernetes"
-  mkdir "$work/module"
-  (
-    cd "$work/module"
-    export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
-    go mod init install.test/apiserver 2>/dev/null
-    go mod download "k8s.io/kubernetes@v$kubernetes"
-    theirs=$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/v$kubernetes.mod
-    {
-      echo 'module install.test/apiserver'
-      grep -E '^(go|godebug) ' "$theirs"
-      sed -n '/^godebug ($/,/^)$/p' "$theirs"
-      echo "require k8s.io/kubernetes v$kubernetes"
-      sed -nE "s|^[[:space:]]+(k8s.io/[a-z-]+) => .*|replace \1 => \1 v0.${kubernetes#1.}|p" "$theirs"
-    } >go.mod
-    printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' >tools.go
-    go mod tidy -e >/dev/null 2>&1
-    go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$kubernetes" -o "$work/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
-  )
-  mv "$work/kube-apiserver" "$tools/kube-apiserver-$kubernetes"
-}
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
@@ -60,10 +35,10 @@ api() {
   curl -sS --fail-with-body --cacert "$work/server.crt" --cert "$work/admin.crt" --key "$work/admin.key" -X "$1" "${body[@]}" "$server$2"
 }
 
-step "etcd and kube-apiserver $kubernetes"
+step "etcd and kube-apiserver"
 [ -x "$helm" ] || die "$helm is missing: run check.sh first"
 "$root/e2e/etcd.sh" 3.7.3 "$etcd"
-build_apiserver
+apiserver=$(./kubernetes.sh "$tools" kube-apiserver)
 peer=$(free_port) client=$(free_port) port=$(free_port)
 server=https://127.0.0.1:$port
 "$etcd/etcd-3.7.3" --data-dir "$work/etcd" --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
@@ -73,8 +48,8 @@ pids+=($!)
 certificate server /CN=server
 certificate admin /O=system:masters/CN=admin
 openssl genrsa -out "$work/sa.key" 2048 2>/dev/null
-"$tools/kube-apiserver-$kubernetes" --etcd-servers "http://127.0.0.1:$client" --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port "$port" \
-  --endpoint-reconciler-type none --service-cluster-ip-range 10.0.0.0/24 --authorization-mode RBAC \
+"$apiserver" --etcd-servers "http://127.0.0.1:$client" --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port "$port" \
+  --endpoint-reconciler-type none --service-cluster-ip-range 10.0.0.0/24,fd00:1::/112 --authorization-mode RBAC \
   --client-ca-file "$work/admin.crt" --tls-cert-file "$work/server.crt" --tls-private-key-file "$work/server.key" --cert-dir "$work/certs" \
   --service-account-key-file "$work/sa.key" --service-account-signing-key-file "$work/sa.key" \
   --service-account-issuer https://kubernetes.default.svc >"$work/apiserver.log" 2>&1 &
@@ -94,15 +69,20 @@ current-context: test
 K
 export KUBECONFIG=$work/kubeconfig HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
 
-step "the Prometheus operator's resources"
+step "the resources of the Prometheus operator and of the Gateway API"
 crds=$(cd "$work" && GOFLAGS=-mod=mod GOWORK=off go mod download -json "github.com/prometheus-operator/prometheus-operator@v$operator" |
   python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')/jsonnet/prometheus-operator
-for crd in servicemonitors prometheusrules; do
+routes=$(cd "$work" && GOFLAGS=-mod=mod GOWORK=off go mod download -json sigs.k8s.io/gateway-api@v1.4.0 |
+  python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml
+for crd in servicemonitors podmonitors prometheusrules; do
   api POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions "$crds/$crd-crd.json" >/dev/null || die "$crd"
 done
-for _ in $(seq 120); do
-  api GET /apis/monitoring.coreos.com/v1/servicemonitors >/dev/null 2>&1 && api GET /apis/monitoring.coreos.com/v1/prometheusrules >/dev/null 2>&1 && break
-  sleep 0.25
+api POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions "$routes" application/yaml >/dev/null || die "httproutes"
+for resource in monitoring.coreos.com/v1/{servicemonitors,podmonitors,prometheusrules} gateway.networking.k8s.io/v1/httproutes; do
+  for _ in $(seq 120); do
+    api GET "/apis/$resource" >/dev/null 2>&1 && break
+    sleep 0.25
+  done
 done
 
 # pod SET: sends the Deployment's pod through admission, as a dry run.
@@ -133,7 +113,9 @@ for values in "$chart"/ci/*-values.yaml; do
   "$helm" install unlocker "$chart" --namespace "$set" --values "$values" >"$work/$set.txt" 2>"$work/helm.log" || die "install: $(cat "$work/helm.log")"
   grep -E '^(STATUS|REVISION):' "$work/$set.txt"
   pod "$set" >"$work/answer" || die "the pod is rejected: $(cat "$work/answer")"
-  "$helm" upgrade unlocker "$chart" --namespace "$set" --values "$values" --set config.log.format=logfmt >/dev/null 2>"$work/helm.log" || die "upgrade: $(cat "$work/helm.log")"
+  change=config.log.format=logfmt
+  if grep -q ^existingConfigMap "$values"; then change=podLabels.upgraded=yes; fi
+  "$helm" upgrade unlocker "$chart" --namespace "$set" --values "$values" --set "$change" >/dev/null 2>"$work/helm.log" || die "upgrade: $(cat "$work/helm.log")"
   "$helm" get manifest unlocker --namespace "$set" | grep -E '^kind:' | sort | uniq -c
   "$helm" uninstall unlocker --namespace "$set" >/dev/null 2>"$work/helm.log" || die "uninstall: $(cat "$work/helm.log")"
 done

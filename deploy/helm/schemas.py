@@ -3,12 +3,14 @@
 
 usage: schemas.py OUT FILE...
 
-A FILE is the swagger.json of Kubernetes (api/openapi-spec in the module k8s.io/kubernetes) or a CustomResourceDefinition as JSON. Each
+A FILE is the swagger.json of Kubernetes (api/openapi-spec in the module k8s.io/kubernetes) or a CustomResourceDefinition. Each
 schema is self-contained and rejects unknown fields. Its name is kubeconform's {{.ResourceKind}}{{.KindSuffix}}.
 """
 import json
 import pathlib
 import sys
+
+import yaml
 
 REF = "#/definitions/"
 INT_OR_STRING = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
@@ -79,7 +81,8 @@ def main(out, *files):
     out.mkdir(parents=True, exist_ok=True)
     count = 0
     for file in files:
-        source = json.loads(pathlib.Path(file).read_text())
+        text = pathlib.Path(file).read_text()
+        source = json.loads(text) if file.endswith(".json") else yaml.safe_load(text)
         kinds = from_crd(source) if source.get("kind") == "CustomResourceDefinition" else from_swagger(source)
         for group, version, kind, schema in kinds:
             schema["properties"] = schema["properties"] | {

@@ -17,12 +17,12 @@ umask 022
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-build() { # OS ARCH FILE
-  GOOS=$1 GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
+build() { # OS ARCH FILE [FLAG]...
+  GOOS=$1 GOARCH=$2 go build "${@:4}" -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
 }
 
-# A binary for this machine, which prints the shell completions, and the SBOM tool.
-build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here"
+# A binary for this machine, which prints the shell completions and writes the manual pages, and the SBOM tool.
+build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here" -tags man
 go build -o "$work/sbom" ./deploy/release/sbom
 
 mkdir -p "$out"
@@ -31,7 +31,7 @@ for platform in $platforms; do
   os=${platform%/*} arch=${platform#*/}
   name=unlocker-$VERSION-$os-$arch
   dir=$work/$name
-  mkdir -p "$dir/systemd" "$dir/completions"
+  mkdir -p "$dir/systemd" "$dir/completions" "$dir/man"
   build "$os" "$arch" "$dir/unlocker"
   cp LICENSE README.md CHANGELOG.md config.example.yaml "$dir/"
   cp -r docs "$dir/"
@@ -39,6 +39,7 @@ for platform in $platforms; do
   for shell in bash zsh fish; do
     "$work/here" completion "$shell" >"$dir/completions/unlocker.$shell"
   done
+  "$work/here" man "$dir/man"
   "$work/sbom" "$dir/unlocker" unlocker "$VERSION" "$date" >"$out/$name.cdx.json"
   tar --create --directory "$work" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
     --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n -9 >"$out/$name.tar.gz"

@@ -1,16 +1,56 @@
+{{/* What the daemon's pods and the test pod have in common. */}}
+{{- define "unlocker.podSpec" -}}
+serviceAccountName: {{ include "unlocker.serviceAccountName" . | quote }}
+automountServiceAccountToken: false
+# Otherwise a Service named unlocker would add UNLOCKER_… variables to the pods.
+enableServiceLinks: false
+{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {{ ternary (dict "name" .) . (kindIs "string" .) | toJson }}
+  {{- end }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* The daemon's container, except its name. */}}
 {{- define "unlocker.container" -}}
 image: {{ include "unlocker.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+# `kubectl describe pod` shows why the daemon did not start.
+terminationMessagePolicy: FallbackToLogsOnError
 args:
   - serve
   - --config=/etc/unlocker/unlocker.yaml
+  {{- if and .Values.existingConfigMap (not .Values.web.enabled) }}
+  - --web-listen=
+  {{- end }}
   {{- with .Values.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 env:
   {{- include "unlocker.memoryEnv" . | nindent 2 }}
-  {{- with include "unlocker.etcdEnv" . }}
+  {{- with include "unlocker.configEnv" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   {{- with .Values.extraEnv }}
@@ -82,9 +122,12 @@ httpGet:
 {{- end }}
 {{- end -}}
 
-{{- define "unlocker.etcdEnv" -}}
+{{- define "unlocker.configEnv" -}}
+{{- if .Values.existingConfigMap -}}
+{{- include "unlocker.keysEnv" (list "UNLOCKER" (include "unlocker.determined" . | fromYaml)) -}}
+{{- end -}}
 {{- with .Values.etcd.auth -}}
-{{- if and .existingSecret .usernameKey -}}
+{{- if and .existingSecret .usernameKey }}
 - name: UNLOCKER_ETCD_USERNAME
   valueFrom:
     secretKeyRef:
@@ -121,7 +164,7 @@ httpGet:
 {{- define "unlocker.volumes" -}}
 - name: config
   configMap:
-    name: {{ include "unlocker.fullname" . }}
+    name: {{ .Values.existingConfigMap | default (include "unlocker.fullname" .) | quote }}
 {{- with .Values.etcd.tls.existingSecret }}
 - name: etcd-tls
   secret:
