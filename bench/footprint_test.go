@@ -38,11 +38,7 @@ const (
 //
 //	go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench
 func BenchmarkFootprint(b *testing.B) {
-	binary := filepath.Join(b.TempDir(), "unlocker")
-	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "../cmd/unlocker")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(b, err, "%s", out)
+	binary := buildDaemon(b)
 	for _, locks := range []int{0, 10_000, 200_000} {
 		b.Run(fmt.Sprintf("locks-%d", locks), func(b *testing.B) {
 			for range b.N {
@@ -53,11 +49,21 @@ func BenchmarkFootprint(b *testing.B) {
 	}
 }
 
+// buildDaemon returns the path of the binary as users build it.
+func buildDaemon(b *testing.B) string {
+	binary := filepath.Join(b.TempDir(), "unlocker")
+	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "../cmd/unlocker")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(b, err, "%s", out)
+	return binary
+}
+
 func footprint(b *testing.B, binary string, locks int) {
 	e, future := newEtcd(b), time.Now().Add(time.Hour)
 	backtrace := strings.Repeat("main.(*Worker).run(0xc000123456)\n\t/src/worker.go:123 +0x1b4\n", 20)[:1<<10]
 	putLocks(e, locks, future, future, "owner", "billing", "backtrace", backtrace)
-	d, ready := launch(b, binary, e)
+	d, ready := launch(b, binary, e.Endpoints()...)
 	b.ReportMetric(ready.Seconds(), "ready-s")
 	require.Eventually(b, func() bool {
 		return d.metric("unlocker_locks") == float64(locks) && d.metric("unlocker_reaper_hold") == 0
@@ -146,14 +152,15 @@ func renewOne(ctx context.Context, client *clientv3.Client, lock string) error {
 type process struct {
 	b    *testing.B
 	pid  int
-	base string
+	base string // of the ops listener
+	web  string
 }
 
 // launch starts the daemon, waits until it is ready, and returns how long that took.
-func launch(b *testing.B, binary string, cluster *etcdtest.Etcd) (*process, time.Duration) {
+func launch(b *testing.B, binary string, endpoints ...string) (*process, time.Duration) {
 	// The cleanup stops the daemon, and the context of b ends before it runs.
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
-		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(cluster.Endpoints(), ","))
+		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(endpoints, ","))
 	cmd.Dir = b.TempDir()
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "UNLOCKER_") })
 	stderr, err := cmd.StderrPipe()
@@ -165,13 +172,13 @@ func launch(b *testing.B, binary string, cluster *etcdtest.Etcd) (*process, time
 		require.NoError(b, cmd.Wait())
 	})
 	lines := bufio.NewScanner(stderr)
-	var line struct{ Msg, Ops string }
+	var line struct{ Msg, Ops, Web string }
 	for line.Msg != message.Started {
 		require.True(b, lines.Scan(), "the daemon ended")
 		require.NoError(b, json.Unmarshal(lines.Bytes(), &line))
 	}
 	go func() { _, _ = io.Copy(io.Discard, stderr) }()
-	d := &process{b, cmd.Process.Pid, "http://" + line.Ops}
+	d := &process{b, cmd.Process.Pid, "http://" + line.Ops, "http://" + line.Web}
 	require.Eventually(b, func() bool {
 		status, _ := d.get("/readyz")
 		return status == http.StatusOK

@@ -5,6 +5,8 @@ package e2e
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -23,10 +25,20 @@ func TestBinaryLinksNoServer(t *testing.T) {
 		require.False(t, pkg == "testing" || strings.HasPrefix(pkg, "testing/"), pkg)
 		require.NotContains(t, pkg, "localetcd")
 		require.NotContains(t, pkg, "stretchr/testify")
+		require.NotContains(t, pkg, "redis")
+		require.False(t, strings.HasPrefix(pkg, "k8s.io/") && !strings.HasPrefix(pkg, "k8s.io/client-go/util/jsonpath") && pkg != "k8s.io/client-go/third_party/forked/golang/template", pkg)
 	}
 	info, err := os.Stat(unlocker)
 	require.NoError(t, err)
 	t.Logf("%.1f MiB", float64(info.Size())/(1<<20))
+}
+
+// People use the commands on their own machines.
+func TestBinaryBuildsForMacOS(t *testing.T) {
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, "../cmd/unlocker")
+	build.Env = append(os.Environ(), "GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // The Makefile sets the version.
@@ -34,4 +46,35 @@ func TestBinaryHasItsVersion(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), unlocker, "version").Output()
 	require.NoError(t, err)
 	require.Regexp(t, `^unlocker, version \S+ \(branch: \S+, revision: \S+\)`, string(out))
+}
+
+// Every command has a manual page, which man shows without a warning.
+func TestManualPages(t *testing.T) {
+	dir := t.TempDir()
+	generate := exec.CommandContext(t.Context(), "go", "run", "-tags", "man", "../cmd/unlocker", "man", dir)
+	generate.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1795219200")
+	out, err := generate.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.CommandContext(t.Context(), unlocker, "man", dir).CombinedOutput()
+	require.Error(t, err, "%s", out)
+	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))
+	require.NoError(t, err)
+	for _, page := range pages {
+		show := exec.CommandContext(t.Context(), "man", "--warnings", "-l", page)
+		show.Env = append(os.Environ(), "MANWIDTH=100", "LC_ALL=C.UTF-8", "MANPAGER=cat")
+		var text, warnings strings.Builder
+		show.Stdout, show.Stderr = &text, &warnings
+		require.NoError(t, show.Run(), warnings.String())
+		require.Empty(t, warnings.String(), page)
+		command := strings.Split(strings.TrimSuffix(filepath.Base(page), ".1"), "-")
+		help, err := exec.CommandContext(t.Context(), unlocker, append(command[1:], "--help")...).Output()
+		require.NoError(t, err)
+		for _, flag := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[\w-]+)`).FindAllStringSubmatch(string(help), -1) {
+			require.Regexp(t, `(?m)^ +(-\w, )?`+flag[1]+`\b`, text.String(), page)
+		}
+		require.Contains(t, text.String(), "2026-11-21")
+	}
+	for _, name := range []string{"unlocker", "unlocker-list", "unlocker-config-check", "unlocker-lock"} {
+		require.Contains(t, pages, filepath.Join(dir, name+".1"))
+	}
 }

@@ -25,6 +25,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
@@ -108,7 +109,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 
 // Problems of the daemon take precedence over those of its locks.
 func TestCheckOfADaemonInTrouble(t *testing.T) {
-	nowhere := startDaemon(t, freeAddr(t))
+	nowhere := startDaemon(t, etcdtest.FreeAddr(t))
 	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+nowhere.web("http")+" has not listed the locks yet", "--url", nowhere.web("http"))
 
 	etcd := startEtcd(t, newest)

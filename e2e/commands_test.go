@@ -75,12 +75,17 @@ func TestCommands(t *testing.T) {
 			o = command(t, etcd.addr, "unlock", "a/00000", "--uuid", "uuid of a/00000", "--yes")
 			require.Equal(t, 1, o.code)
 			require.Contains(t, o.stderr, `no lock "a/00000"`)
+
+			o = command(t, etcd.addr, "pause", "--match", "a/**", "--for", "1h", "--reason", "a test")
+			require.Equal(t, 0, o.code, o.stderr)
+			o = command(t, etcd.addr, "resume", "--match", "a/**")
+			require.Equal(t, 0, o.code, o.stderr)
+			require.Equal(t, "resumed: locks that match \"a/**\" under /mutexes/\n", o.stdout)
 		})
 	}
 }
 
-// A manual unlock works during a hold. The daemon does not count it as a forced unlock of its
-// own.
+// A manual unlock works during a hold. The daemon does not count it as a removal of its own.
 func TestUnlockDuringAHold(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr, "--reaper-settle", "10m")
@@ -88,11 +93,13 @@ func TestUnlockDuringAHold(t *testing.T) {
 	past := time.Now().Add(-time.Minute)
 	etcd.putLocks("due", 1, past, past)
 	d.awaitMetric(1, "unlocker_locks", "state", "expired")
-	o := command(t, etcd.addr, "unlock", "due/00000", "--uuid", "uuid of due/00000", "--yes")
+	o := command(t, etcd.addr, "unlock", "due/00000", "--uuid", "uuid of due/00000", "--reason", "OPS-1", "--yes")
 	require.Equal(t, 0, o.code, o.stderr)
 	d.awaitMetric(0, "unlocker_locks", "state", "expired")
 	d.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
-	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
+	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "manual")
+	require.EqualValues(t, 1, d.metric("unlocker_forced_unlocks_total"))
+	require.Contains(t, d.log.String(), `"reason":"OPS-1"`)
 }
 
 // At a terminal the command asks for confirmation, and does nothing without a yes.
@@ -124,7 +131,7 @@ func TestCommandsAreInterrupted(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	for _, args := range [][]string{{"list"}, {"show", "a"}, {"unlock", "a", "--uuid", "u", "--yes"}} {
 		p := start(t, unlocker, append(args, "--etcd-endpoints", silent.Addr().String(), "--etcd-dial-timeout", "1m", "--etcd-request-timeout", "1m", "--log-level", "debug")...)
-		require.Eventually(t, func() bool { return len(p.tail(1)) > 0 }, soon, poll, "the etcd client has not started")
+		require.Eventually(t, func() bool { return p.log.String() != "" }, soon, poll, "the etcd client has not started")
 		code, took := p.end(syscall.SIGINT)
 		require.Equal(t, 1, code)
 		require.Less(t, took, 5*time.Second)

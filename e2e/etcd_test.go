@@ -5,19 +5,21 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // The supported versions. The newest is the first one that streams a listing.
@@ -36,15 +38,24 @@ const (
 type server struct {
 	*process
 	t      *testing.T
+	name   string
 	binary string
-	dir    string
-	addr   string
-	peer   string
-	client *clientv3.Client
+	// cluster are the names and peers of all members, as etcd takes them.
+	cluster string
+	dir     string
+	addr    string
+	peer    string
+	client  *clientv3.Client
 }
 
-func startEtcd(t *testing.T, version string) *server {
+// building is held while a program is built, which may be wanted by several tests at a time.
+var building sync.Mutex
+
+// buildEtcd returns the path of the server of a version.
+func buildEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
 	cache = filepath.Join(cache, "unlocker-e2e")
@@ -53,42 +64,71 @@ func startEtcd(t *testing.T, version string) *server {
 	if out, err := exec.CommandContext(ctx, "./etcd.sh", version, cache).CombinedOutput(); err != nil {
 		missing(t, "etcd %s cannot be built: %v\n%s", version, err, out)
 	}
-	s := &server{t: t, binary: filepath.Join(cache, "etcd-"+version), dir: t.TempDir(), addr: freeAddr(t), peer: freeAddr(t)}
-	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.client.Close() })
+	return filepath.Join(cache, "etcd-"+version)
+}
+
+func startEtcd(t *testing.T, version string) *server {
+	t.Helper()
+	s := newServer(t, version, "e2e")
+	s.cluster = s.asPeer()
 	s.run()
 	return s
 }
 
+// startMembers runs a cluster of three servers.
+func startMembers(t *testing.T, version string) (members []*server) {
+	t.Helper()
+	var cluster []string
+	for i := range 3 {
+		s := newServer(t, version, fmt.Sprintf("e2e-%d", i))
+		members, cluster = append(members, s), append(cluster, s.asPeer())
+	}
+	for _, s := range members {
+		s.cluster = strings.Join(cluster, ",")
+		s.launch()
+	}
+	for _, s := range members {
+		s.awaitReady()
+	}
+	return members
+}
+
+// newServer returns a server that does not run.
+func newServer(t *testing.T, version, name string) *server {
+	t.Helper()
+	s := &server{t: t, name: name, binary: buildEtcd(t, version), dir: t.TempDir(), addr: etcdtest.FreeAddr(t), peer: etcdtest.FreeAddr(t)}
+	var err error
+	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.client.Close() })
+	return s
+}
+
+func (s *server) asPeer() string { return s.name + "=http://" + s.peer }
+
 // run starts the server, or starts it again after its process was killed.
 func (s *server) run() {
 	s.t.Helper()
-	s.process = start(s.t, s.binary, "--name", "e2e", "--data-dir", s.dir, "--log-level", "warn",
+	s.launch()
+	s.awaitReady()
+}
+
+func (s *server) launch() {
+	s.t.Helper()
+	s.process = start(s.t, s.binary, "--name", s.name, "--data-dir", s.dir, "--log-level", "warn",
 		"--listen-client-urls", "http://"+s.addr, "--advertise-client-urls", "http://"+s.addr,
 		"--listen-peer-urls", "http://"+s.peer, "--initial-advertise-peer-urls", "http://"+s.peer,
-		"--initial-cluster", "e2e=http://"+s.peer)
+		"--initial-cluster", s.cluster)
+}
+
+func (s *server) awaitReady() {
+	s.t.Helper()
 	require.Eventually(s.t, func() bool {
 		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
 		defer cancel()
 		_, err := s.client.Get(ctx, "ready")
 		return err == nil
 	}, soon, poll)
-}
-
-// freeAddr returns a free port below the kernel's range of ephemeral ports: a client could
-// take a port of that range while the server is down.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(15000+rand.IntN(17000))))
-		if err == nil {
-			require.NoError(t, l.Close())
-			return l.Addr().String()
-		}
-	}
-	require.FailNow(t, "no free port")
-	return ""
 }
 
 // fieldsOfALock is the number of fields that lock puts.

@@ -146,10 +146,12 @@ func fill(expr string) string {
 	return strings.NewReplacer("$namespace", ".*", "$job", "unlocker", "$__rate_interval", "1m", "$__range", "1h").Replace(expr)
 }
 
-// provideData causes everything that the dashboard shows: overdue locks, a host with a wrong
-// clock, and a forced unlock.
+// provideData causes everything that the dashboard shows: overdue locks, renewals, a host with a wrong
+// clock, a forced unlock, and a native lock.
 func (s *stack) provideData() {
 	s.t.Helper()
+	_, err := s.etcd.client.Put(s.t.Context(), "/locks/deploy/694d9a3c1b7e5f02", "")
+	require.NoError(s.t, err)
 	for _, w := range []worker{
 		{lock: "data/1", hostname: "worker-1.example.org", owner: "invoices"},
 		{lock: "data/2", hostname: "worker-2.example.org", owner: "invoices"},
@@ -158,6 +160,7 @@ func (s *stack) provideData() {
 	} {
 		w.etcd = s.etcd.server
 		w.acquire(0, time.Hour)
+		w.renew(0, time.Hour)
 	}
 	dead := worker{etcd: s.etcd.server, lock: "data/dead", hostname: "worker-1.example.org"}
 	dead.acquire(time.Second, 2*time.Second)

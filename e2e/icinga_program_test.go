@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // icinga is an Icinga with its own directories, the shipped configuration and a REST API.
@@ -55,7 +57,7 @@ func newIcinga(t *testing.T, hosts string) *icinga {
 	i.write("unlocker.conf", string(shipped), 0o644)
 	i.write("hosts.conf", hosts, 0o644)
 
-	host, port, err := net.SplitHostPort(freeAddr(t))
+	host, port, err := net.SplitHostPort(etcdtest.FreeAddr(t))
 	require.NoError(t, err)
 	i.base = "https://" + net.JoinHostPort(host, port) + "/v1/"
 	i.write("icinga2.conf", fmt.Sprintf(`

@@ -76,6 +76,22 @@ func TestDockerfileAgreesWithMakefileAndConfiguration(t *testing.T) {
 	}
 }
 
+// The chart takes the image that the Makefile builds.
+func TestImageHasTheTagOfTheChart(t *testing.T) {
+	var chart struct {
+		AppVersion string `yaml:"appVersion"`
+	}
+	readYAML(t, "../deploy/helm/unlocker/Chart.yaml", &chart)
+	var values struct {
+		Image struct{ Registry, Repository, Tag string }
+	}
+	readYAML(t, "../deploy/helm/unlocker/values.yaml", &values)
+	require.Empty(t, values.Image.Tag)
+	image := strings.TrimPrefix(values.Image.Registry+"/", "/") + values.Image.Repository + ":" + chart.AppVersion
+	require.Contains(t, run(t, "make", "--no-print-directory", "-C", "..", "-n", "image"), " -t "+image+" .\n")
+	require.Contains(t, read(t, "../README.md"), "docker-image "+image+"`")
+}
+
 // The bill of materials lists the modules that are linked into the binary.
 func TestBillOfMaterials(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "run", "../deploy/release/sbom", unlocker, "unlocker", "v1.2.3", "2026-01-02T03:04:05Z").Output()

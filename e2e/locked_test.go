@@ -52,7 +52,7 @@ func startLockedEtcd(t *testing.T, version string) *lockedEtcd {
 	t.Helper()
 	plain := startEtcd(t, version) // for its binary
 	plain.kill()
-	l := &lockedEtcd{server: plain, pki: newPKI(t), etcdctl: buildEtcdctl(t)}
+	l := &lockedEtcd{server: plain, pki: newPKI(t), etcdctl: buildEtcdTool(t, "etcdctl")}
 	root, err := clientv3.New(clientv3.Config{Endpoints: []string{l.addr}, TLS: l.config(t, "root"), Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = root.Close() })
@@ -112,26 +112,28 @@ func (l *lockedEtcd) check(method string) (out string, err error) {
 	return string(text), err
 }
 
-// buildEtcdctl builds etcdctl as etcd.sh builds the server.
-func buildEtcdctl(t *testing.T) (path string) {
+// buildEtcdTool builds etcdctl or etcdutl as etcd.sh builds the server.
+func buildEtcdTool(t *testing.T, name string) (path string) {
 	t.Helper()
+	building.Lock()
+	defer building.Unlock()
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
-	path = filepath.Join(cache, "unlocker-e2e", "etcdctl-"+newest, "etcdctl")
+	path = filepath.Join(cache, "unlocker-e2e", name+"-"+newest, name)
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-euc", `go mod init e2e.test/etcdctl
-		go get -tool go.etcd.io/etcd/etcdctl/v3@v$VERSION
-		go build -trimpath -o "$BINARY.new" go.etcd.io/etcd/etcdctl/v3
+	cmd := exec.CommandContext(ctx, "bash", "-euc", `go mod init e2e.test/tool
+		go get -tool go.etcd.io/etcd/$NAME/v3@v$VERSION
+		go build -trimpath -o "$BINARY.new" go.etcd.io/etcd/$NAME/v3
 		mv "$BINARY.new" "$BINARY"`)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0", "VERSION="+newest, "BINARY="+path)
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0", "NAME="+name, "VERSION="+newest, "BINARY="+path)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		missing(t, "etcdctl cannot be built: %v\n%s", err, out)
+		missing(t, "%s cannot be built: %v\n%s", name, err, out)
 	}
 	return path
 }
@@ -139,6 +141,7 @@ func buildEtcdctl(t *testing.T) (path string) {
 // The role of the page is sufficient for everything that the daemon does, with a user of
 // either kind.
 func TestLockedDown(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		for _, method := range []string{"certificate", "password"} {
 			t.Run(version+" "+method, func(t *testing.T) {
@@ -157,6 +160,7 @@ func TestLockedDown(t *testing.T) {
 				require.Equal(t, float64(l.end.Unix()), d.metric("unlocker_certificate_expiry_timestamp_seconds", "certificate", "etcd_ca"))
 				require.Equal(t, float64(l.end.Unix()), d.metric("unlocker_certificate_expiry_timestamp_seconds", "certificate", "etcd_client"))
 				require.Empty(t, d.warnings())
+				l.requirePeople(d)
 			})
 		}
 	}
@@ -190,7 +194,7 @@ func (l *lockedEtcd) requireWorking(d *daemon) {
 
 // warnings returns the warnings and errors of the log, except those of holds.
 func (d *daemon) warnings() (found []string) {
-	for _, text := range d.tail(1 << 20) {
+	for text := range strings.Lines(d.log.String()) {
 		var line struct{ Level, Msg, Error string }
 		if json.Unmarshal([]byte(text), &line) == nil && (line.Level == "WARN" || line.Level == "ERROR") &&
 			!strings.HasPrefix(line.Msg, "hold begins") {
@@ -203,12 +207,16 @@ func (d *daemon) warnings() (found []string) {
 // Without one of the grants of the page the daemon logs once what is missing, and works as
 // soon as it is granted.
 func TestLockedDownWithoutALine(t *testing.T) {
+	t.Parallel()
 	const locks, election = "[/mutexes/, /mutexes0) (prefix /mutexes/)", "[/unlocker/leader/mutexes/, /unlocker/leader/mutexes0)"
-	const needs = "needs readwrite on "
+	const needs, needsRecords = "needs readwrite on ", "needs read on [/unlocker/audit/mutexes/, /unlocker/audit/mutexes0)"
+	const needsPauses = "needs read on [/unlocker/pause/mutexes/, /unlocker/pause/mutexes0)"
 	wanted := map[string][]string{
 		"etcdctl role grant-permission unlocker readwrite --prefix /mutexes/":                 {needs + locks},
 		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/leader/mutexes/": {needs + election},
-		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election},
+		"etcdctl role grant-permission unlocker read --prefix /unlocker/audit/mutexes/":       {needsRecords},
+		"etcdctl role grant-permission unlocker read --prefix /unlocker/pause/mutexes/":       {needsPauses},
+		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election, needsRecords, needsPauses},
 	}
 	lines := append(commands(t, "role"), commands(t, "certificate")...)
 	for i, line := range lines {
@@ -234,13 +242,21 @@ func TestLockedDownWithoutALine(t *testing.T) {
 				require.Contains(t, out, text)
 			}
 			status, body := d.get("/readyz")
-			if strings.Contains(want[0], locks) {
+			switch {
+			case strings.Contains(want[0], locks):
 				require.Equal(t, 503, status)
 				require.Contains(t, body, want[0])
 				require.Zero(t, d.metric("unlocker_etcd_up"))
-			} else {
+			case want[0] == needsPauses:
+				require.Equal(t, 503, status)
+				require.Contains(t, body, want[0])
+				require.EqualValues(t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))
+			case strings.Contains(want[0], election):
 				require.Equal(t, 200, status)
 				require.Zero(t, d.metric("unlocker_leader"))
+			default:
+				require.Equal(t, 200, status)
+				d.awaitMetric(1, "unlocker_leader")
 			}
 			l.execute(line)
 			l.requireWorking(d)

@@ -51,6 +51,25 @@ func TestEachOverdueLockIsNotifiedInTime(t *testing.T) {
 	require.LessOrEqual(t, forced, 2)
 }
 
+// A holder whose clock is behind and that renews in time is not notified about, although its
+// alert_at is always past by the clock of Prometheus. Once it stops, the notification is in time.
+func TestASlowHolderIsNotifiedByItsOwnClock(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t, newest)
+	m := startMonitor(t, fast, map[string][]*daemon{"slow": {startDaemon(t, etcd.addr)}})
+	const patience = 5 * time.Second
+	w := worker{etcd: etcd, lock: "nightly", hostname: "worker-slow.example.org", offset: -30 * time.Second}
+	require.Eventually(t, func() bool { return len(m.query(`unlocker:replica_sees_etcd:bool == 1`)) == 1 }, soon, poll)
+	alertAt := w.acquire(patience, time.Hour)
+	for begin := time.Now(); time.Since(begin) < 4*patience; {
+		require.Eventually(t, func() bool { return time.Until(alertAt) < patience/2 }, soon, poll)
+		alertAt = w.renew(patience, time.Hour)
+	}
+	require.Empty(t, m.hook.firing("UnlockerLockOverdue", "slow"))
+	n := m.hook.await("UnlockerLockOverdue", "nightly", "firing", alertAt)
+	require.Less(t, n.at.Sub(alertAt), timely/6)
+}
+
 // dueLocks writes locks of dead holders, and notes their alert_at by namespace and lock.
 type dueLocks struct {
 	etcd    *server

@@ -40,16 +40,10 @@ func start(t *testing.T, path string, args ...string) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("the last of %s:\n%s", path, strings.Join(p.tail(15), ""))
+			t.Logf("the last of %s:\n%s", path, p.log.Tail(15))
 		}
 	})
 	return p
-}
-
-// tail returns the last n lines of the log, including their newlines.
-func (p *process) tail(n int) []string {
-	lines := slices.Collect(strings.Lines(p.log.String()))
-	return lines[max(0, len(lines)-n):]
 }
 
 // line returns the newest line of the JSON log with the message, or nil.

@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // monitor is a Prometheus and an Alertmanager with the shipped configuration.
@@ -49,7 +51,7 @@ func startStack(t *testing.T) *stack {
 	s := &stack{etcd: startLockedEtcd(t, newest)}
 	cert, key := s.etcd.issue(t, "unlocker")
 	for range 2 {
-		s.replicas = append(s.replicas, startDaemon(t, s.etcd.addr, "--resync-interval", "5s", "--reaper-standby-delay", "1s", "--reaper-orphan-grace", "2s",
+		s.replicas = append(s.replicas, startDaemon(t, s.etcd.addr, "--resync-interval", "5s", "--reaper-standby-delay", "1s", "--reaper-orphan-grace", "2s", "--native-prefixes", "/locks/",
 			"--etcd-tls-ca-file", s.etcd.ca, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key))
 	}
 	s.monitor = startMonitor(t, fast, map[string][]*daemon{"e2e": s.replicas})
@@ -65,7 +67,7 @@ func startMonitor(t *testing.T, adapt func(string) string, replicas map[string][
 	t.Helper()
 	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
 	m := &monitor{t: t, hook: newWebhook(t)}
-	notified := freeAddr(t)
+	notified := etcdtest.FreeAddr(t)
 	routes := m.adapted("alertmanager.example.yaml", adapt, "http://127.0.0.1:9099", m.hook.URL)
 	start(t, alertmanager, "--config.file", routes, "--storage.path", t.TempDir(),
 		"--web.listen-address", notified, "--cluster.listen-address=", "--log.level=warn")
@@ -79,7 +81,7 @@ func startMonitor(t *testing.T, adapt func(string) string, replicas map[string][
 	}
 	config := m.adapted("prometheus.example.yaml", adapt, "127.0.0.1:9093", notified, "unlocker.rules.yaml", m.adapted("unlocker.rules.yaml", adapt),
 		`{targets: ["unlocker-1.example.com:9480", "unlocker-2.example.com:9480"]}`, strings.Join(targets, ", "))
-	addr := freeAddr(t)
+	addr := etcdtest.FreeAddr(t)
 	m.prometheus = "http://" + addr
 	start(t, prometheus, "--config.file", config, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", addr, "--log.level=warn")
 	m.awaitReady(m.prometheus)

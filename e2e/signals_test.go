@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
@@ -23,7 +24,7 @@ func TestSignals(t *testing.T) {
 			return d, etcd
 		},
 		"etcd never up": func(t *testing.T) (*daemon, *server) {
-			return startDaemon(t, freeAddr(t)), nil
+			return startDaemon(t, etcdtest.FreeAddr(t)), nil
 		},
 		"etcd down": func(t *testing.T) (*daemon, *server) {
 			etcd := startEtcd(t, newest)

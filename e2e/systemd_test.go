@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
@@ -78,14 +80,10 @@ func TestSystemdFilesUseExistingVariablesAndFlags(t *testing.T) {
 // systemd runs the shipped unit: the daemon works with all restrictions of the unit, and with
 // a password that only root can read.
 func TestSystemdRunsTheUnit(t *testing.T) {
-	program(t, "systemd-nspawn")
-	if os.Geteuid() != 0 {
-		missing(t, "systemd-nspawn needs root")
-	}
 	etcd := startEtcd(t, newest)
 	etcd.enableAuth("unlocker", "secret")
-	ops := freeAddr(t)
-	m := startMachine(t, map[string]string{
+	ops := etcdtest.FreeAddr(t)
+	m := startMachine(t, "unlocker.service", map[string]string{
 		"etc/unlocker/unlocker.yaml":                               "reaper: {settle: 1s}\n",
 		"etc/unlocker/etcd-password":                               "secret\n",
 		"etc/default/unlocker":                                     "UNLOCKER_ETCD_ENDPOINTS=" + etcd.addr + "\nUNLOCKER_OPS_LISTEN=" + ops + "\nUNLOCKER_WEB_LISTEN=127.0.0.1:0\n",
@@ -124,7 +122,7 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 }
 
 // enableAuth enables authentication, with a user that may read and write the locks and the
-// keys of the election.
+// keys of the election, and read the records of manual unlocks and the pauses.
 func (s *server) enableAuth(user, password string) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -140,6 +138,10 @@ func (s *server) enableAuth(user, password string) {
 		_, err := s.client.RoleGrantPermission(ctx, user, below, clientv3.GetPrefixRangeEnd(below), clientv3.PermissionType(clientv3.PermReadWrite))
 		require.NoError(s.t, err)
 	}
+	for _, below := range []string{"/unlocker/audit" + prefix, "/unlocker/pause" + prefix} {
+		_, err := s.client.RoleGrantPermission(ctx, user, below, clientv3.GetPrefixRangeEnd(below), clientv3.PermissionType(clientv3.PermRead))
+		require.NoError(s.t, err)
+	}
 	_, err := s.client.AuthEnable(ctx)
 	require.NoError(s.t, err)
 	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Username: "root", Password: "root", Logger: zap.NewNop()})
@@ -148,24 +150,31 @@ func (s *server) enableAuth(user, password string) {
 }
 
 // machine is a systemd in its own namespaces, with an overlay over the root of this system
-// that is discarded at the end. It shares the network.
+// that is discarded at the end. It shares the network, unless an argument of nspawn says no.
 type machine struct {
 	t    *testing.T
 	init string
 }
 
 // boot mounts an overlay with the files of a tree ($2) over the root of this system, and boots
-// it as far as the unit needs. It runs in a mount namespace; $1 is an empty directory.
+// it as far as a unit needs. It runs in a mount namespace; $1 is an empty directory, and the
+// other arguments are for nspawn and for systemd.
 const boot = `
 mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 cp -r "$2/." "$1/root/"
-chmod 600 "$1/root/etc/unlocker/etcd-password"
-exec systemd-nspawn --quiet --register=no --keep-unit --console=pipe --directory "$1/root" --boot \
-  systemd.unit=unlocker.service systemd.mask=timers.target </dev/null`
+chmod -f 600 "$1/root/etc/unlocker/etcd-password" || true
+root=$1
+shift 2
+exec systemd-nspawn --quiet --register=no --keep-unit --console=pipe --directory "$root/root" --boot "$@" systemd.mask=timers.target </dev/null`
 
-func startMachine(t *testing.T, files map[string]string) *machine {
+// startMachine boots a machine with the files and the binary, and waits for the systemd unit.
+func startMachine(t *testing.T, unit string, files map[string]string, arguments ...string) *machine {
 	t.Helper()
+	program(t, "systemd-nspawn")
+	if os.Geteuid() != 0 {
+		missing(t, "systemd-nspawn needs root")
+	}
 	tree := t.TempDir()
 	files["etc/systemd/system/unlocker.service"] = read(t, systemd+"/unlocker.service")
 	files["usr/local/bin/unlocker"] = read(t, unlocker)
@@ -173,7 +182,8 @@ func startMachine(t *testing.T, files map[string]string) *machine {
 		write(t, filepath.Join(tree, path), text)
 	}
 	require.NoError(t, os.Chmod(filepath.Join(tree, "usr/local/bin/unlocker"), 0o755))
-	p := start(t, program(t, "unshare"), "--mount", "--propagation", "private", "sh", "-euc", boot, "sh", t.TempDir(), tree)
+	p := start(t, program(t, "unshare"), slices.Concat([]string{"--mount", "--propagation", "private", "sh", "-euc", boot, "sh", t.TempDir(), tree},
+		arguments, []string{"systemd.unit=" + unit})...)
 	m := &machine{t: t}
 	pid := strconv.Itoa(p.cmd.Process.Pid)
 	t.Cleanup(func() { // killing init ends all processes of the machine, and nspawn
@@ -186,7 +196,7 @@ func startMachine(t *testing.T, files map[string]string) *machine {
 		children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 		m.init = strings.TrimSpace(string(children))
 		comm, _ := os.ReadFile("/proc/" + m.init + "/comm")
-		return err == nil && strings.HasPrefix(string(comm), "systemd") && m.property("ActiveState") == "active"
+		return err == nil && strings.HasPrefix(string(comm), "systemd") && m.active(unit)
 	}, soon, poll)
 	return m
 }
@@ -200,9 +210,14 @@ func (m *machine) run(args ...string) string {
 }
 
 func (m *machine) try(args ...string) (string, error) {
-	args = append([]string{"--target", m.init, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--"}, args...)
+	args = append([]string{"--target", m.init, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--"}, args...)
 	out, err := exec.CommandContext(m.t.Context(), "nsenter", args...).CombinedOutput()
 	return string(out), err
+}
+
+func (m *machine) active(unit string) bool {
+	_, err := m.try("systemctl", "is-active", unit)
+	return err == nil
 }
 
 func (m *machine) property(name string) string {

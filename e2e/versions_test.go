@@ -13,8 +13,10 @@ import (
 
 // The whole service, on each version of etcd.
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			etcd := startEtcd(t, version)
 			later := time.Now().Add(time.Hour)
 			const held = 2000
@@ -55,6 +57,9 @@ func testRemoval(t *testing.T, d *daemon, etcd *server) {
 	d.awaitMetric(0, "unlocker_locks", "state", "expired")
 	require.NotNil(t, d.line(message.Removing))
 	require.EqualValues(t, fieldsOfALock, d.line(message.Removed)["keys_deleted"])
+	o := command(t, etcd.addr, "history", "one/00000", "--url", d.web("http"))
+	require.Zero(t, o.code, o.stderr)
+	require.Regexp(t, `  expired\n    ended .* UTC\n$`, o.stdout)
 }
 
 func testBatch(t *testing.T, d *daemon, etcd *server) {

@@ -141,12 +141,16 @@ func (w *world) checkS6(n *lifetime, l *acquisition) {
 				from = t
 			}
 		}
+		remains := func() bool { return from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) }
+		if !remains() {
+			continue // what follows only moves from, and reads all logs
+		}
 		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) && held.Add(late).After(from) {
 			from = held.Add(late)
 		}
 		// The allowance of a daemon that had not seen the lock until then begins earlier.
 		from = from.Add(total(w.outages, span{n.written.Add(-recovery), q.to}, 0))
-		if from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) && n.created.Before(from) {
+		if remains() && n.created.Before(from) {
 			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s) was still there after %s without faults",
 				n.name, n.uuid, n.token, from.Sub(n.written), l.span, from.Sub(q.from))
 			return

@@ -42,7 +42,7 @@ func newCluster(t *testing.T, violate func(format string, args ...any)) *cluster
 	var initial []string
 	for i := range members {
 		name := fmt.Sprintf("m%d", i)
-		m := &member{Name: name, Dir: filepath.Join(dir, name), Client: freeAddr(t), Peer: freeAddr(t), violate: violate}
+		m := &member{Name: name, Dir: filepath.Join(dir, name), Client: etcdtest.FreeAddr(t), Peer: etcdtest.FreeAddr(t), violate: violate}
 		c.members = append(c.members, m)
 		initial = append(initial, name+"="+m.peerURL())
 	}
@@ -61,15 +61,6 @@ func newCluster(t *testing.T, violate func(format string, args ...any)) *cluster
 	}
 	require.NoError(t, c.restart(ctx, 0, 1, 2))
 	return c
-}
-
-// freeAddr returns an address that nothing listens on, as proxies choose theirs.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	p, err := localetcd.NewProxy("")
-	require.NoError(t, err)
-	p.Close()
-	return p.Addr()
 }
 
 func (c *cluster) endpoints() (all []string) {

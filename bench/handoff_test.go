@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	handoffs = 300
+	// holdTime is how long each holder keeps the lock.
+	holdTime = 5 * time.Millisecond
+)
+
+// BenchmarkHandoff hands a lock on among waiters, whose number stays the same: who has
+// released it waits again as soon as another has it.
+func BenchmarkHandoff(b *testing.B) {
+	for _, waiters := range []int{2, 10, 100} {
+		for _, c := range []struct {
+			name     string
+			start    func(*testing.B) server
+			join     func(server) locker
+			requests func(server) float64
+		}{
+			{"mutex", startEtcd, newMutex, server.etcdRequests},
+			{"concurrency", startEtcd, newConcurrency, server.etcdRequests},
+			{"redsync-fsync", func(b *testing.B) server { return startRedis(b, true) }, newRedsync, server.redisRequests},
+		} {
+			b.Run(fmt.Sprintf("%s-%d", c.name, waiters), func(b *testing.B) {
+				for range b.N {
+					s := c.start(b)
+					var q queue
+					for range waiters + 1 {
+						q.lockers = append(q.lockers, c.join(s))
+					}
+					before := c.requests(s)
+					q.run(b)
+					b.ReportMetric((c.requests(s)-before)/float64(q.taken), "requests/lock")
+					b.ReportMetric(float64(quantile(q.handed, .5).Microseconds())/1000, "median-handoff-ms")
+					b.ReportMetric(float64(quantile(q.handed, .99).Microseconds())/1000, "p99-handoff-ms")
+					b.ReportMetric(quantile(q.waits, 1).Seconds()*1000, "longest-wait-ms")
+					b.ReportMetric(float64(quantile(q.waits, 1))/float64(quantile(q.waits, .5)), "longest-x-median-wait")
+				}
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// queue is what those who take turns with one lock have in common.
+type queue struct {
+	lockers []locker
+
+	mu       sync.Mutex
+	taken    int
+	next     chan struct{} // closed when the lock is taken the next time
+	released time.Time
+	// handed are the times from the begin of an unlock until the next holder has the lock,
+	// waits those from the begin of a lock.
+	handed, waits []time.Duration
+}
+
+// run lets all take turns. It leaves out the begin, until each waits.
+func (q *queue) run(b *testing.B) {
+	q.next = make(chan struct{})
+	var all errgroup.Group
+	for _, lock := range q.lockers {
+		all.Go(func() error {
+			for more := true; more; {
+				var err error
+				if more, err = q.turn(b.Context(), lock); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(b, all.Wait())
+}
+
+// turn takes the lock once, and reports whether to go on.
+func (q *queue) turn(ctx context.Context, lock locker) (more bool, err error) {
+	began := time.Now()
+	unlock, err := lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	q.took(began)
+	<-time.After(holdTime)
+	q.mu.Lock()
+	q.released = time.Now()
+	next := q.next
+	more = q.taken < handoffs
+	q.mu.Unlock()
+	if err := unlock(ctx); err != nil || !more {
+		return false, err
+	}
+	<-next
+	return true, nil
+}
+
+func (q *queue) took(began time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	q.taken++
+	if q.taken > 1 && q.taken <= handoffs {
+		q.handed = append(q.handed, now.Sub(q.released))
+	}
+	q.waits = append(q.waits, now.Sub(began))
+	close(q.next)
+	q.next = make(chan struct{})
+}

@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+)
+
+// server is an etcd or a Redis in a process of its own.
+type server struct {
+	b    *testing.B
+	addr string
+	pid  int
+}
+
+// startEtcd runs etcd with its default settings, which sync each commit to disk.
+func startEtcd(b *testing.B) server {
+	cache, err := os.UserCacheDir()
+	require.NoError(b, err)
+	const version = "3.7.3"
+	cache = filepath.Join(cache, "unlocker-e2e")
+	out, err := exec.CommandContext(b.Context(), "../e2e/etcd.sh", version, cache).CombinedOutput()
+	require.NoError(b, err, "%s", out)
+	addr, peer := etcdtest.FreeAddr(b), etcdtest.FreeAddr(b)
+	s := run(b, addr, filepath.Join(cache, "etcd-"+version), "--data-dir", b.TempDir(), "--log-level", "warn",
+		"--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
+		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)
+	client := s.etcd()
+	require.Eventually(b, func() bool {
+		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+		defer cancel()
+		_, err := client.Get(ctx, "ready")
+		return err == nil
+	}, time.Minute, 50*time.Millisecond)
+	return s
+}
+
+// startRedis runs a Redis without snapshots that syncs each write to disk, or none.
+func startRedis(b *testing.B, fsync bool) server {
+	args := []string{"--save", "", "--appendonly", "no"}
+	if fsync {
+		args = []string{"--save", "", "--appendonly", "yes", "--appendfsync", "always"}
+	}
+	addr := etcdtest.FreeAddr(b)
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(b, err)
+	s := run(b, addr, "redis-server", append(args, "--bind", host, "--port", port, "--dir", b.TempDir())...)
+	require.Eventually(b, func() bool {
+		conn, err := redis.Dial("tcp", addr)
+		return err == nil && conn.Close() == nil
+	}, time.Minute, 50*time.Millisecond)
+	return s
+}
+
+// run runs a program until the benchmark ends.
+func run(b *testing.B, addr, program string, args ...string) server {
+	// The cleanup stops it, and the context of b ends before it runs.
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), program, args...)
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		require.NoError(b, cmd.Process.Kill())
+		_ = cmd.Wait() // says that it was killed
+	})
+	return server{b, addr, cmd.Process.Pid}
+}
+
+// etcd returns a client with a connection of its own.
+func (s server) etcd() *clientv3.Client {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Logger: zap.NewNop()})
+	require.NoError(s.b, err)
+	s.b.Cleanup(func() { require.NoError(s.b, client.Close()) })
+	return client
+}
+
+// etcdMetric returns a counter of etcd.
+func (s server) etcdMetric(name string, labels ...string) float64 {
+	resp, err := http.Get("http://" + s.addr + "/metrics")
+	require.NoError(s.b, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(s.b, err)
+	require.NoError(s.b, resp.Body.Close())
+	return etcdtest.Metric(s.b, string(body), name, labels...)
+}
+
+// etcdRequests returns how many messages clients have sent to etcd, those on streams among
+// them.
+func (s server) etcdRequests() float64 { return s.etcdMetric("grpc_server_msg_received_total") }
+
+// etcdTxns returns how many transactions clients have sent to etcd.
+func (s server) etcdTxns() float64 {
+	return s.etcdMetric("grpc_server_started_total", "grpc_method", "Txn")
+}
+
+// redisRequests returns how many commands clients have sent to Redis, without those that
+// scripts executed.
+func (s server) redisRequests() (sum float64) {
+	conn, err := redis.Dial("tcp", s.addr)
+	require.NoError(s.b, err)
+	stats, err := redis.String(conn.Do("INFO", "commandstats"))
+	require.NoError(s.b, err)
+	require.NoError(s.b, conn.Close())
+	for line := range strings.Lines(stats) {
+		for _, command := range []string{"set", "eval", "evalsha"} {
+			if calls, found := strings.CutPrefix(line, "cmdstat_"+command+":calls="); found {
+				calls, _, _ = strings.Cut(calls, ",")
+				n, err := strconv.ParseFloat(calls, 64)
+				require.NoError(s.b, err)
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// cpuTime returns the CPU time that a process has used.
+func cpuTime(b *testing.B, pid int) time.Duration {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all architectures of Go
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(b, err)
+	_, text, _ := strings.Cut(string(stat), ") ") // after the name of the program
+	fields := strings.Fields(text)
+	user, err := strconv.Atoi(fields[11])
+	require.NoError(b, err)
+	system, err := strconv.Atoi(fields[12])
+	require.NoError(b, err)
+	return time.Duration(user+system) * tick
+}

@@ -1,0 +1,128 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/audit"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+)
+
+// signedIn sets the header of a proxy that says who makes a request.
+func signedIn(who string) chromedp.Action[chromedp.Void] {
+	return send(network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"X-User": who}})
+}
+
+// records returns the records of manual unlocks in etcd.
+func (s *site) records() (all []audit.Record) {
+	s.t.Helper()
+	resp, err := s.Client.Get(s.t.Context(), "/unlocker/audit/mutexes/", clientv3.WithPrefix())
+	require.NoError(s.t, err)
+	for _, kv := range resp.Kvs {
+		r, err := audit.Parse(kv.Value)
+		require.NoError(s.t, err)
+		all = append(all, r)
+	}
+	return all
+}
+
+// unlock types the name and why with the keyboard, and removes the lock.
+func (b *tab) unlock(reason string) {
+	b.t.Helper()
+	b.do(chromedp.Focus("#unlock [name=confirm]"), chromedp.KeyEvent("billing/invoice"))
+	require.True(b.t, eval[bool](b, `document.querySelector("#unlock button").disabled`), "the name is not complete")
+	b.do(chromedp.KeyEvent("s"))
+	require.False(b.t, eval[bool](b, `document.querySelector("#unlock button").disabled`))
+	b.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent(reason), chromedp.KeyEvent(kb.Enter))
+}
+
+func TestUnlockFromThePage(t *testing.T) {
+	s := startSite(t, "--web-allow-unlock", "--web-user-header", "X-User")
+	s.hold(time.Hour, 2*time.Hour)
+	plain := s.open("/locks/"+billing, withoutJavaScript())
+	require.Contains(t, plain.text("#lock"), "Removing it from this page needs JavaScript.")
+	require.Contains(t, plain.text("#command"), "unlocker unlock billing/invoices --uuid=u-billing/invoices")
+
+	b := s.open("/locks/"+billing, signedIn("ada"))
+	require.Contains(t, b.text("#unlock"), "It is held by billing on worker-1 under the uuid u-billing/invoices")
+	b.axe()
+	b.do(chromedp.ScrollIntoView("#unlock button"))
+	b.look("unlock")
+	b.expect("404")
+	b.unlock("OPS-1: the host is gone")
+	b.awaitText("#outcome", "You removed the lock at revision ")
+	b.awaitText("#lock", "There is no such lock now.")
+	b.awaitText("#removals", "Removed by ada")
+	require.Contains(t, b.text("#outcome"), "You removed the lock", "it stays")
+	require.Contains(t, b.text("#history"), "unlocked by a person")
+	b.axe()
+	b.look("unlock-done")
+	records := s.records()
+	require.Len(t, records, 1)
+	require.Contains(t, records[0].Who, "ada")
+	require.Equal(t, []string{billing, "u-" + billing, "OPS-1: the host is gone"}, []string{records[0].Name, records[0].UUID, records[0].Reason})
+	require.Empty(t, s.Keys(billing))
+}
+
+// The page says what happened where nothing was removed.
+func TestUnlockFromThePageIsRefused(t *testing.T) {
+	addr := etcdtest.FreeAddr(t)
+	s := startSite(t, "--web-allow-unlock", "--web-user-header", "X-User", "--web-listen", addr)
+	s.hold(time.Hour, 2*time.Hour)
+	refused := func(b *tab, status, want string) {
+		t.Helper()
+		b.expect(status + "|404|ERR_") // the tabs stay open until the end
+		b.unlock("OPS-1")
+		b.awaitText("#outcome", "Nothing was removed"+want)
+		require.NotEmpty(t, s.Keys(billing+"/uuid"))
+		require.Empty(t, s.records())
+	}
+	b := s.open("/locks/" + billing)
+	refused(b, "401", ": the proxy did not say who you are.")
+	b.look("unlock-refused")
+
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.do(chromedp.Evaluate[chromedp.Void](`document.getElementById("unlock").dataset.uuid = ""`))
+	refused(b, "400", ". The daemon says: ")
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.unlock(strings.Repeat("ä", 300))
+	require.Equal(t, "The record has room for 512 bytes.", eval[string](b, `document.querySelector("#unlock [name=reason]").validationMessage`))
+	require.Empty(t, b.text("#outcome"), "nothing was sent")
+
+	// The reader is faster than the page, which asks for itself again every few seconds.
+	stop := chromedp.Evaluate[chromedp.Void](`for (let i = setTimeout(() => {}); i > 0; i--) clearTimeout(i)`)
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.do(stop)
+	s.Set(billing, "uuid", "u-2")
+	refused(b, "409", ": somebody else holds the lock now, under another uuid.")
+	b.awaitText("#unlock", "under the uuid u-2")
+
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.do(stop)
+	code, _ := s.end(syscall.SIGTERM)
+	require.Zero(t, code)
+	s.serve(s.Endpoints()[0], "--web-listen", addr)
+	refused(b, "403", ": removing locks from the page is turned off")
+	code, _ = s.end(syscall.SIGTERM)
+	require.Zero(t, code)
+	s.serve(s.Endpoints()[0], "--web-allow-unlock", "--web-user-header", "X-User", "--web-listen", addr)
+
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.do(stop)
+	s.release()
+	b.expect("404")
+	b.unlock("OPS-1")
+	b.awaitText("#outcome", "Nothing was removed: there is no such lock any more.")
+	b.awaitText("#lock", "There is no such lock now.")
+	require.Empty(t, s.records())
+}

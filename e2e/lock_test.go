@@ -1,0 +1,56 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The role of the page for holders is sufficient for unlocker lock, and an etcd whose process
+// stands still for some seconds costs no lock.
+func TestLockedDownHolder(t *testing.T) {
+	t.Parallel()
+	for _, version := range versions {
+		for method, user := range map[string]string{"certificate": "--no-password", "password": "--interactive=false < password"} {
+			t.Run(version+" "+method, func(t *testing.T) {
+				l := startLockedEtcd(t, version)
+				l.execute(append(commands(t, "holders"), "etcdctl user add unlocker "+user, "etcdctl user grant-role unlocker unlocker-holders")...)
+				l.execute(commands(t, "enable")...)
+				proceed := filepath.Join(t.TempDir(), "go")
+				args := append([]string{"lock", "nightly", "--patience", "12s", "--etcd-endpoints", l.addr}, l.flags(method)...)
+				p := start(t, unlocker, append(args, "--", "sh", "-c", "echo ready; until [ -e "+proceed+" ]; do sleep 0.1; done; exit 5")...)
+				require.Eventually(t, func() bool { return strings.Contains(p.log.String(), "ready") }, soon, poll)
+				taken := l.aliveAt("nightly")
+				require.NoError(t, l.cmd.Process.Signal(syscall.SIGSTOP))
+				<-time.After(5 * time.Second) // a renewal is due after 4 s
+				require.NoError(t, l.cmd.Process.Signal(syscall.SIGCONT))
+				require.Eventually(t, func() bool { return l.aliveAt("nightly") > taken }, soon, poll)
+				require.NoError(t, os.WriteFile(proceed, nil, 0o600))
+				<-p.done
+				require.Equal(t, 5, p.cmd.ProcessState.ExitCode(), p.log.String())
+				l.awaitGone("nightly")
+			})
+		}
+	}
+}
+
+// aliveAt returns when a lock was last renewed, or "".
+func (l *lockedEtcd) aliveAt(name string) string {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), soon)
+	defer cancel()
+	resp, err := l.client.Get(ctx, prefix+name+"/alive_at")
+	require.NoError(l.t, err)
+	if len(resp.Kvs) == 0 {
+		return ""
+	}
+	return string(resp.Kvs[0].Value)
+}
