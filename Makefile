@@ -13,7 +13,7 @@ LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION)
 # The race detector needs the C compiler that go uses.
 RACE      := $(shell command -v $(firstword $(shell $(GO) env CC)) >/dev/null 2>&1 && echo -race)
 
-.PHONY: help build demo test e2e hunt hunt-short sim chart lint fuzz bench bench-big image release clean
+.PHONY: help build demo test clients conformance e2e hunt hunt-short sim chart lint fuzz bench bench-big image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,19 @@ demo: ## Run the daemon on an embedded etcd with simulated workers
 test: ## Run the tests
 	$(GO) test $(RACE) -timeout 15m ./...
 
+clients: ## Test the Python and Ruby clients with a real etcd and the daemon
+	clients/run.sh
+
+# The drivers of our clients, and of one that was written from docs/protocol.md alone.
+DRIVERS = "$(BIN)/conformance-go" "python3 -W error clients/python/conformance.py" "ruby -w clients/ruby/conformance.rb" \
+          "node cmd/unlocker-conformance/testdata/client.js"
+conformance: ## Judge all clients by what they do in etcd (2 min)
+	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
+	$(GO) build -o $(BIN)/conformance-go ./mutex/internal/conformance
+	@set -e; for driver in $(DRIVERS); do echo "== $$driver"; $(BIN)/unlocker-conformance -- $$driver; done
+
 e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
-	$(GO) test -count=1 -timeout 20m -tags e2e ./e2e/...
+	$(GO) test -count=1 -timeout 30m -parallel 4 -tags e2e ./e2e/...
 
 # HUNT_SEED repeats a run, HUNT_TIME sets its duration; see hunt/doc.go.
 HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
@@ -47,7 +58,7 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/install.sh
 
 lint: ## Run golangci-lint
-	golangci-lint run --build-tags e2e,hunt ./...
+	golangci-lint run --build-tags e2e,hunt,man ./...
 
 FUZZTIME ?= 20s
 fuzz: ## Run each fuzz target for FUZZTIME (20s)
@@ -65,11 +76,16 @@ bench-big: ## Run the measurements that docs/performance.md reports
 # With podman or buildah: BUILDER='buildah bud'. The image layer depends only on the commit if BUILDER sets
 # times to SOURCE_DATE_EPOCH: buildah with --timestamp, docker buildx with rewrite-timestamp=true.
 BUILDER           ?= docker build
-IMAGE             ?= ghcr.io/etcd-unlocker/unlocker:$(VERSION)
+# The tag that the chart uses.
+IMAGE             ?= ghcr.io/etcd-unlocker/unlocker:$(shell sed -nE 's/^appVersion: "?([^"]*)"?$$/\1/p' deploy/helm/unlocker/Chart.yaml)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 image: ## Build the container image with BUILDER (docker build)
 	$(BUILDER) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) --build-arg BRANCH=$(BRANCH) \
 	  --build-arg BUILDDATE=$(BUILDDATE) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) -t $(IMAGE) .
+
+man: ## Write the manual pages into bin/man/
+	mkdir -p $(BIN)/man
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run -tags man -ldflags '$(LDFLAGS)' ./cmd/unlocker man $(BIN)/man
 
 release: ## Build archives, SBOMs and checksums into dist/
 	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh dist

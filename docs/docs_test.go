@@ -11,6 +11,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestImagesOfTheDocsExist finds pictures that were renamed or never committed.
+func TestImagesOfTheDocsExist(t *testing.T) {
+	image, found := regexp.MustCompile(`!\[[^\]]*\]\(([^)\s]+)\)`), 0
+	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range image.FindAllSubmatch(text, -1) {
+			require.FileExists(t, filepath.Join(filepath.Dir(path), string(m[1])), path)
+			found++
+		}
+		return err
+	})
+	require.NoError(t, err)
+	require.NotZero(t, found)
+}
+
 // TestTestsNamedInTheDocsExist keeps the tables of tests true.
 func TestTestsNamedInTheDocsExist(t *testing.T) {
 	named, declared := regexp.MustCompile("`(Test\\w+)`"), regexp.MustCompile(`(?m)^func (Test\w+)\(`)
