@@ -30,22 +30,29 @@ type shell struct {
 	kill func()
 }
 
+// openTerminal returns both ends of a new terminal.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	number, unlock := uint32(0), int32(0)
+	raw, err := master.SyscallConn() // with Fd, Close would not end a Read
+	require.NoError(t, err)
+	for request, p := range map[uintptr]unsafe.Pointer{syscall.TIOCGPTN: unsafe.Pointer(&number), syscall.TIOCSPTLCK: unsafe.Pointer(&unlock)} {
+		require.NoError(t, raw.Control(func(fd uintptr) {
+			_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(p))
+			require.Zero(t, errno)
+		}))
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	return master, slave
+}
+
 // newShell starts a shell in which $L is unlocker lock with the etcd.
 func (e etcd) newShell() *shell {
 	e.t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	require.NoError(e.t, err)
-	number, unlock := uint32(0), int32(0)
-	raw, err := master.SyscallConn() // with Fd, Close would not end a Read
-	require.NoError(e.t, err)
-	for request, p := range map[uintptr]unsafe.Pointer{syscall.TIOCGPTN: unsafe.Pointer(&number), syscall.TIOCSPTLCK: unsafe.Pointer(&unlock)} {
-		require.NoError(e.t, raw.Control(func(fd uintptr) {
-			_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(p))
-			require.Zero(e.t, errno)
-		}))
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	require.NoError(e.t, err)
+	master, slave := openTerminal(e.t)
 	s := &shell{t: e.t, terminal: master, dir: e.t.TempDir()}
 	cmd := exec.Command("bash", "--norc", "--noprofile", "-i")
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.dir, slave, slave, slave

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // frame returns the lines of the last whole frame that the terminal was sent.
@@ -154,5 +155,40 @@ func TestWatchEndsWithItsTerminal(t *testing.T) {
 		}
 		s.kill()
 		etcdtest.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, "suspended: %v", suspended)
+	}
+}
+
+// A person types as soon as the screen is back.
+func TestKeysAfterTheScreenAreKept(t *testing.T) {
+	master, slave := openTerminal(t)
+	defer func() { _, _ = master.Close(), slave.Close() }()
+	enter := func(keys string) {
+		t.Helper()
+		_, err := master.WriteString(keys)
+		require.NoError(t, err)
+	}
+	arrived := func() bool {
+		n, err := unix.IoctlGetInt(int(slave.Fd()), unix.TIOCINQ)
+		return err == nil && n > 0
+	}
+	buffer := make([]byte, 4096)
+	for range 100 {
+		screen, err := terminal.OpenScreen(slave)
+		require.NoError(t, err)
+		enter("dropped\n")
+		etcdtest.Eventually(t, arrived)
+		closed := make(chan error)
+		go func() { closed <- screen.Close() }()
+		for seen := ""; !strings.Contains(seen, "\x1b[?1049l"); {
+			n, err := master.Read(buffer)
+			require.NoError(t, err)
+			seen += string(buffer[:n])
+		}
+		enter("kept\n")
+		require.NoError(t, <-closed)
+		etcdtest.Eventually(t, arrived, "the keys were dropped")
+		n, err := slave.Read(buffer)
+		require.NoError(t, err)
+		require.Equal(t, "kept\n", string(buffer[:n]))
 	}
 }

@@ -74,11 +74,11 @@ func (s *Screen) Draw(lines []string) error {
 	return err
 }
 
-// Close switches back. Keys that were typed meanwhile are dropped.
+// Close switches back. Keys that were typed meanwhile are dropped; those after it belong to the shell.
 func (s *Screen) Close() error {
-	_, err := s.file.WriteString(leave)
 	if s.modes != nil {
 		_ = unix.IoctlSetTermios(int(s.file.Fd()), setModes, s.modes)
 	}
+	_, err := s.file.WriteString(leave)
 	return err
 }
