@@ -48,14 +48,15 @@ func watchLines(ctx context.Context, cmd *cobra.Command, list *admin.Watch, o ou
 	defer second.Stop()
 	told := ""
 	for {
-		_, trouble := list.Trouble()
+		changes := list.Changes()
+		_, trouble := list.Trouble() // not before: a listing that ends it may have changes
 		if words := troubleWords(trouble); words != told {
 			if told = words; words == "" {
 				words = "watching again"
 			}
 			cmd.PrintErrf("%s unlocker: %s\n", terminal.Time(time.Now()), words)
 		}
-		if err := lines.Print(time.Now().UTC(), list.Changes()); err != nil {
+		if err := lines.Print(time.Now().UTC(), changes); err != nil {
 			return err
 		}
 		select {
@@ -108,11 +109,11 @@ func watchScreen(ctx context.Context, out *os.File, list *admin.Watch, o output.
 
 func (d *display) draw() error {
 	columns, rows, _ := terminal.Size(d.out)
-	note := ""
-	if since, trouble := d.list.Trouble(); trouble != nil {
-		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(since)), troubleWords(trouble))
+	note, view := "", d.list.View(rows)
+	if view.Trouble != nil {
+		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(view.Since)), troubleWords(view.Trouble))
 	}
-	return d.screen.Draw(output.Frame(d.options, d.list.View(rows), note, terminal.Colored(d.out), columns, rows))
+	return d.screen.Draw(output.Frame(d.options, view, note, terminal.Colored(d.out), columns, rows))
 }
 
 // wait waits for a reason to draw again, and reports whether there is one. Only a signal is one

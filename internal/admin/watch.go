@@ -162,13 +162,17 @@ type View struct {
 	States         [lock.NumStates]int
 	// Locks are the first of those that match.
 	Locks []api.Lock
+	// Trouble is why all this may be out of date, and Since since when; nil if it is not.
+	Trouble error
+	Since   time.Time
 }
 
 // View returns the first n locks of the list. It takes one pass over all locks.
 func (w *Watch) View(n int) View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0]), Total: len(w.locks)}
+	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0]), Total: len(w.locks),
+		Trouble: w.trouble, Since: w.troubled}
 	now := lock.TimestampOf(v.At)
 	w.forget()
 	first := best{n: max(n, 1), compare: compareBy(w.filter.Sort, now)}
