@@ -22,10 +22,15 @@ type etcd struct {
 	t *testing.T
 }
 
-func newEtcd(t *testing.T) etcd {
+func newEtcd(t *testing.T) etcd { return startEtcd(t, localetcd.Options{}) }
+
+// startEtcd runs an etcd for the commands of a test, which wait for it on a busy machine.
+func startEtcd(t *testing.T, o localetcd.Options) etcd {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	return etcd{etcdtest.Start(t, localetcd.Options{}), t}
+	t.Setenv("UNLOCKER_ETCD_DIAL_TIMEOUT", etcdtest.Soon.String())
+	t.Setenv("UNLOCKER_ETCD_REQUEST_TIMEOUT", etcdtest.Soon.String())
+	return etcd{etcdtest.Start(t, o), t}
 }
 
 // take writes a lock of six keys that is held by "u-" and its name, for 90 seconds.

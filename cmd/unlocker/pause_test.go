@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -94,8 +93,7 @@ func TestPauseRefusesWhatItCannotMean(t *testing.T) {
 
 // At NOSPACE no lease is granted, and nothing is removed anyway.
 func TestPauseWithoutSpace(t *testing.T) {
-	t.Chdir(t.TempDir())
-	e := etcd{etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20}), t}
+	e := startEtcd(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
 	_, _, stderr := e.call(nil, "pause", "--for", "1h", "--reason", "why")
 	require.Empty(t, stderr)
 	free := e.Fill()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -75,8 +74,7 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 
 // Without space for a record the person is told, and asked unless they said --yes.
 func TestUnlockCommandAtFullQuota(t *testing.T) {
-	t.Chdir(t.TempDir())
-	e := etcd{etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20}), t}
+	e := startEtcd(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
 	e.take("a", time.Hour, time.Hour)
 	e.Fill()
 	const none = "etcd refuses the record of this unlock, so that none is left: etcdserver: mvcc: database space exceeded\n"
