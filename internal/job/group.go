@@ -38,6 +38,12 @@ type group struct {
 // start starts the command. It must be called, and the command ends, while the goroutine is
 // locked to its thread.
 func (g *group) start(path string, argv, env []string) error {
+	// Not after the start: what the command causes by its first words is passed on, and neither
+	// ends nor stops this process alone.
+	notify(g.signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
+	if g.terminal.jobControl() {
+		notify(g.signals, syscall.SIGTSTP)
+	}
 	p, err := os.StartProcess(path, argv, &os.ProcAttr{
 		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: attributes(),
 	})
@@ -46,10 +52,6 @@ func (g *group) start(path string, argv, env []string) error {
 	}
 	g.pid, g.states = p.Pid, make(chan syscall.WaitStatus)
 	_ = p.Release() // wait4 reports stops, too, which p.Wait does not
-	notify(g.signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
-	if g.terminal.jobControl() {
-		notify(g.signals, syscall.SIGTSTP)
-	}
 	// Not before the start, since the command would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
 	go g.observe()
