@@ -158,7 +158,7 @@ func TestLockPassesSignalsOn(t *testing.T) {
 func TestLockIsHeldUntilTheGroupHasEnded(t *testing.T) {
 	e := newEtcd(t)
 	h := e.lock("a", "--kill-after", "30s", "--", "sh", "-c",
-		`sh -c 'trap "echo ending; `+waiting+`exit" TERM; echo ready; while :; do sleep 0.02; done' & trap "exit 3" TERM; wait`)
+		`trap "exit 3" TERM; sh -c 'trap "echo ending; `+waiting+`exit" TERM; echo ready; while :; do sleep 0.02; done' & wait`)
 	h.await("ready")
 	h.signal(syscall.SIGTERM)
 	h.await("ending")
