@@ -47,7 +47,7 @@ func newHolding(t *testing.T, args ...string) *holding {
 	h.cmd = exec.Command(os.Args[0], args...)
 	h.cmd.Dir, h.cmd.Env = h.dir, append(os.Environ(), asUnlocker+"=1")
 	h.cmd.Stdout, h.cmd.Stderr = locked{h, &h.stdout}, locked{h, &h.stderr}
-	h.cmd.WaitDelay = time.Second // a child that is left must not block the test
+	h.cmd.WaitDelay = 10 * time.Second // a child that is left must not block the test
 	return h
 }
 
@@ -134,6 +134,18 @@ func (h *holding) pids(word string) (pids []int) {
 	}
 	require.NotEmpty(h.t, pids)
 	return pids
+}
+
+// lastLine returns the time in the last whole line of a file that the command writes.
+func (h *holding) lastLine(name string) time.Time {
+	h.t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.dir, name))
+	require.NoError(h.t, err)
+	lines := strings.Split(string(text), "\n")
+	require.Greater(h.t, len(lines), 1)
+	at, err := lock.ParseTimestamp([]byte(lines[len(lines)-2]))
+	require.NoError(h.t, err)
+	return at.Time()
 }
 
 // dead reports whether a process has ended, and may be a zombie.
