@@ -23,7 +23,8 @@ func (e etcd) serve() string {
 	root := newRoot()
 	root.SetErr(written)
 	go func() {
-		code := run(ctx, root, []string{"serve", "--etcd-endpoints", e.Endpoints()[0], "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0"})
+		code := run(ctx, root, []string{"serve", "--etcd-endpoints", e.Endpoints()[0], "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0",
+			"--reaper-settle=1h"}) // nothing is removed while a test looks
 		_ = written.Close()
 		done <- code
 	}()
