@@ -32,10 +32,10 @@ func TestHistoryCommand(t *testing.T) {
 	code, stdout, stderr := e.call(nil, "history", name)
 	require.Equal(t, exitOK, code, stderr)
 	require.Regexp(t, `^ACQUIRED \(UTC\)  HELD +RENEWED  TOKEN  HOSTNAME  ENDED
-\d\d-\d\d \d\d:\d\d:\d\d  1m3\ds +1        \d+ +worker-1  -
-\d\d-\d\d \d\d:\d\d:\d\d  1m3\ds +0        \d+ +worker-1  manual
+\d\d-\d\d \d\d:\d\d:\d\d  1m[345]\ds +1        \d+ +worker-1  -
+\d\d-\d\d \d\d:\d\d:\d\d  1m[345]\ds +0        \d+ +worker-1  manual
     ended \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC by \S+@\S+: OPS-1
-\d\d-\d\d \d\d:\d\d:\d\d  <=8m3\ds +0        \d+ +worker-1  removed
+\d\d-\d\d \d\d:\d\d:\d\d  <=8m[345]\ds +0        \d+ +worker-1  removed
 $`, stdout)
 	require.Contains(t, stderr, "removed: deleted; no time shows whether that was before its deadline, and etcd does not keep by whom\n")
 	require.Contains(t, stderr, "--url asks one\n")

@@ -19,7 +19,7 @@ func TestShowCommand(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Empty(t, stderr)
 	require.Regexp(t, `(?s)^Name: +billing/invoices\nState: +overdue\n.*UUID: +u-billing/invoices\nHostname: +worker-1\n`, stdout)
-	require.Regexp(t, `\nLocked: +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  \(1m3\ds ago\)\n`, stdout)
+	require.Regexp(t, `\nLocked: +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  \(1m[345]\ds ago\)\n`, stdout)
 	require.Regexp(t, `\nAuto-unlock: .* UTC  \(in \S+\)\n`, stdout)
 	require.Regexp(t, `\nPurpose: +"invoices\\x1b\[2J"\n`, stdout)
 	require.Contains(t, stdout, "\nBacktrace:\n  a.go:1\n  main.go:2\n")
