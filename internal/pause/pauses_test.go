@@ -55,19 +55,19 @@ func (w *world) await(condition func() bool) {
 	etcdtest.Eventually(w.t, condition)
 }
 
-// pause writes a pause, with a lease of ttl seconds unless it is 0.
-func (w *world) pause(match, by string, lasts time.Duration, ttl int64) {
+// pause writes a pause with a lease, which end revokes: etcd does the same when it expires.
+func (w *world) pause(match, by string, lasts time.Duration) (end func()) {
 	w.t.Helper()
 	now := time.Now().UTC().Truncate(time.Second)
 	value, err := pause.Record{Match: match, By: by, Reason: "why", Since: now, Until: now.Add(lasts)}.Value()
 	require.NoError(w.t, err)
-	var options []clientv3.OpOption
-	if ttl > 0 {
-		lease, err := w.Client.Grant(w.t.Context(), ttl)
+	lease, err := w.Client.Grant(w.t.Context(), 600)
+	require.NoError(w.t, err)
+	w.write(pause.Key(match), value, clientv3.WithLease(lease.ID))
+	return func() {
+		_, err := w.Client.Revoke(w.t.Context(), lease.ID)
 		require.NoError(w.t, err)
-		options = append(options, clientv3.WithLease(lease.ID))
 	}
-	w.write(pause.Key(match), value, options...)
 }
 
 func (w *world) write(key, value string, options ...clientv3.OpOption) {
@@ -91,14 +91,15 @@ func TestAPauseOfAllEndsWithItsLease(t *testing.T) {
 	w.await(func() bool { return w.Unseen() == "" })
 	require.True(t, w.Listed())
 	require.Empty(t, w.All())
-	w.pause("", "ada@laptop", -time.Hour, 2)
+	end := w.pause("", "ada@laptop", -time.Hour)
 	w.await(func() bool { return w.All() != "" })
 	require.Regexp(t, "^paused until "+clock+" by ada@laptop: why$", w.All(), "it lasts while its key is there, whatever the clocks say")
 	require.Zero(t, w.For("a"), "a hold keeps all locks")
 	require.Equal(t, 1, w.Count())
+	end()
 	w.await(func() bool { return w.All() == "" })
 	require.Zero(t, w.Count())
-	require.Positive(t, w.changes.Load())
+	w.await(func() bool { return w.changes.Load() > 0 && len(w.log.Lines(message.PauseEnds)) > 0 })
 	for msg, wants := range map[string]map[string]any{
 		message.PauseBegins: {"level": "INFO", "match": "", "by": "ada@laptop", "reason": "why"},
 		message.PauseEnds:   {"level": "INFO", "match": "", "by": "ada@laptop"},
@@ -115,8 +116,8 @@ func TestPausesOfPatterns(t *testing.T) {
 	t.Parallel()
 	e := shared.Start(t)
 	w := start(t, e, e.Client)
-	w.pause("deploy/*", "ada@laptop", time.Hour, 60)
-	w.pause("**/web", "bob@laptop", 2*time.Hour, 60)
+	w.pause("deploy/*", "ada@laptop", time.Hour)
+	w.pause("**/web", "bob@laptop", 2*time.Hour)
 	w.await(func() bool { return w.Count() == 2 })
 	require.Empty(t, w.All())
 	require.Equal(t, `by ada@laptop for "deploy/*": why`, w.For("deploy/db").Words)
@@ -126,8 +127,8 @@ func TestPausesOfPatterns(t *testing.T) {
 	require.True(t, w.Matches("web"))
 	require.False(t, w.Matches("deploy"))
 
-	w.pause("", "cyd@laptop", time.Hour, 60)
-	w.pause("deploy/*", "eve@laptop", 3*time.Hour, 60)
+	w.pause("", "cyd@laptop", time.Hour)
+	w.pause("deploy/*", "eve@laptop", 3*time.Hour)
 	w.await(func() bool { return w.Count() == 3 && w.For("deploy/db").Words == `by eve@laptop for "deploy/*": why` })
 	var by []string
 	for _, r := range w.Records() {
@@ -153,7 +154,7 @@ func TestABrokenRecordPausesAll(t *testing.T) {
 	require.Len(t, lines, 1)
 	require.Equal(t, "WARN", lines[0]["level"])
 	require.Equal(t, e.Prefix+"match/a", lines[0]["key"])
-	w.pause("a", "ada@laptop", time.Hour, 60)
+	w.pause("a", "ada@laptop", time.Hour)
 	w.await(func() bool { return w.All() == "" && w.Matches("a") })
 	w.write("match/a", "{}")
 	w.await(func() bool { return w.All() != "" })
@@ -186,7 +187,7 @@ func TestPausesOutOfView(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	p := e.Proxy(0)
 	w := start(t, e, e.Connect(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }))
-	w.pause("", "ada@laptop", time.Hour, 60)
+	w.pause("", "ada@laptop", time.Hour)
 	w.await(func() bool { return w.All() != "" && w.Unseen() == "" })
 	p.Blackhole()
 	w.await(func() bool { return w.Unseen() != "" })
