@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,21 +65,25 @@ func (w *watching) await(want ...string) {
 func TestWatchShowsEachChange(t *testing.T) {
 	t.Parallel()
 	e := newWorld(t)
-	e.take("b", time.Hour, 2*time.Hour)
-	e.take("a", -time.Minute, 2*time.Hour)
+	var passed atomic.Int64 // in hours
+	e.SetNow(func() time.Time { return time.Now().Add(time.Duration(passed.Load()) * time.Hour) })
+	e.take("b", 10*time.Hour, 20*time.Hour)
+	e.take("a", -time.Minute, 20*time.Hour)
 	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", Match: "{a,b,c}"})
 	w.await("a overdue", "b held")
 	e.take("other", time.Hour, 2*time.Hour)
-	e.take("c", 2*time.Second, 3*time.Second)
+	e.take("c", time.Hour, 2*time.Hour)
 	w.await("c held")
-	w.await("c overdue") // by time
+	passed.Store(1) // and no key changes
+	w.await("c overdue")
+	passed.Store(2)
 	w.await("c expired")
-	e.Set("c", "auto_unlock_at", in(time.Hour), "alert_at", in(time.Hour))
+	e.Set("c", "auto_unlock_at", in(10*time.Hour), "alert_at", in(10*time.Hour))
 	w.await("c held")
 	_, err := e.Client.Delete(t.Context(), "/mutexes/c/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	w.await("c gone!")
-	e.take("c", time.Hour, 2*time.Hour)
+	e.take("c", 10*time.Hour, 20*time.Hour)
 	w.await("c held")
 	require.Empty(t, w.Changes())
 }
@@ -105,7 +110,7 @@ func TestWatchRelists(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	proxy := e.Proxy(0)
 	a := open(t, func(c *config.Config) {
-		c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{proxy.Addr()}, time.Second
+		c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{proxy.Addr()}, 8*time.Second
 	})
 	now := time.Now()
 	for _, name := range []string{"same", "gone", "taken"} {
