@@ -37,7 +37,7 @@ func (b broken) Delete(ctx context.Context, key string, opts ...clientv3.OpOptio
 
 func openAt(t *testing.T, e *etcdtest.Etcd) *Admin {
 	c := config.Default()
-	c.Etcd.Endpoints = e.Endpoints()
+	c.Etcd.Endpoints, c.Etcd.RequestTimeout = e.Endpoints(), etcdtest.Soon
 	a, err := Open(c, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })

@@ -21,7 +21,7 @@ func TestAmbiguousUnlockKeepsItsRecord(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	p := e.Proxy(0)
 	c := config.Default()
-	c.Etcd.Endpoints = []string{p.Addr()}
+	c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{p.Addr()}, etcdtest.Soon
 	a, err := Open(c, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })

@@ -32,6 +32,7 @@ func newWorld(t *testing.T, edits ...func(*config.Config)) *world {
 func open(t *testing.T, edits ...func(*config.Config)) *admin.Admin {
 	t.Helper()
 	c := config.Default()
+	c.Etcd.DialTimeout, c.Etcd.RequestTimeout = etcdtest.Soon, etcdtest.Soon // on a busy machine
 	for _, edit := range edits {
 		edit(&c)
 	}

@@ -24,7 +24,7 @@ func TestUnlockThatLosesLeavesNothing(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
 	c := config.Default()
-	c.Etcd.Endpoints = e.Endpoints()
+	c.Etcd.Endpoints, c.Etcd.RequestTimeout = e.Endpoints(), etcdtest.Soon
 	client, err := etcd.New(etcd.FromConfig(c.Etcd, slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
