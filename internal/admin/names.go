@@ -24,10 +24,13 @@ const (
 // many more than maxNames. Where there are more, the longest beginning that the names have in common is still
 // that of all, so that a shell that goes on to it leaves none out.
 // Names that are not safe to print, or in which a character means something to a
-// shell, are left out.
+// shell, are left out. It takes at most 2 s, or until the deadline of ctx if that has one.
 func (a *Admin) Names(ctx context.Context, begin string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
-	defer cancel()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, namesTimeout)
+		defer cancel()
+	}
 	from := a.config.Prefix + begin
 	end := clientv3.GetPrefixRangeEnd(from)
 	s := search{admin: a, begin: begin, from: from, end: end, seen: make(map[string]bool)}
