@@ -165,7 +165,7 @@ func (c *client) newUUID() string {
 
 // await waits until a lock may be free.
 func (c *client) await(ctx context.Context, name string, revision int64) bool {
-	pause := map[string]time.Duration{"polls": 500 * time.Millisecond, "polls slowly": 4 * time.Second}[c.fault]
+	pause := map[string]time.Duration{"polls": 500 * time.Millisecond, "polls slowly": 18 * time.Second}[c.fault]
 	if pause > 0 {
 		<-time.After(pause)
 		return true
