@@ -115,7 +115,7 @@ func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err erro
 	if f.Owner == "" {
 		f.Owner = filepath.Base(f.Command[0])
 	}
-	return job.Run(c, clientLogger(cmd, c), f.Options)
+	return job.Run(cmd.Context(), c, clientLogger(cmd, c), f.Options)
 }
 
 func misused(err error) error { return usageError{fmt.Errorf("%w; see unlocker lock --help", err)} }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/job"
 )
 
 func TestLockPassesTheExitStatusOn(t *testing.T) {
@@ -137,6 +139,19 @@ func TestLockIsInterruptedWhileItWaits(t *testing.T) {
 		}
 	}
 	require.Len(t, e.Keys(""), 6, "that of the other")
+}
+
+// A signal may come before the command has taken the signals over.
+func TestLockIsInterruptedAtItsStart(t *testing.T) {
+	e := newEtcd(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&job.Interrupted{Signal: syscall.SIGINT})
+	mark := filepath.Join(t.TempDir(), "ran")
+	code, _, stderr := call(t, ctx, "lock", "--etcd-endpoints", e.Endpoints()[0], "a", "--", "touch", mark)
+	require.Equal(t, exitSignal+int(syscall.SIGINT), code)
+	require.Contains(t, stderr, "unlocker: interrupted: interrupt\n")
+	require.NoFileExists(t, mark)
+	require.Empty(t, e.Keys(""))
 }
 
 func TestLockPassesSignalsOn(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/job"
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
@@ -24,10 +25,11 @@ func main() {
 	if !signal.Ignored(os.Interrupt) { // as it is in the background of a script
 		signals = append(signals, os.Interrupt)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	code := run(ctx, newRoot(), os.Args[1:])
-	stop()
-	os.Exit(code)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, signals...)
+	go func() { cancel(&job.Interrupted{Signal: (<-received).(syscall.Signal)}) }()
+	os.Exit(run(ctx, newRoot(), os.Args[1:]))
 }
 
 // Exit codes.

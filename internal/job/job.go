@@ -57,6 +57,9 @@ type Interrupted struct{ Signal syscall.Signal }
 
 func (e *Interrupted) Error() string { return "interrupted: " + e.Signal.String() }
 
+// Is says that it is a context.Canceled, too, as the cause of a context.
+func (e *Interrupted) Is(target error) bool { return target == context.Canceled }
+
 // NotStarted is the error of a command that cannot be executed.
 type NotStarted struct{ err error }
 
@@ -67,12 +70,13 @@ func (e *NotStarted) Unwrap() error { return e.err }
 
 // Run takes the lock, runs the command with the standard files and the environment of this
 // process, releases the lock, and returns the exit status of the command as a shell does: 128
-// and the signal if one has killed it. It handles the signals of the process meanwhile. It
-// must not be called twice at a time.
+// and the signal if one has killed it. It handles the signals of the process meanwhile; ctx
+// ends for those that came before, with an *Interrupted as its cause, and ends only the wait
+// for the lock. It must not be called twice at a time.
 //
 // Beside the errors above, there are *mutex.HeldError, and *mutex.LostError where the lock was
 // lost and the command ended before that was seen. All others are those of etcd.
-func Run(c config.Config, logger *slog.Logger, o Options) (status int, err error) {
+func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (status int, err error) {
 	path, err := exec.LookPath(o.Command[0])
 	if err != nil {
 		return 0, &NotStarted{err}
@@ -96,7 +100,7 @@ func Run(c config.Config, logger *slog.Logger, o Options) (status int, err error
 	}
 	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
 	notify(j.signals, endings()...)
-	l, err := j.take(locks, c.Etcd.DialTimeout+c.Etcd.RequestTimeout)
+	l, err := j.take(ctx, locks, c.Etcd.DialTimeout+c.Etcd.RequestTimeout)
 	switch {
 	case err == nil:
 		return j.hold(l)
@@ -113,8 +117,8 @@ type job struct {
 }
 
 // take takes the lock. etcd must answer once within a time; later it may be away for longer.
-func (j *job) take(locks *mutex.Client, answer time.Duration) (l *mutex.Lock, err error) {
-	ctx, stop := j.interruptible()
+func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duration) (l *mutex.Lock, err error) {
+	ctx, stop := j.interruptible(ctx)
 	defer func() {
 		stop()
 		interrupted := (*Interrupted)(nil)
@@ -144,10 +148,10 @@ func (j *job) take(locks *mutex.Client, answer time.Duration) (l *mutex.Lock, er
 	return l, err
 }
 
-// interruptible returns a context that a signal ends, with an *Interrupted as its cause. Until
-// stop returns, all signals go there.
-func (j *job) interruptible() (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+// interruptible returns a context that a signal ends, too, with an *Interrupted as its cause.
+// Until stop returns, all signals go there.
+func (j *job) interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -173,7 +177,7 @@ func (j *job) hold(l *mutex.Lock) (status int, err error) {
 	defer cancel()
 	status, err = j.run(until, l)
 	stopped := context.Cause(until)
-	ctx, stop := j.interruptible()
+	ctx, stop := j.interruptible(context.Background())
 	defer stop()
 	if stopped != nil {
 		stop() // one attempt, since others may hold the lock by now
