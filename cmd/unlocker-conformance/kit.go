@@ -87,7 +87,7 @@ func (k *kit) judge(ctx context.Context, c check) {
 		return
 	}
 	began := time.Now()
-	err := try(ctx, c, k.argv, func(line string) { k.trace(c.name, line) })
+	err := meter(standstill).try(ctx, c, k.argv, func(line string) { k.trace(c.name, line) })
 	if ctx.Err() != nil {
 		return
 	}
