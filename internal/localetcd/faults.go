@@ -3,11 +3,8 @@ package localetcd
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 )
 
 // Kill stops member i at once: open connections break, and its port refuses new ones. It
@@ -86,50 +83,4 @@ func (c *Cluster) deadSingle(verb string) (*member, error) {
 		return nil, fmt.Errorf("localetcd: %s: kill the member first", verb)
 	}
 	return c.members[0], nil
-}
-
-// freeAddrs returns n free loopback addresses.
-func freeAddrs(n int) ([]string, error) {
-	held := make([]net.Listener, 0, n)
-	defer func() {
-		for _, l := range held {
-			_ = l.Close()
-		}
-	}()
-	addrs := make([]string, 0, n)
-	for range n {
-		l, err := listenFree()
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, l)
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs, nil
-}
-
-// FreeAddr returns a loopback address with a free port, for a server in another process. The
-// port is chosen as for the servers of this package.
-func FreeAddr() (string, error) {
-	l, err := listenFree()
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
-// listenFree listens on a free loopback address. Its port is below the kernel's range of
-// ephemeral ports: from that range a client that dials a dead member could get the port it
-// dials, connect to itself, and prevent the member from binding its port.
-func listenFree() (net.Listener, error) {
-	const low, high, tries = 15000, 32000, 100
-	var last error
-	for range tries {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(low+rand.IntN(high-low))))
-		if err == nil {
-			return l, nil
-		}
-		last = err
-	}
-	return nil, fmt.Errorf("localetcd: no free port: %w", last)
 }

@@ -7,7 +7,7 @@
 //
 // Not guaranteed: that Kill is like a crash of the machine. It closes connections and
 // listeners without notice to clients or peers, but no write to the files is lost. While a
-// member is down, another program may take its port.
+// member is down, a program that does not use this package may take its port.
 //
 // The package links the etcd server, and must not be linked into the unlocker binary. What
 // needs the testing package is in internal/etcdtest.

@@ -30,7 +30,7 @@ const trickle = 300 * time.Millisecond
 // NewProxy listens on a free loopback port and forwards to target (host:port), which
 // need not exist yet.
 func NewProxy(target string) (*Proxy, error) {
-	l, err := listenFree()
+	l, err := ports.listen()
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,18 @@ func shortPut(t *testing.T, cli *clientv3.Client, key string) error {
 	return err
 }
 
+// Somebody else's server on the port of a dead member would prevent its restart.
+func TestNoPortIsGivenOutTwice(t *testing.T) {
+	t.Parallel()
+	given := make(map[string]bool)
+	for range 400 {
+		addr, err := localetcd.FreeAddr()
+		require.NoError(t, err)
+		require.False(t, given[addr], addr)
+		given[addr] = true
+	}
+}
+
 func TestProxyBlackholeHangsAndHeals(t *testing.T) {
 	t.Parallel()
 	_, p, through := proxied(t)
