@@ -139,6 +139,10 @@ func (c *Cluster) build(o Options) error {
 	return nil
 }
 
+// loginTimeout limits the login of a new client, which is all that clientv3 limits by its
+// DialTimeout. A busy machine may take long for it.
+const loginTimeout = 30 * time.Second
+
 // Endpoints returns the client URLs of all members, running or not, in order.
 func (c *Cluster) Endpoints() []string {
 	urls := make([]string, 0, len(c.members))
@@ -155,7 +159,7 @@ func (c *Cluster) Addr(i int) string { return c.members[i].client }
 // change its configuration (endpoints, TLS, user). Client does not wait for etcd, and the
 // calls of the client have only the deadline of the caller.
 func (c *Cluster) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, error) {
-	cfg := clientv3.Config{Endpoints: c.Endpoints(), DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
+	cfg := clientv3.Config{Endpoints: c.Endpoints(), DialTimeout: loginTimeout, Logger: zap.NewNop()}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
