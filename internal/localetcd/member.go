@@ -62,12 +62,14 @@ func (m *member) waitReady(ctx context.Context) error {
 	m.mu.Unlock()
 	select {
 	case <-e.Server.ReadyNotify():
-		return nil
 	case <-e.Server.StopNotify():
 		return fmt.Errorf("localetcd: %s stopped while starting", m.name)
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // also if it was ready in the same instant
 		return fmt.Errorf("localetcd: %s is not ready: %w", m.name, ctx.Err())
 	}
+	return nil
 }
 
 // kill stops the server at once. It stops the gRPC server and then raft, since
