@@ -3,6 +3,7 @@ package localetcd_test
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,17 +117,19 @@ func requireEvent(t *testing.T, watch clientv3.WatchChan, value string) {
 	require.FailNow(t, "the watch ended without the event", value)
 }
 
-func leaderIndex(t *testing.T, c *etcdtest.Etcd) int {
+// leaderIndex waits until a member says that it leads: the members are asked one by one, and
+// another may be elected meanwhile.
+func leaderIndex(t *testing.T, c *etcdtest.Etcd) (leader int) {
 	t.Helper()
-	for i, ep := range c.Endpoints() {
-		st, err := c.Client.Status(t.Context(), ep)
-		require.NoError(t, err)
-		if st.Leader == st.Header.MemberId {
-			return i
-		}
-	}
-	require.FailNow(t, "no member leads")
-	return -1
+	etcdtest.Eventually(t, func() bool {
+		leader = slices.IndexFunc(c.Endpoints(), func(endpoint string) bool {
+			st, err := c.Client.Status(t.Context(), endpoint)
+			require.NoError(t, err)
+			return st.Leader == st.Header.MemberId
+		})
+		return leader >= 0
+	}, "a member leads")
+	return leader
 }
 
 func eventuallyPut(t *testing.T, cli *clientv3.Client, key string) {
