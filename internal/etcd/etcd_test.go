@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -36,6 +37,16 @@ func mustNew(t *testing.T, o Options) *Client {
 	return c
 }
 
+// refused waits until a connection of the client has failed. A call then shows the cause at its
+// deadline.
+func refused(t *testing.T, c *Client) *Client {
+	t.Helper()
+	connection := c.ActiveConnection()
+	connection.Connect()
+	etcdtest.Eventually(t, func() bool { return connection.GetState() == connectivity.TransientFailure }, "no connection")
+	return c
+}
+
 func eventuallyPut(t *testing.T, c *Client, key string) {
 	t.Helper()
 	etcdtest.Eventually(t, func() bool {
@@ -56,11 +67,11 @@ func TestStartsWithoutEtcdAndRecovers(t *testing.T) {
 			return o
 		}(),
 	} {
-		o.RequestTimeout = 300 * time.Millisecond
+		o.RequestTimeout, o.DialTimeout = 300*time.Millisecond, etcdtest.Soon
 		began := time.Now()
 		c := mustNew(t, o)
 		require.Less(t, time.Since(began), o.DialTimeout, name)
-		_, err := c.Put(t.Context(), "k", "v")
+		_, err := refused(t, c).Put(t.Context(), "k", "v")
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		require.ErrorContains(t, err, "connection refused", name)
 		require.NoError(t, cluster.Restart(t.Context()), name)

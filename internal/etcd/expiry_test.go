@@ -136,7 +136,7 @@ func TestClientCertificateThatVanishedIsNamed(t *testing.T) {
 	o.RequestTimeout = time.Second
 	c := mustNew(t, o)
 	require.NoError(t, os.Remove(p.key))
-	_, err := c.Put(t.Context(), "k", "v")
+	_, err := refused(t, c).Put(t.Context(), "k", "v")
 	require.ErrorContains(t, err, "open "+p.key+": no such file or directory")
 }
 
@@ -147,6 +147,6 @@ func TestExpiredServerCertificateIsNamed(t *testing.T) {
 	o.RequestTimeout = time.Second
 	server := s.ca.issueUntil(t, filepath.Join(s.dir, "server"), "server", until(-time.Minute)) // read at each handshake
 	require.FileExists(t, server.cert)
-	_, err := mustNew(t, o).Put(t.Context(), "k", "v")
+	_, err := refused(t, mustNew(t, o)).Put(t.Context(), "k", "v")
 	require.ErrorContains(t, err, "certificate has expired or is not yet valid")
 }

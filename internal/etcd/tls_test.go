@@ -70,14 +70,16 @@ func TestTLS(t *testing.T) {
 			t.Parallel()
 			o := s.options(s.cluster.Addr(0), good)
 			if tt.want != "" {
-				o.RequestTimeout = 2 * time.Second
+				o.RequestTimeout = time.Second
 			}
 			tt.edit(&o)
-			_, err := mustNew(t, o).Put(t.Context(), "k", "v")
+			c := mustNew(t, o)
 			if tt.want == "" {
+				_, err := c.Put(t.Context(), "k", "v")
 				require.NoError(t, err)
 				return
 			}
+			_, err := refused(t, c).Put(t.Context(), "k", "v")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, tt.want)
 		})
