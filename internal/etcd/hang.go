@@ -22,9 +22,10 @@ import (
 const alarm = "/etcdserverpb.Maintenance/Alarm"
 
 // hangs closes the connection to a member that hangs: an alarm request got no answer for patience
-// and the connection showed nothing since, while another member answered one. All that waits
-// on the connection, a watch too, then fails at once and goes to another member. gRPC connects
-// again, but a member that hangs accepts no connection, so that it gets no requests.
+// and the connection showed nothing since, while another member answered one that began at least
+// half of patience later: where this process stood still, the answers of all members have waited.
+// All that waits on the connection, a watch too, then fails at once and goes to another member.
+// gRPC connects again, but a member that hangs accepts no connection, so that it gets no requests.
 //
 // The keepalive of gRPC would take 14 s. Nothing is closed where no member answers.
 type hangs struct {
@@ -150,7 +151,7 @@ func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
 	defer h.mu.Unlock()
 	delete(h.pending, r)
 	for p := range h.pending {
-		if answered && p.on != nil && time.Since(p.start) >= h.patience && p.on.silentSince(p.start) {
+		if answered && p.on != nil && time.Since(p.start) >= h.patience && r.start.Sub(p.start) >= h.patience/2 && p.on.silentSince(p.start) {
 			hung = append(hung, p.on)
 			p.on = nil
 		}

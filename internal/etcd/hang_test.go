@@ -118,19 +118,21 @@ func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
 // A member that answers slowly is no member that hangs.
 func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
 	t.Parallel()
-	h := newHangs(Options{HangAfter: time.Nanosecond})
+	h := newHangs(Options{HangAfter: 2 * time.Nanosecond})
 	silent, other := &connection{}, &connection{heard: time.Now().Add(time.Minute)}
 	began := time.Now()
 	for _, c := range []*connection{silent, other, nil} {
 		h.pending[&request{start: began, on: c}] = struct{}{}
 	}
 	etcdtest.Eventually(t, func() bool { return time.Since(began) > h.patience })
-	require.Empty(t, h.ended(&request{}, false), "no other member answers either")
-	require.Equal(t, []*connection{silent}, h.ended(&request{}, true))
-	require.Empty(t, h.ended(&request{}, true), "once")
+	later := &request{start: time.Now()}
+	require.Empty(t, h.ended(later, false), "no other member answers either")
+	require.Empty(t, h.ended(&request{start: began}, true), "this process stood still: both answers have waited")
+	require.Equal(t, []*connection{silent}, h.ended(later, true))
+	require.Empty(t, h.ended(later, true), "once")
 	h.patience = time.Hour
 	h.pending[&request{start: began, on: silent}] = struct{}{}
-	require.Empty(t, h.ended(&request{}, true), "not for so long yet")
+	require.Empty(t, h.ended(later, true), "not for so long yet")
 }
 
 func eventuallyGet(t *testing.T, c *Client) {
