@@ -14,7 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
-// proxied is a client of three members through proxies, which asks for alarms until the test ends.
+// proxied is a client of three members through proxies.
 type proxied struct {
 	*Client
 	t       *testing.T
@@ -26,7 +26,7 @@ func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	cluster, p := etcdtest.Start(t, localetcd.Options{Members: 3}), &proxied{t: t}
 	o := options("")
-	o.Endpoints = nil
+	o.Endpoints, o.HangAfter = nil, time.Second
 	for i := range 3 {
 		p.proxies = append(p.proxies, cluster.Proxy(i))
 		o.Endpoints = append(o.Endpoints, p.proxies[i].Addr())
@@ -34,23 +34,39 @@ func newProxied(t *testing.T) *proxied {
 	o.Logger = p.log.Logger()
 	p.Client = mustNew(t, o)
 	eventuallyPut(t, p.Client, "k")
+	return p
+}
+
+// ask asks for alarms until the test ends.
+func (p *proxied) ask() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var asking sync.WaitGroup
-	t.Cleanup(func() { cancel(); asking.Wait() })
+	p.t.Cleanup(func() { cancel(); asking.Wait() })
 	asking.Go(func() {
 		for ctx.Err() == nil {
 			asking.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, 4*o.HangAfter)
+				ctx, cancel := context.WithTimeout(ctx, 4*p.options.HangAfter)
 				defer cancel()
 				_, _ = p.AlarmList(ctx)
 			})
 			select {
-			case <-time.After(o.HangAfter / 4):
+			case <-time.After(p.options.HangAfter / 4):
 			case <-ctx.Done():
 			}
 		}
 	})
-	return p
+}
+
+// connected waits until requests are sent to all members.
+func (p *proxied) connected() {
+	p.t.Helper()
+	members := make(map[uint64]bool)
+	etcdtest.Eventually(p.t, func() bool {
+		r, err := p.Get(p.t.Context(), "k")
+		require.NoError(p.t, err)
+		members[r.Header.MemberId] = true
+		return len(members) == len(p.proxies)
+	}, "connected")
 }
 
 // watches opens streams to all members.
@@ -70,6 +86,8 @@ func (p *proxied) watches(key string) (all []clientv3.WatchChan) {
 func TestAMemberThatHangsIsLeft(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)
+	p.connected()
+	p.ask()
 	watches := p.watches("watched")
 	p.proxies[1].Blackhole()
 	began := time.Now()
@@ -86,9 +104,7 @@ func TestAMemberThatHangsIsLeft(t *testing.T) {
 	require.Less(t, time.Since(began), keepAliveTime)
 	require.Equal(t, p.proxies[1].Addr(), p.log.Lines(message.MemberHangs)[0]["member"])
 	for range 9 {
-		ctx, cancel := context.WithTimeout(t.Context(), keepAliveTime/2)
-		_, err := p.Put(ctx, "k", "v")
-		cancel()
+		_, err := p.Put(t.Context(), "k", "v") // would fail with the connection
 		require.NoError(t, err, "no request is sent to it")
 	}
 	require.NoError(t, p.proxies[1].Heal())
@@ -101,10 +117,12 @@ func TestAMemberThatHangsIsLeft(t *testing.T) {
 func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)
+	p.connected()
 	for _, proxy := range p.proxies {
 		proxy.Blackhole()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*p.options.HangAfter)
+	p.ask() // not before, since the last member might answer when the first has hung for long
+	ctx, cancel := context.WithTimeout(t.Context(), 4*p.options.HangAfter)
 	defer cancel()
 	_, err := p.Get(ctx, "k")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
