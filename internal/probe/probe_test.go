@@ -130,10 +130,11 @@ func unreachable(t *testing.T) *clientv3.Client {
 	return c
 }
 
-// probing runs a probe until the test ends.
+// probing runs a probe until the test ends. An outage is longer than what a busy machine may need
+// for an answer.
 func probing(t *testing.T, c *clientv3.Client) *Probe {
 	t.Helper()
-	p, err := New(Options{Etcd: c, Interval: 50 * time.Millisecond, Timeout: 250 * time.Millisecond, Patience: 400 * time.Millisecond})
+	p, err := New(Options{Etcd: c, Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Patience: 6 * time.Second})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
