@@ -34,16 +34,17 @@ func TestAWatchThatNeverBeginsIsNotInView(t *testing.T) {
 		}
 		return s, err
 	}
-	w := start(t, e, e.Connect(func(c *clientv3.Config) { c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(mute)) }))
+	w := start(t, e, e.Connect(func(c *clientv3.Config) { c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(mute)) }),
+		func(o *follow.Options) { o.Freshness = time.Second })
 	etcdtest.Eventually(t, func() bool { return w.Status().Err != nil })
 	w.put("a", "1")
 	began := time.Now()
 	etcdtest.Eventually(t, func() bool {
 		require.False(t, w.Status().InView)
-		return time.Since(began) > 4*freshness
-	})
+		return time.Since(began) > 4*w.Freshness && len(w.shown()) > 0
+	}, "it is listed again and again")
 	require.True(t, w.Status().Listed)
-	require.Equal(t, []string{"+a=1"}, w.shown(), "it is listed again and again")
+	require.Equal(t, []string{"+a=1"}, w.shown())
 }
 
 // What is listed again does not stay in view while the listing hangs.
