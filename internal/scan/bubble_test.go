@@ -55,7 +55,7 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 		})
 		require.NoError(t, err)
 		background(t, tab.Run)
-		s := newScanner(t, w.link.Client, append([]func(*Options){func(o *Options) { o.Freshness, o.Table = 10*seconds, tab }}, edits...)...)
+		s := newScanner(t, w.link.Client, append([]func(*Options){func(o *Options) { o.Freshness, o.RequestTimeout, o.Table = 10*seconds, timeout, tab }}, edits...)...)
 		w.world = &world{t, etcdtest.On(t, direct.Client), s}
 		background(t, w.Run)
 		w.connected()

@@ -82,7 +82,7 @@ func TestWatchFromACompactedRevision(t *testing.T) {
 	require.NoError(t, err)
 	err = w.watch(w.ctx(), rev)
 	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
-	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: timeout}
+	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: answer}
 	_, err = l.run(w.ctx(), rev)
 	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
 	pause, err := w.recover(w.ctx(), err, time.Second)
@@ -101,7 +101,7 @@ func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
 	began := time.Now()
 	p.Blackhole()
 	w.restarted(ReasonStalled)
-	require.Less(t, time.Since(began), 10*freshness, "not by the keepalive of the connection")
+	require.Less(t, time.Since(began), 4*freshness, "not by the keepalive of the connection")
 	require.False(t, w.Status().Connected)
 	w.acquire("b")
 	require.NoError(t, p.Heal())
@@ -122,7 +122,7 @@ func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
 	p.HoldReplies()
 	began := time.Now()
 	require.ErrorIs(t, w.watch(w.ctx(), head.Revision), etcd.ErrSilent)
-	require.Less(t, time.Since(began), 10*freshness)
+	require.Less(t, time.Since(began), 4*freshness)
 	require.NoError(t, p.Heal())
 }
 
@@ -163,7 +163,7 @@ func TestAnotherClusterIsForgottenAndRelisted(t *testing.T) {
 	require.Equal(t, 1, w.Status().History)
 	resp, err := w.etcd.Client.Get(w.ctx(), "k")
 	require.NoError(t, err)
-	require.Equal(t, resp.Header.Revision, w.Status().Revision)
+	w.eventually(func() bool { return w.Status().Revision == resp.Header.Revision }, "the revision, which follows the locks")
 	require.Zero(t, w.stats().Released, "nobody released them")
 }
 
@@ -190,13 +190,13 @@ func TestRevertedClusterIsForgottenAndRelisted(t *testing.T) {
 
 func TestIdleClusterStaysConnected(t *testing.T) {
 	t.Parallel()
-	w := start(t, single(t), nil, func(o *Options) { o.Freshness = 300 * time.Millisecond })
+	w := start(t, single(t), nil)
 	w.connected()
 	began := time.Now()
 	w.eventually(func() bool {
 		require.True(t, w.Status().Connected)
-		return time.Since(began) > 1500*time.Millisecond
-	}, "five times the freshness")
+		return time.Since(began) > freshness*3/2
+	}, "longer than the freshness")
 	for reason, n := range w.Status().Restarts {
 		require.Zero(t, n, reason)
 	}

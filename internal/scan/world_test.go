@@ -21,9 +21,12 @@ import (
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
-	freshness = time.Second
+	// freshness and answer are longer than a busy machine needs to show something.
+	freshness = 6 * time.Second
+	answer    = 10 * time.Second
 	tolerance = 2 * time.Second
-	timeout   = 2 * time.Second
+	// timeout is that of requests under virtual time, and of those that are to fail.
+	timeout = 2 * time.Second
 )
 
 type ignored struct{}
@@ -85,7 +88,7 @@ func background(t testing.TB, f func(context.Context) error) (stop func() error)
 // client returns one of the given address, which is closed with the test.
 func client(t testing.TB, addr string, edits ...func(*clientv3.Config)) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{addr}, DialTimeout: timeout, Logger: zap.NewNop()}
+	cfg := clientv3.Config{Endpoints: []string{addr}, DialTimeout: etcdtest.Soon, Logger: zap.NewNop()}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
@@ -99,7 +102,7 @@ func newScanner(t testing.TB, c *clientv3.Client, edits ...func(*Options)) *Scan
 	t.Helper()
 	o := Options{
 		Client: c, Layout: layout, Table: newTable(t), Freshness: freshness, Tolerance: tolerance,
-		RequestTimeout: timeout, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler),
+		RequestTimeout: answer, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, edit := range edits {
 		edit(&o)
