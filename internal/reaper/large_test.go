@@ -195,7 +195,9 @@ func TestS6_LocksReadAloneWaitInAQueue(t *testing.T) {
 		var reading, most atomic.Int32
 		h.read = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
 			if !h.about(r, "small") && string(r.Success[0].GetRequestRange().RangeEnd) == "" {
-				most.Store(max(most.Load(), reading.Add(1)))
+				now := reading.Add(1)
+				for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+				}
 				<-time.After(takes)
 				reading.Add(-1)
 			}
