@@ -34,9 +34,10 @@ func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *sl
 // open reads all signals and reports whether locks may be removed now. A dry run
 // is a hold, but lets verdicts be made.
 func (g *gate) open() bool {
-	s := g.signals()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// Not before: an older reading that came after a newer one would end a hold, and begin it again.
+	s := g.signals()
 	now := time.Now()
 	found := g.machine.Update(now, s)
 	for hold, was := range g.active {
