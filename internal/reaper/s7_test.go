@@ -146,7 +146,9 @@ func proxied(t *testing.T, edits ...func(*reaper.Options)) (*harness, *localetcd
 }
 
 func TestS7_AnAmbiguousOutcomeIsCalledSo(t *testing.T) {
+	t.Parallel()
 	h, proxy := proxied(t)
+	h.timeout = 5 * time.Second // enough for the transaction to arrive
 	h.expired("a", "b")
 	due := h.dues("a", "b")
 	h.before = func(context.Context) { proxy.HoldReplies() } // once: a retry finds nothing to send
