@@ -81,9 +81,10 @@ func TestS6_TheTimeToReadALockDelaysNoOther(t *testing.T) {
 // One lock with 64 values of 1.4 MiB, on a link that takes longer for all of them than a
 // request may.
 func TestS6_ABigLockOnASlowLinkDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	_, client := newEtcd(t, localetcd.Options{})
-	const rate = 125 << 20 // bytes a second, a tenth of the time of 100 Mbit/s
-	h := newHarness(t, client, func(o *reaper.Options) { o.Store.RequestTimeout = 500 * time.Millisecond })
+	const rate = 25 << 20 // bytes a second, half of the time of 100 Mbit/s
+	h := newHarness(t, client, func(o *reaper.Options) { o.Store.RequestTimeout = 3 * time.Second })
 	h.source.again = true
 	h.expired("big", "dead")
 	for i := range 64 {
