@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -22,17 +21,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
+func TestMain(m *testing.M) { etcdtest.Main(m, closeShared) }
 
-// suite closes the etcd that most tests share before goleak looks.
-type suite struct{ *testing.M }
-
-func (s suite) Run() int {
-	code := s.M.Run()
-	if shared.cluster != nil && shared.cluster.Close() != nil {
-		return 1
+// closeShared closes the etcd that most tests share before goleak looks.
+func closeShared() error {
+	if shared.cluster == nil {
+		return nil
 	}
-	return code
+	return shared.cluster.Close()
 }
 
 var shared struct {

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -24,17 +23,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
+func TestMain(m *testing.M) { etcdtest.Main(m, closeShared) }
 
-// suite closes the etcd that most tests share before goleak looks.
-type suite struct{ *testing.M }
-
-func (s suite) Run() int {
-	code := s.M.Run()
-	if shared.cluster != nil && shared.cluster.Close() != nil {
-		return 1
+// closeShared closes the etcd that most tests share before goleak looks.
+func closeShared() error {
+	if shared.cluster == nil {
+		return nil
 	}
-	return code
+	return shared.cluster.Close()
 }
 
 var shared struct {
