@@ -264,7 +264,7 @@ func (w *watching) progress() {
 	for range 5 {
 		time.Sleep(2 * syncPause)
 		require.NoError(w.t, w.watch.RequestProgress(w.ctx))
-		if w.next(3 * time.Second) {
+		if w.next(10 * time.Second) {
 			return
 		}
 	}
