@@ -86,7 +86,7 @@ func closing(h history) {
 	if r == nil {
 		return
 	}
-	stacks := make([]byte, 1<<20)
+	stacks := make([]byte, 16<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	over := strings.Contains(fmt.Sprint(r), "main bubble goroutine has exited")
 	if !over || !bytes.Contains(stacks, []byte("(*watchGRPCStream).close")) {
