@@ -99,7 +99,7 @@ func TestTogetherWithEtcdsElection(t *testing.T) {
 	require.NoError(t, err)
 	theirs := concurrency.NewElection(session, key)
 	require.NoError(t, theirs.Campaign(w.ctx(), "etcdctl"))
-	ours := w.run(w.client(), "ours", quick, func(o *Options) { o.Key += "/" })
+	ours := w.run(w.client(), "ours", slow, func(o *Options) { o.Key += "/" })
 	w.eventually("their leader is known", func() bool { return ours.Status().Holder == "etcdctl" })
 	require.False(t, ours.Leader())
 	require.NoError(t, theirs.Resign(w.ctx()))
