@@ -25,9 +25,10 @@ func (r *Reaper) Manual(ctx context.Context, rec audit.Record, revision int64, b
 	if before {
 		return
 	}
-	r.tally.update(func(s *Stats) { s.Removed[verdict.Manual]++ })
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, message.Unlocked, 0)
 	line.Add("lock", rec.Name, "uuid", rec.UUID, "who", rec.Who, "reason", rec.Reason, "when", rec.When,
 		"revision", revision, "record", rec)
+	// The line comes first, as that of a removal: whoever sees the count finds it.
 	r.journal.conclude(ctx, line) // which keeps it if it cannot be written
+	r.tally.update(func(s *Stats) { s.Removed[verdict.Manual]++ })
 }
