@@ -144,7 +144,7 @@ func TestS8_StandbySaysThatItWaitsForTheLeader(t *testing.T) {
 	for _, d := range []*daemon{leader, standby} {
 		d.awaitMetric(1, "unlocker_locks", "state", "overdue")
 	}
-	require.Regexp(t, "; this replica acts 5s after the leader$", standby.page()["overdue"].Explanation)
+	require.Regexp(t, "; this replica acts "+standbyDelay.String()+" after the leader$", standby.page()["overdue"].Explanation)
 	require.NotContains(t, leader.page()["overdue"].Explanation, "replica")
 }
 

@@ -38,7 +38,10 @@ func newPair(t *testing.T) pair {
 func startBehindProxy(t *testing.T, e *etcdtest.Etcd) (*daemon, *localetcd.Proxy) {
 	t.Helper()
 	proxy := e.Proxy(0)
-	return startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Etcd.RequestTimeout = time.Second }), proxy
+	return startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) {
+		// The key of a leader that dies lasts until the standby has acted.
+		c.Election.TTL = 30 * time.Second
+	}), proxy
 }
 
 // lock acquires a lock, and returns when both replicas have seen it. due is when it may be
@@ -48,7 +51,7 @@ func (p pair) lock(t *testing.T, name string, ttl time.Duration) (due time.Time,
 	gone = watchGone(t, p.Etcd, name)
 	deadline := holder{Etcd: p.Etcd, t: t, host: "worker-1"}.lock(name, ttl)
 	for _, d := range []*daemon{p.leader, p.standby} {
-		d.awaitMetric(1, "unlocker_locks", "state", "held")
+		d.awaitMetric(1, "unlocker_lock_acquisitions_total") // which remains when the lock does not
 	}
 	return deadline.Add(newConfig(nil).Reaper.Grace), gone
 }
@@ -64,7 +67,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 		const n = 50
 		p := newPair(t)
 		putLocks(p.Etcd, n, time.Now().Add(2*time.Second))
-		p.standby.awaitMetric(n, "unlocker_locks")
+		p.standby.awaitMetric(n, "unlocker_lock_acquisitions_total")
 		awaitKeys(t, p.Etcd, 0, "")
 		p.leader.awaitMetric(n, "unlocker_forced_unlocks_total")
 		p.standby.awaitMetric(n, "unlocker_lock_releases_total", "by", "other")
@@ -92,7 +95,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 	t.Run("the leader stops", func(t *testing.T) {
 		t.Parallel()
 		p := newPair(t)
-		due, gone := p.lock(t, "handed-over", 5*time.Second)
+		due, gone := p.lock(t, "handed-over", 15*time.Second)
 		stopping := time.Now()
 		p.leader.stop()
 		stopped := time.Now()

@@ -23,7 +23,7 @@ const (
 	// promised is the maximum duration of Stop.
 	promised = 5 * time.Second
 	// standbyDelay is how much later than the leader a standby acts.
-	standbyDelay = 5 * time.Second
+	standbyDelay = 15 * time.Second
 )
 
 // daemon is an App under test, with its log and its metrics.
@@ -35,16 +35,17 @@ type daemon struct {
 	base string
 }
 
-// newConfig has shorter durations than the defaults, and no storm delay.
+// newConfig has shorter durations than the defaults, and no storm delay. A stall of etcd, or of the
+// daemon, for several seconds fails no request and ends no watch: on a busy machine there may be one.
 func newConfig(endpoints []string) config.Config {
 	c := config.Default()
-	c.Etcd.Endpoints = endpoints
+	c.Etcd.Endpoints, c.Etcd.RequestTimeout = endpoints, 8*time.Second
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Reaper.Grace, c.Reaper.ClockTolerance = time.Second, time.Second
 	c.Reaper.Settle = 500 * time.Millisecond
 	c.Reaper.ProbeInterval = 200 * time.Millisecond
 	c.Reaper.StandbyDelay = standbyDelay
-	c.Reaper.Freshness = 2 * time.Second
+	c.Reaper.Freshness = 10 * time.Second
 	c.Reaper.Storm.MinLocks = 0
 	return c
 }
@@ -87,7 +88,7 @@ func (d *daemon) stop() {
 }
 
 func newHTTP() *http.Client {
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return &http.Client{Timeout: etcdtest.Soon, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 func (d *daemon) get(path string) (status int, body string) {
@@ -113,6 +114,13 @@ func (d *daemon) awaitReaping() {
 	d.t.Helper()
 	d.awaitReady()
 	d.awaitMetric(0, "unlocker_reaper_hold")
+}
+
+// awaitLeading waits until the daemon also acts without the delay of a standby.
+func (d *daemon) awaitLeading() {
+	d.t.Helper()
+	d.awaitReaping()
+	d.awaitMetric(1, "unlocker_leader")
 }
 
 // metric scrapes, and returns what etcdtest.Metric does.
