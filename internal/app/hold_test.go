@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // Nobody can renew while etcd is down: that time delays the removals.
 func TestS3_OutageDelaysRemovals(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 8 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
@@ -26,12 +27,12 @@ func TestS3_OutageDelaysRemovals(t *testing.T) {
 	worker.lock("alive", ttl)
 	deadline := worker.lock("dead", ttl)
 	d.awaitMetric(2, "unlocker_locks", "state", "held")
-	killed := time.Now()
 	e.Kill(0)
+	killed := time.Now()
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
 	awaitTime(t, deadline.Add(grace+time.Second))
+	outage := time.Since(killed) // at least
 	require.NoError(t, e.Restart(t.Context()))
-	outage := time.Since(killed)
 	deadGone := watchGone(t, e, "dead")
 
 	d.awaitMetric(0, "unlocker_reaper_hold")
@@ -50,13 +51,20 @@ func TestS3_HoldsAreShown(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	proxy := e.Proxy(0)
 	const settle = time.Second
-	start := time.Now()
-	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.Settle = settle })
+	proxy.Blackhole()
+	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) { c.Reaper.Settle, c.Reaper.Freshness = settle, 2*time.Second })
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "starting")
+	start := time.Now()
+	require.NoError(t, proxy.Heal())
 	d.awaitReaping()
 	require.Greater(t, time.Since(start), settle)
 
 	proxy.Blackhole()
+	var status api.Status
+	etcdtest.Eventually(t, func() bool { // the watch of the pauses may be silent first, which needs no time to settle
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+		return len(status.Holds) > 0 && strings.HasPrefix(status.Holds[0].Reason, "the watch ")
+	})
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
 	require.EqualValues(t, 1, d.metric("unlocker_reaper_hold"), "no other hold")
 	d.awaitMetric(0, "unlocker_etcd_up")
@@ -66,9 +74,10 @@ func TestS3_HoldsAreShown(t *testing.T) {
 	d.awaitMetric(0, "unlocker_reaper_hold")
 	require.Greater(t, time.Since(healed), settle)
 	for _, hold := range []string{"starting", "disconnected"} {
-		began, ended := d.holds(hold)
-		require.Positive(t, began, hold)
-		require.Equal(t, began, ended, hold)
+		etcdtest.Eventually(t, func() bool { // etcd may have been slow once more
+			began, ended := d.holds(hold)
+			return began > 0 && began == ended
+		}, hold)
 	}
 }
 
@@ -95,7 +104,7 @@ func TestS3_AlarmHolds(t *testing.T) {
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
 	c := newConfig(nil).Reaper
-	due := time.Now().Add(5 * time.Second)
+	due := time.Now().Add(12 * time.Second)
 	putLocks(e, n, due)
 	free := e.Fill()
 	require.True(t, time.Now().Before(due), "the alarm must be raised before the locks are due")
@@ -104,10 +113,9 @@ func TestS3_AlarmHolds(t *testing.T) {
 	awaitTime(t, due.Add(c.Grace+time.Second))
 	require.EqualValues(t, n, d.metric("unlocker_locks", "state", "expired"))
 	require.Zero(t, d.metric("unlocker_reaper_backlog"), "while the outage lasts none is due")
-	var page api.LockPage
-	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?limit=1", &page))
-	require.Regexp(t, `^waits until `+clock+`: .*; outages of etcd add .*; removals on hold since `+clock+
-		`: etcd raised the alarm NOSPACE; it waits longer while that lasts$`, page.Locks[0].Explanation)
+	const want = `^waits until ` + clock + `: .*; outages of etcd add .*; removals on hold since ` + clock +
+		`: etcd raised the alarm NOSPACE; it waits longer while that lasts$`
+	etcdtest.Eventually(t, func() bool { return matches(want, d.page()["many/00000"].Explanation) })
 	require.Len(t, e.Keys(""), n*fieldsOfALock)
 	require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 
@@ -119,5 +127,5 @@ func TestS3_AlarmHolds(t *testing.T) {
 	d.awaitMetric(n, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	require.Zero(t, d.metric("unlocker_forced_unlock_failures_total"))
 	require.Zero(t, d.metric("unlocker_etcd_alarm"))
-	require.Zero(t, d.metric("unlocker_reaper_hold"))
+	d.awaitMetric(0, "unlocker_reaper_hold")
 }
