@@ -50,14 +50,13 @@ func hostile(name string, due time.Time) []clientv3.Op {
 // log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), fast)
+	d := startDaemon(t, e.Endpoints(), resyncing)
 	d.awaitReaping()
 	for _, key := range invalidKeys() {
 		e.Put(clientv3.OpPut(prefix+key, "v"))
 	}
-	due := time.Now().Add(3 * time.Second)
 	for _, name := range hostileNames() {
-		e.Put(hostile(name, due)...)
+		e.Put(hostile(name, time.Now().Add(time.Hour))...)
 	}
 	all := float64(len(hostileNames()))
 	d.awaitMetric(all, "unlocker_locks", "state", "overdue")
@@ -65,6 +64,10 @@ func TestHostileLocks(t *testing.T) {
 	_, body := d.get("/metrics")
 	require.Less(t, len(body), 256<<10)
 
+	for _, name := range hostileNames() {
+		now := etcdtest.Stamp(time.Now())
+		e.Set(name, "alive_at", now, "auto_unlock_at", now)
+	}
 	d.awaitMetric(all, "unlocker_forced_unlocks_total")
 	d.awaitMetric(float64(len(invalidKeys())), "unlocker_locks")
 	require.Len(t, e.Keys(""), len(invalidKeys()))
@@ -89,19 +92,25 @@ func (d *daemon) longestLine() (longest int) {
 // lines of the log stay within their limit.
 func TestHostileSizes(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), fast)
+	d := startDaemon(t, e.Endpoints(), resyncing)
 	d.awaitReaping()
-	big, due := strings.Repeat("\x01", 1400<<10), time.Now().Add(4*time.Second)
+	big, later := strings.Repeat("\x01", 1400<<10), time.Now().Add(time.Hour)
+	names := []string{"wide"}
 	for i := range 3 {
 		name := fmt.Sprintf("large%d", i)
-		e.Put(e.Lock(name, time.Now(), due)...)
+		names = append(names, name)
+		e.Put(e.Lock(name, time.Now(), later)...)
 		for _, field := range []string{"hostname", "owner", "purpose", "backtrace", "x", "y", "z"} {
 			e.Put(clientv3.OpPut(prefix+name+"/"+field, big))
 		}
 	}
-	e.Put(e.Lock("wide", time.Now(), due)...)
+	e.Put(e.Lock("wide", time.Now(), later)...)
 	for i := range 50 {
 		e.Put(clientv3.OpPut(fmt.Sprintf("%swide/%d%s", prefix, i, big[:600]), big[:4<<10]))
+	}
+	for _, name := range names {
+		now := etcdtest.Stamp(time.Now())
+		e.Set(name, "alive_at", now, "auto_unlock_at", now)
 	}
 	awaitKeys(t, e, 0, "")
 	d.awaitMetric(4, "unlocker_forced_unlocks_total")
