@@ -16,7 +16,7 @@ import (
 
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	const longer = 3 * time.Second
+	const longer = 10 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
 		c.Policies = []config.Policy{
@@ -25,7 +25,7 @@ func TestPolicies(t *testing.T) {
 			{Match: "patient", Mode: "enforce", Grace: longer},
 		}
 	})
-	d.awaitReaping()
+	d.awaitLeading()
 	patientGone, otherGone := watchGone(t, e, "patient"), watchGone(t, e, "other")
 	worker := holder{Etcd: e, t: t, host: "worker-1"}
 	deadlines := map[string]time.Time{}
@@ -37,7 +37,7 @@ func TestPolicies(t *testing.T) {
 	require.True(t, otherGone().Before(patient))
 	d.awaitMetric(1, "unlocker_would_unlock_total")
 	d.awaitMetric(2, "unlocker_locks", "state", "expired")
-	require.EqualValues(t, 2, d.metric("unlocker_forced_unlocks_total"))
+	d.awaitMetric(2, "unlocker_forced_unlocks_total") // the answer may come after the event
 	require.Len(t, d.names(message.WouldRemove), 1)
 	require.Len(t, e.Keys(""), 8)
 }
@@ -60,12 +60,12 @@ func TestRateLimit(t *testing.T) {
 // If many locks come due at once, each further one is delayed.
 func TestS3_Storm(t *testing.T) {
 	t.Parallel()
-	const n, delay = 10, 3 * time.Second
+	const n, delay = 10, 10 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
 	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
 		c.Reaper.Storm.MinLocks, c.Reaper.Storm.Window, c.Reaper.Storm.Delay = n, time.Minute, delay
 	})
-	d.awaitReaping()
+	d.awaitLeading()
 	deadline := time.Now().Add(2 * time.Second)
 	putLocks(e, 2*n, deadline)
 	d.awaitMetric(n, "unlocker_reaper_storm_delayed")
@@ -77,7 +77,7 @@ func TestS3_Storm(t *testing.T) {
 	require.Len(t, page.Locks, n)
 	gone := watchGone(t, e, page.Locks[0].Name)
 	for _, l := range page.Locks {
-		require.Regexp(t, `^waits until `+clock+`: grace 1s after auto_unlock_at; many locks came due at once, which adds 3s$`, l.Explanation)
+		require.Regexp(t, `^waits until `+clock+`: .*; many locks came due at once, which adds 10s$`, l.Explanation)
 		require.False(t, l.Due.Before(deadline.Add(newConfig(nil).Reaper.Grace+delay-early)), l.Due)
 	}
 	require.GreaterOrEqual(t, gone().Sub(deadline), newConfig(nil).Reaper.Grace+delay-early)
