@@ -67,9 +67,13 @@ func TestLockedUsersChange(t *testing.T) {
 	l.below(prefix)
 	l.below(election)
 	d := l.daemon(fast, func(c *config.Config) {
-		c.ResyncInterval = 4 * time.Second // a listing whose token has just become void is a restart; the probe is to come first
+		c.Election.TTL = 10 * time.Second
+		c.ResyncInterval = 8 * time.Second
 	})
 	l.requireWorking(d, "before")
+	// A listing whose token has just become void is a restart; the probe is to come first.
+	resynced := d.metric("unlocker_last_resync_timestamp_seconds")
+	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_last_resync_timestamp_seconds") > resynced })
 	_, err := l.Client.UserAdd(l.ctx(), "somebody", "else")
 	require.NoError(t, err)
 	l.requireWorking(d, "after")
