@@ -21,17 +21,23 @@ func TestHistoriesAreReadOneAtATime(t *testing.T) {
 	d.awaitReady()
 	e.Put(e.Lock("a", time.Now().Add(time.Hour), time.Now().Add(time.Hour))...)
 	proxy.HoldReplies()
-	statuses := make(chan int, 3)
-	for range cap(statuses) {
+	const n = 5
+	statuses := make(chan int, n)
+	for range n {
 		go func() {
 			var refused api.Error
 			statuses <- d.getAPI("/api/v1/history?name=a", &refused)
 		}()
 	}
-	require.Equal(t, http.StatusServiceUnavailable, <-statuses)
-	require.Equal(t, http.StatusServiceUnavailable, <-statuses)
+	refused := 0
+	for range n {
+		if <-statuses == http.StatusServiceUnavailable {
+			refused++
+		}
+	}
+	// One reads and, on a busy machine, maybe another one once the first has given up.
+	require.GreaterOrEqual(t, refused, n-2)
 	require.NoError(t, proxy.Heal())
-	<-statuses
 	var h api.History
 	require.Eventually(t, func() bool { return d.getAPI("/api/v1/history?name=a", &h) == http.StatusOK }, time.Minute, 100*time.Millisecond)
 	require.Len(t, h.Periods, 1)
