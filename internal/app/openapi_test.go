@@ -213,7 +213,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	proxy := e.Proxy(0)
 	d := startDaemon(t, []string{proxy.Addr()}, func(c *config.Config) {
-		c.Web.AllowUnlock, c.Web.UserHeader, c.Etcd.RequestTimeout = true, "X-Forwarded-User", 2*time.Second
+		c.Web.AllowUnlock, c.Web.UserHeader = true, "X-Forwarded-User"
 		c.NativePrefixes = []string{"/native/"}
 	})
 	d.awaitReaping()
