@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -147,21 +148,32 @@ func TestForeign404(t *testing.T) {
 }
 
 func TestRefusedAndSilent(t *testing.T) {
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	require.ErrorContains(t, ask(t, Options{URLs: []string{gone.URL}}), "connection refused")
+	require.ErrorContains(t, ask(t, Options{URLs: []string{"http://127.0.0.1:1"}}), "connection refused")
 
 	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, says nothing
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	fine := newFake(t, "")
+	silent, fine := "http://"+l.Addr().String(), newFake(t, "")
 	begin := time.Now()
+	require.EqualError(t, ask(t, Options{URLs: []string{silent}, Timeout: 300 * time.Millisecond}), "does not answer within 300ms")
+	require.Less(t, time.Since(begin), enough/2)
+
+	answered := make(chan struct{})
 	errs := make([]error, 2)
-	each(t, Options{URLs: []string{"http://" + l.Addr().String(), fine.URL + "/"}, Timeout: 300 * time.Millisecond}, func(ctx context.Context, i int, d Daemon) {
+	each(t, Options{URLs: []string{silent, fine.URL + "/"}}, func(ctx context.Context, i int, d Daemon) {
+		if i == 1 {
+			defer close(answered)
+		} else {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			go func() {
+				<-answered
+				cancel()
+			}()
+		}
 		_, errs[i] = d.Status(ctx)
 	})
-	require.Less(t, time.Since(begin), 5*time.Second)
-	require.EqualError(t, errs[0], "does not answer within 300ms")
+	require.ErrorContains(t, errs[0], "context canceled", "it was silent until the other one had answered")
 	require.NoError(t, errs[1], "one that is slow takes no time from the others")
 }
 
@@ -196,12 +208,29 @@ func TestBusyDaemonIsAskedAgain(t *testing.T) {
 	require.EqualValues(t, 2, n.Load())
 }
 
+// busy is a transport to a daemon that is busy.
+type busy struct{}
+
+func (busy) RoundTrip(*http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	write(w, http.StatusServiceUnavailable, api.Error{Error: "busy"})
+	return w.Result(), nil
+}
+
 func TestBusyForEver(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		write(w, http.StatusServiceUnavailable, api.Error{Error: "busy"})
-	}))
-	defer server.Close()
-	require.EqualError(t, ask(t, Options{URLs: []string{server.URL}, Timeout: 100 * time.Millisecond}), "answers 503 Service Unavailable: busy")
+	for _, timeout := range []time.Duration{100 * time.Millisecond, enough} {
+		synctest.Test(t, func(t *testing.T) {
+			c, err := New(Options{URLs: []string{"http://daemon"}, Timeout: timeout})
+			require.NoError(t, err)
+			c.http.Transport = busy{}
+			start := time.Now()
+			c.Each(t.Context(), func(ctx context.Context, _ int, d Daemon) {
+				_, err := d.Status(ctx)
+				require.EqualError(t, err, "answers 503 Service Unavailable: busy")
+			})
+			require.Equal(t, min(timeout, (1+busyRetries)*busyPause), time.Since(start))
+		})
+	}
 }
 
 func TestAskEndsWithItsContext(t *testing.T) {
