@@ -55,7 +55,7 @@ func newWorld(t *testing.T, o localetcd.Options) *world {
 	t.Helper()
 	e := etcdtest.Start(t, o)
 	c := config.Default()
-	c.Etcd.Endpoints = []string{e.Addr(0)}
+	c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{e.Addr(0)}, etcdtest.Soon
 	return &world{e, c, t}
 }
 
