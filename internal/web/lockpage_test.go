@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -102,10 +105,14 @@ func TestPageOfALockThatCannotBeRead(t *testing.T) {
 }
 
 func TestPageDoesNotWaitForALongHistory(t *testing.T) {
-	k := &lockSource{lock: &api.LockDetail{Lock: api.Lock{Name: "a"}, Verdict: &verdict.Verdict{}}}
-	start := time.Now()
-	status, body := showLock(t, k, "/locks/a")
-	require.Less(t, time.Since(start), requestTimeout/2)
-	require.Equal(t, http.StatusOK, status)
-	require.Contains(t, body, "The history could not be read: context deadline exceeded. Load the page again")
+	synctest.Test(t, func(t *testing.T) {
+		k := &lockSource{lock: &api.LockDetail{Lock: api.Lock{Name: "a"}, Verdict: &verdict.Verdict{}}}
+		h, err := New(Options{Source: k, Events: stoppedHub(t), Logger: (&etcdtest.Log{}).Logger()})
+		require.NoError(t, err)
+		start, w := time.Now(), httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/locks/a", nil))
+		require.Equal(t, historyTimeout, time.Since(start))
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Contains(t, w.Body.String(), "The history could not be read: context deadline exceeded. Load the page again")
+	})
 }
