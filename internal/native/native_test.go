@@ -148,9 +148,7 @@ func TestReleasedSinceTheListing(t *testing.T) {
 	}
 	_, err := w.Client.Delete(t.Context(), w.Prefix+"c/x")
 	require.NoError(t, err)
-	list, err := w.View(t.Context())
-	require.NoError(t, err)
-	p := list.Prefixes[0]
+	p := w.prefix(func(api.NativePrefix) bool { return true })
 	require.Len(t, p.Holders, 2)
 	require.Equal(t, w.Prefix+"c 0:none", shows(p.Holders[1]))
 	require.False(t, p.Holders[1].Foreign)
@@ -240,7 +238,8 @@ func TestPermissionDenied(t *testing.T) {
 		var err error
 		list, err = w.View(t.Context())
 		require.NoError(t, err)
-		return list.Prefixes[0].Held == 1 && list.Prefixes[1].Error != ""
+		mine := list.Prefixes[0]
+		return mine.Held == 1 && !slices.ContainsFunc(mine.Holders, unread) && list.Prefixes[1].Error != ""
 	})
 	require.Equal(t, api.LeaseAlive, list.Prefixes[0].Holders[0].LeaseState)
 	require.Equal(t, api.NativePrefix{Prefix: "/theirs/", Error: "refused", Holders: []api.NativeHolder{}}, list.Prefixes[1])
@@ -260,11 +259,11 @@ func TestEtcdAway(t *testing.T) {
 	w := newWorld(t, e, func(o *native.Options) { o.Client, o.RequestTimeout = client, 200*time.Millisecond })
 	s := w.queue(w.Prefix+"a", 1)
 	w.run()
-	since := w.prefix(func(p api.NativePrefix) bool { return p.Held == 1 }).Holders[0].Since
+	since := w.prefix(func(p api.NativePrefix) bool { return p.Held == 1 && p.Error == "" }).Holders[0].Since
 	proxy.Blackhole()
 	began := time.Now()
 	p := w.prefix(func(p api.NativePrefix) bool { return p.Error != "" })
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.Less(t, time.Since(began), etcdtest.Soon/2)
 	require.Equal(t, w.Prefix+"a "+leaseOf(s[0])+":unknown", shows(p.Holders[0]), "the lease in its name")
 	require.Equal(t, 1, p.Held)
 	require.NoError(t, proxy.Heal())
@@ -326,24 +325,33 @@ func TestViewReadsALimitedNumberOfKeysOnceASecond(t *testing.T) {
 	w.put(w.Prefix+"b/1", "")
 	w.run()
 	etcdtest.Eventually(t, func() bool { return len(w.Status()) == 1 })
+	began := time.Now()
+	limited := func() (keys int) {
+		keys, _ = kv.reads()
+		require.Zero(t, keys%512)
+		require.LessOrEqual(t, keys, 512*(1+int(time.Since(began)/time.Second)))
+		return keys
+	}
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() { _, _ = w.View(context.Background()) })
 	}
 	all.Wait()
-	keys, _ := kv.reads()
-	require.Equal(t, 512, keys)
-	list, err := w.View(t.Context())
-	require.NoError(t, err)
-	a, b := list.Prefixes[0].Holders[0], list.Prefixes[0].Holders[1]
+	require.Positive(t, limited())
+	var a, b api.NativeHolder
+	etcdtest.Eventually(t, func() bool { // unless etcd took too long
+		list, err := w.View(t.Context())
+		require.NoError(t, err)
+		a, b = list.Prefixes[0].Holders[0], list.Prefixes[0].Holders[1]
+		return a.Waiters[509].LeaseState == api.LeaseNone
+	})
 	require.Equal(t, api.LeaseNone, b.LeaseState, "holders first")
-	require.Equal(t, api.LeaseNone, a.Waiters[509].LeaseState)
 	require.Equal(t, api.LeaseUnknown, a.Waiters[510].LeaseState)
+	before := limited()
 	etcdtest.Eventually(t, func() bool {
 		_, err := w.View(t.Context())
 		require.NoError(t, err)
-		keys, _ = kv.reads()
-		return keys == 1024
+		return limited() > before
 	})
 }
 
@@ -359,7 +367,7 @@ func TestPauseAfterALongListing(t *testing.T) {
 	var pages []time.Time
 	etcdtest.Eventually(t, func() bool {
 		_, pages = kv.reads()
-		return len(pages) == 2
+		return len(pages) >= 2
 	})
 	require.GreaterOrEqual(t, pages[1].Sub(pages[0]), 21*takes)
 }

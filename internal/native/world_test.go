@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func newWorld(t *testing.T, e *etcdtest.Etcd, edits ...func(*native.Options)) *w
 	t.Helper()
 	w := &world{Etcd: e, t: t}
 	o := native.Options{
-		Client: e.Client, Prefixes: []string{e.Prefix}, RequestTimeout: 2 * time.Second, Interval: 20 * time.Millisecond,
+		Client: e.Client, Prefixes: []string{e.Prefix}, RequestTimeout: etcdtest.Soon, Interval: 20 * time.Millisecond,
 		Limits:  native.Limits{Keys: 1000, Locks: 10, Waiters: 5},
 		Explain: func(err error, _ string) error { return err }, Logger: w.log.Logger(),
 	}
@@ -105,7 +106,8 @@ func (w *world) wait(name string, block func(context.Context) error) {
 	etcdtest.Eventually(w.t, func() bool { return count() > before })
 }
 
-// prefix returns what a view has of the one prefix as soon as it is as wanted.
+// prefix returns what a view has of the one prefix as soon as it is as wanted. A view in which etcd took
+// too long for a lease is not, unless listing fails.
 func (w *world) prefix(wanted func(api.NativePrefix) bool) (p api.NativePrefix) {
 	w.t.Helper()
 	etcdtest.Eventually(w.t, func() bool {
@@ -113,9 +115,13 @@ func (w *world) prefix(wanted func(api.NativePrefix) bool) (p api.NativePrefix) 
 		require.NoError(w.t, err)
 		require.Len(w.t, list.Prefixes, 1)
 		p = list.Prefixes[0]
-		return wanted(p)
+		return wanted(p) && (p.Error != "" || !slices.ContainsFunc(p.Holders, unread))
 	})
 	return p
+}
+
+func unread(h api.NativeHolder) bool {
+	return slices.ContainsFunc(append([]api.NativeKey{h.NativeKey}, h.Waiters...), func(k api.NativeKey) bool { return k.LeaseState == api.LeaseUnknown })
 }
 
 func (w *world) put(key, value string, options ...clientv3.OpOption) {
