@@ -1,13 +1,16 @@
 package etcdtest
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
 )
 
 // Stamp formats a time as clients of protocol 1 do, to the millisecond.
@@ -69,6 +72,9 @@ func (e *Etcd) Put(ops ...clientv3.Op) int64 {
 	for i, chunk := range chunks {
 		all.Go(func() error {
 			resp, err := e.Client.Txn(ctx).Then(chunk...).Commit()
+			for lost(err) {
+				resp, err = e.Client.Txn(ctx).Then(chunk...).Commit()
+			}
 			if err == nil {
 				revisions[i] = resp.Header.Revision
 			}
@@ -77,6 +83,13 @@ func (e *Etcd) Put(ops ...clientv3.Op) int64 {
 	}
 	require.NoError(e.t, all.Wait())
 	return slices.Max(revisions)
+}
+
+// lost reports whether a stall of the members made etcd give up a request, as it does where the leader
+// changes meanwhile.
+func lost(err error) bool {
+	var refused rpctypes.EtcdError
+	return errors.As(err, &refused) && refused.Code() == codes.Unavailable
 }
 
 // Keys returns the keys under Prefix that begin with start, without Prefix and in order.
