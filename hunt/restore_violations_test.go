@@ -3,6 +3,7 @@
 package hunt
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -88,9 +89,10 @@ func TestRestoreChecksFindViolations(t *testing.T) {
 			if c.edit != nil {
 				c.edit(r)
 			}
-			r.replicas[0].log.Logger().Info(message.HoldBegins, "hold", "regressed")
-			r.replicas[0].log.Logger().Info(message.Removed, "uuid", "1-1", "revision", 30)
 			start := r.now().starting.Add(-3 * time.Second)
+			d := r.replicas[0]
+			_, _ = fmt.Fprintf(&d.log, "{\"time\": %q, \"msg\": %q, \"hold\": \"regressed\"}\n", start.Add(2500*time.Millisecond).Format(time.RFC3339Nano), message.HoldBegins)
+			d.log.Logger().Info(message.Removed, "uuid", "1-1", "revision", 30)
 			deadline := string(r.now().base[prefix+"a/auto_unlock_at"].Value)
 			r.checkRemoval(r.now(), deletion{name: "a", uuid: "1-1", autoUnlock: deadline, revision: 30, at: start.Add(c.at)})
 			require.Len(t, r.violations, c.want)

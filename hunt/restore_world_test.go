@@ -81,8 +81,7 @@ func (r *round) takeAndRelease(ctx context.Context, h *holder) {
 }
 
 func (k *keeper) run(ctx context.Context) {
-	if !k.lock() {
-		k.world.violate("the hunt itself: %s was not acquired", k.name)
+	if !k.acquire(ctx) {
 		return
 	}
 	if k.life > 0 {
@@ -108,6 +107,24 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		}
 		next = call.Add(wait)
+	}
+}
+
+// acquire tries for as long as a busy machine may keep etcd from answering in time.
+func (k *keeper) acquire(ctx context.Context) bool {
+	for begin := time.Now(); ; {
+		call := time.Now()
+		if k.lock() {
+			return true
+		}
+		k.note(span{call, time.Now()})
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case time.Since(begin) > time.Minute:
+			k.world.violate("the hunt itself: %s was not acquired", k.name)
+			return false
+		}
 	}
 }
 
@@ -201,7 +218,7 @@ func (r *round) stop(d *replica) {
 // note notes what a daemon has seen. It must be called before each kill of etcd: if the
 // daemon noticed another history since the last call, it knows only of the present era.
 func (r *round) note(d *replica) {
-	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
 	s, err := d.app.Snapshot(ctx)
 	require.NoError(r.t, err)
