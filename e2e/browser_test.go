@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -59,7 +62,8 @@ func (s *site) serve(etcd string, flags ...string) {
 // startBrowser starts a Chromium that ends with the test.
 func startBrowser(t *testing.T) context.Context {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program(t, "chromium")), chromedp.WindowSize(1280, 800))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program(t, "chromium")), chromedp.WSURLReadTimeout(soon),
+		chromedp.WindowSize(1280, 800))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with it
 	}
@@ -144,30 +148,58 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 // eval returns the value of a JavaScript expression, which may be a promise.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, soon)
-	defer cancel()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	value, err := tryEval[T](b, expression)
 	require.NoError(b.t, err, expression)
 	return value
+}
+
+func tryEval[T any](b *tab, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, soon)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
 // text returns the visible text of the first element that matches a CSS selector, on one line;
 // "" if there is none.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
-	return strings.Join(strings.Fields(eval[string](b, fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ""`, selector))), " ")
+	return line(eval[string](b, innerText(selector)))
 }
+
+func innerText(selector string) string {
+	return fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ""`, selector)
+}
+
+func line(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // await waits until a JavaScript expression is true.
 func (b *tab) await(expression string) {
 	b.t.Helper()
-	etcdtest.Eventually(b.t, func() bool { return eval[bool](b, "!!("+expression+")") }, "%s", expression)
+	awaitEval(b, "!!("+expression+")", func(is bool) bool { return is }, "%s", expression)
 }
 
 // awaitText waits until an element contains a text.
 func (b *tab) awaitText(selector, text string) {
 	b.t.Helper()
-	etcdtest.Eventually(b.t, func() bool { return strings.Contains(b.text(selector), text) }, "%s does not contain %q", selector, text)
+	awaitEval(b, innerText(selector), func(shown string) bool { return strings.Contains(line(shown), text) }, "%s does not contain %q", selector, text)
+}
+
+// awaitEval waits until the value of a JavaScript expression is as wanted. The page may navigate
+// meanwhile, for which Chromium ends an evaluation by an error.
+func awaitEval[T any](b *tab, expression string, wanted func(T) bool, message ...any) {
+	b.t.Helper()
+	for begin := time.Now(); ; pause(b.t, poll) {
+		value, err := tryEval[T](b, expression)
+		if refused := (*cdproto.Error)(nil); !errors.As(err, &refused) || refused.Message != "Inspected target navigated or closed" {
+			require.NoError(b.t, err, expression)
+			if wanted(value) {
+				return
+			}
+		}
+		if time.Since(begin) > soon {
+			require.FailNow(b.t, "the page does not become what it should", message...)
+		}
+	}
 }
 
 // axe fails the test with what axe-core finds on the page.
