@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -51,10 +52,11 @@ func startSite(t *testing.T, flags ...string) *site {
 	return s
 }
 
-// serve starts the daemon.
+// serve starts the daemon. A browser may keep the machine busy for longer than the freshness of
+// startDaemon.
 func (s *site) serve(etcd string, flags ...string) {
 	s.t.Helper()
-	s.daemon = startDaemon(s.t, etcd, flags...)
+	s.daemon = startDaemon(s.t, etcd, append([]string{"--reaper-freshness", "10s"}, flags...)...)
 	s.web = "http://" + s.line(message.Started)["web"].(string)
 	s.awaitMetric(1, "unlocker_etcd_up")
 }
@@ -247,6 +249,11 @@ func media(pairs ...string) chromedp.Action[chromedp.Void] {
 // withoutJavaScript turns scripts off.
 func withoutJavaScript() chromedp.Action[chromedp.Void] {
 	return send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+}
+
+// beforehand executes a script in each document before those of the document.
+func beforehand(script string) chromedp.Action[chromedp.Void] {
+	return send(cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: script})
 }
 
 // timezone sets the zone of the viewer.
