@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -19,7 +18,7 @@ import (
 
 // Each page is complete without scripts, in light and dark, and axe-core finds nothing.
 func TestPagesOfTheDaemon(t *testing.T) {
-	s := startSite(t)
+	s := startSite(t, "--reaper-grace", "10s", "--reaper-probe-interval", "5s") // a slow answer of etcd is no lost connection
 	s.Put(s.Lock("billing/invoices", time.Now().Add(time.Hour), time.Now().Add(2*time.Hour))...)
 	s.awaitMetric(1, "unlocker_locks")
 	for path, want := range map[string]string{"/": "billing/invoices", "/locks/billing/invoices": "auto_unlock_at", "/forced": "Forced unlocks", "/health": "Connection up"} {
@@ -53,15 +52,25 @@ func TestDashboardWithoutJavaScript(t *testing.T) {
 // Times count down by the daemon's clock. Neither the clock of the holder nor that of the viewer has to be right.
 func TestCountdown(t *testing.T) {
 	s := startSite(t)
-	slow := time.Now().Add(-time.Minute)
+	taken := time.Now()
+	slow := taken.Add(-time.Minute)
 	s.Put(s.Lock("a", slow.Add(time.Hour), slow.Add(2*time.Hour), "locked_at", etcdtest.Stamp(slow), "alive_at", etcdtest.Stamp(slow))...)
 	s.awaitMetric(1, "unlocker_locks")
-	b := s.open("/", send(cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{
-		Source: `Date.now = () => { throw new Error("the clock of the viewer") }`}))
-	for _, left := range []string{"in 59m57s", "in 59m56s"} {
-		b.awaitText("tbody td:nth-child(6)", left)
+	b := s.open("/", beforehand(`Date.now = () => { throw new Error("the clock of the viewer") }`))
+	const held, alert = "tbody td:nth-child(5) time", "tbody td:nth-child(6) time"
+	shown := func(cell string) time.Duration {
+		text := b.text(cell)
+		d, err := time.ParseDuration(strings.TrimPrefix(text, "in "))
+		require.NoError(t, err, text)
+		return d
 	}
-	b.await(`document.querySelector("tbody td:nth-child(5) time").innerText === "5s"`)
+	first := b.text(alert)
+	left, elapsed := shown(alert), time.Since(taken)
+	require.InDelta(t, time.Hour, left, float64(elapsed+2*time.Second))
+	b.await(fmt.Sprintf("document.querySelector(%q).innerText !== %q", alert, first))
+	require.Less(t, shown(alert), left)
+	age, elapsed := shown(held), time.Since(taken)
+	require.InDelta(t, 0, age, float64(elapsed+2*time.Second))
 }
 
 // An error is a page, too.
