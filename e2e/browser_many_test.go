@@ -54,7 +54,7 @@ func (s *site) putMany(from, to int) {
 			ops = append(ops, clientv3.OpPut(name+field, value))
 		}
 	}
-	for chunk := range slices.Chunk(ops, 60_000) {
+	for chunk := range slices.Chunk(ops, 6_000) {
 		s.Put(chunk...)
 	}
 }
