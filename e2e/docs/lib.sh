@@ -5,13 +5,13 @@ export KUBECONFIG=/run/docs/kubeconfig HELM_CACHE_HOME=/run/docs/helm HELM_CONFI
 uuid=0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab
 chart=/src/deploy/helm/unlocker
 
-await() { # COMMAND…
+await() { # COMMAND…, which may compile a program
   local i
-  for i in $(seq 300); do
+  for i in $(seq 1500); do
     "$@" >/dev/null 2>&1 && return
     sleep 0.2
   done
-  echo "after a minute this still fails: $*" >&2
+  echo "after five minutes this still fails: $*" >&2
   "$@" >&2
 }
 
@@ -28,6 +28,7 @@ run_etcd() { # NAME PORT FLAG…: with its data, if there are any
 
 empty_etcd() { # FLAG…: the etcd of the locks
   systemctl kill --signal KILL etcd 2>/dev/null
+  systemctl stop etcd 2>/dev/null # which waits until it has ended, and no longer writes
   rm -rf /run/docs/etcd
   run_etcd etcd 2379 "$@"
   await etcdctl endpoint health
@@ -38,7 +39,7 @@ lock() { # NAME UUID HOSTNAME FIELD VALUE …
   { printf '\nput /mutexes/%s/uuid %s\nput /mutexes/%s/hostname %s\nput /mutexes/%s/owner billing\n' "$1" "$2" "$1" "$3" "$1"
     shift 3
     while [ $# -gt 0 ]; do printf 'put /mutexes/%s/%s %s\n' "$name" "$1" "$2"; shift 2; done
-    printf '\n\n'; } | etcdctl txn >/dev/null
+    printf '\n\n'; } | etcdctl --command-timeout=1m txn >/dev/null
 }
 
 locks() { # those that the pages speak of: billing/invoices is overdue, and a policy keeps kept/expired
@@ -48,11 +49,11 @@ locks() { # those that the pages speak of: billing/invoices is overdue, and a po
   lock billing/invoices "$uuid" worker-17.example.org locked_at $((now - 60)) alert_at $((now - 30)) auto_unlock_at $((now + 3000)) pid 1 purpose invoices
   lock deploy/ms ms ci-4 auto_unlock_at 1795192010000
   lock nodate nodate ci-4 locked_at "$now"
-  etcdctl put /locks/deploy/694d9a3c1b7e5f02 '' >/dev/null
+  etcdctl --command-timeout=1m put /locks/deploy/694d9a3c1b7e5f02 '' >/dev/null
   lock kept/expired kept ci-4 locked_at $((now - 60)) auto_unlock_at $((now - 30))
 }
 
-no_pauses() { etcdctl del --prefix /unlocker/pause/ >/dev/null; }
+no_pauses() { etcdctl --command-timeout=1m del --prefix /unlocker/pause/ >/dev/null; }
 
 pauses() { unlocker pause --for 1h --reason docs && unlocker pause --match 'deploy/**' --for 1h --reason docs; }
 
@@ -109,7 +110,7 @@ K
 }
 
 release() { # MODE: the chart with short times
-  helm upgrade --install unlocker $chart --namespace unlocker --create-namespace --wait --timeout 1m --set 'config.etcd.endpoints={http://127.0.0.1:2379}' \
+  helm upgrade --install unlocker $chart --namespace unlocker --create-namespace --wait --timeout 5m --set 'config.etcd.endpoints={http://127.0.0.1:2379}' \
     --set config.reaper.mode="$1" --set config.reaper.settle=1s --set config.reaper.freshness=2s --set config.reaper.standby_delay=0s --set config.reaper.storm.min_locks=0 \
     --set 'config.policies[0].match=kept/**' --set-string 'config.policies[0].mode=off' >/run/docs/helm.log 2>&1 ||
     { cat /run/docs/helm.log >&2; return 1; }
@@ -228,7 +229,7 @@ restarted() { [ "$(kubectl -n unlocker get pods -o json | jq '[.items[] | select
 fill() {
   empty_etcd --quota-backend-bytes 33554432 --compaction-batch-limit 5 --compaction-sleep-interval 200ms
   locks
-  while head -c 1000000 /dev/zero | tr '\0' x | etcdctl put /other/big >/dev/null 2>&1; do :; done
+  while head -c 1000000 /dev/zero | tr '\0' x | etcdctl --command-timeout=1m put /other/big >/dev/null 2>&1; do :; done
   etcdctl alarm list | grep -q NOSPACE
 }
 

@@ -16,6 +16,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -162,24 +163,30 @@ func (n *node) resolve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var hosts string
+	var lines []string
 	for _, s := range services.Items {
 		for id, q := range n.pods {
 			if id.Namespace == s.Namespace && s.Spec.Selector != nil {
-				hosts += fmt.Sprintf("%s %s.%s %[2]s.%[3]s.svc %[2]s.%[3]s.svc.cluster.local\n", q.ip, s.Name, s.Namespace)
+				lines = append(lines, fmt.Sprintf("%s %s.%s %[2]s.%[3]s.svc %[2]s.%[3]s.svc.cluster.local\n", q.ip, s.Name, s.Namespace))
 			}
 		}
 	}
+	slices.Sort(lines) // or the order of the map would be a change
+	hosts := strings.Join(lines, "")
 	if hosts == n.hosts {
 		return nil
 	}
-	n.hosts = hosts
 	own, err := os.ReadFile("/etc/hosts")
 	if err != nil {
 		return err
 	}
 	before, _, _ := strings.Cut(string(own), "# Services\n")
-	return os.WriteFile("/etc/hosts", []byte(before+"# Services\n"+hosts), 0o644)
+	// At once: who reads a part of the file does not know the host.
+	if err := os.WriteFile("/etc/hosts.new", []byte(before+"# Services\n"+hosts), 0o644); err != nil {
+		return err
+	}
+	n.hosts = hosts
+	return os.Rename("/etc/hosts.new", "/etc/hosts")
 }
 
 // advance starts the container of a pod, or starts it again, and updates the status.
