@@ -80,7 +80,7 @@ type expectation struct {
 var expected = map[string]expectation{
 	"go run ./cmd/unlocker-demo": {until: "etcd and unlocker are up"},
 	"bin/unlocker serve --etcd-endpoints etcd-1:2379,etcd-2:2379,etcd-3:2379 --reaper-mode dry-run": {until: `"msg":"listed the locks"`},
-	"timeout -s KILL 1 bin/unlocker lock try --patience 5s -- sleep 60":                             {codes: []int{137}, output: "Killed|^$"},
+	"timeout -s KILL 5 bin/unlocker lock try --patience 5s -- sleep 60":                             {codes: []int{137}, output: "Killed|^$"},
 	"bin/unlocker check -v":                                                    {codes: []int{1}, output: "^UNLOCKER WARNING: "},
 	"unlocker serve --config unlocker.yaml":                                    {until: `"msg":"listed the locks"`, before: "export UNLOCKER_OPS_LISTEN=127.0.0.2:9480 UNLOCKER_WEB_LISTEN=127.0.0.2:9481"},
 	"unlocker list --etcd-endpoints https://etcd-0:2379":                       {codes: []int{1}, output: "etcd may not use TLS"},
