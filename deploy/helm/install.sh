@@ -21,7 +21,20 @@ trap stop EXIT
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 die() { printf 'install.sh: %s\n' "$*" >&2; tail -5 "$work"/*.log >&2 2>/dev/null || true; exit 1; }
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# free_ports prints three ports, as internal/localetcd chooses them: no connection gets one of them as its own.
+free_ports() {
+  python3 -c '
+import random, socket
+held = []
+while len(held) < 3:
+    s = socket.socket()
+    try:
+        s.bind(("127.0.0.1", random.randrange(15000, 32000)))
+        held.append(s)
+    except OSError:
+        pass
+print(*(s.getsockname()[1] for s in held))'
+}
 
 certificate() { # NAME SUBJECT
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "$2" -addext 'subjectAltName=IP:127.0.0.1' \
@@ -39,7 +52,7 @@ step "etcd and kube-apiserver"
 [ -x "$helm" ] || die "$helm is missing: run check.sh first"
 "$root/e2e/etcd.sh" 3.7.3 "$etcd"
 apiserver=$(./kubernetes.sh "$tools" kube-apiserver)
-peer=$(free_port) client=$(free_port) port=$(free_port)
+read -r peer client port <<<"$(free_ports)"
 server=https://127.0.0.1:$port
 "$etcd/etcd-3.7.3" --data-dir "$work/etcd" --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
   --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
@@ -54,7 +67,7 @@ openssl genrsa -out "$work/sa.key" 2048 2>/dev/null
   --service-account-key-file "$work/sa.key" --service-account-signing-key-file "$work/sa.key" \
   --service-account-issuer https://kubernetes.default.svc >"$work/apiserver.log" 2>&1 &
 pids+=($!)
-for _ in $(seq 240); do
+for _ in $(seq 1200); do
   [ "$(api GET /readyz 2>/dev/null)" = ok ] && break
   sleep 0.25
 done
@@ -79,7 +92,7 @@ for crd in servicemonitors podmonitors prometheusrules; do
 done
 api POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions "$routes" application/yaml >/dev/null || die "httproutes"
 for resource in monitoring.coreos.com/v1/{servicemonitors,podmonitors,prometheusrules} gateway.networking.k8s.io/v1/httproutes; do
-  for _ in $(seq 120); do
+  for _ in $(seq 480); do
     api GET "/apis/$resource" >/dev/null 2>&1 && break
     sleep 0.25
   done
