@@ -204,8 +204,7 @@ type result struct {
 }
 
 // last returns the newest result of a service, or an empty one before the first.
-func (i *icinga) last(service string) result {
-	i.t.Helper()
+func (i *icinga) last(service string) (result, error) {
 	var answer struct {
 		Results []struct {
 			Attrs struct {
@@ -213,12 +212,11 @@ func (i *icinga) last(service string) result {
 			} `json:"attrs"`
 		} `json:"results"`
 	}
-	require.NoError(i.t, i.call(http.MethodGet, "objects/services/"+url.PathEscape("locks!"+service)+"?attrs=last_check_result", &answer))
-	require.Len(i.t, answer.Results, 1)
-	if answer.Results[0].Attrs.Last == nil {
-		return result{}
+	err := i.call(http.MethodGet, "objects/services/"+url.PathEscape("locks!"+service)+"?attrs=last_check_result", &answer)
+	if err != nil || len(answer.Results) != 1 || answer.Results[0].Attrs.Last == nil {
+		return result{}, err
 	}
-	return *answer.Results[0].Attrs.Last
+	return *answer.Results[0].Attrs.Last, nil
 }
 
 // await makes Icinga check a service until its output begins with output.
@@ -227,7 +225,9 @@ func (i *icinga) await(service, output string) result {
 	var last result
 	require.Eventually(i.t, func() bool {
 		err := i.call(http.MethodPost, "actions/reschedule-check?force=true&type=Service&service="+url.PathEscape("locks!"+service), nil) // Icinga does not decode + as a space
-		last = i.last(service)
+		if err == nil {
+			last, err = i.last(service)
+		}
 		return err == nil && strings.HasPrefix(last.Output, output)
 	}, soon, 500*time.Millisecond, "%s: want %q, got %v", service, output, &last)
 	return last

@@ -51,7 +51,7 @@ func TestIcinga(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr)
 	web := "http://" + d.line(message.Started)["web"].(string)
-	etcd.putLocks("icinga", 1, time.Now().Add(-3*time.Minute), time.Now().Add(time.Hour))
+	etcd.putLocks("icinga", 1, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
 	const name = "icinga/00000"
 	i := newIcinga(t, fmt.Sprintf(`
 object Host "locks" {
@@ -64,16 +64,16 @@ object Host "locks" {
 `, web, name))
 	i.run()
 
-	late := i.await("unlocker", "UNLOCKER WARNING: 1 of 1 lock overdue: icinga/00000 (worker-1.example.org, 3m")
+	late := i.await("unlocker", "UNLOCKER WARNING: 1 of 1 lock overdue: icinga/00000 (worker-1.example.org, 3h0")
 	require.EqualValues(t, 1, late.State)
 	require.EqualValues(t, 1, late.ExitStatus)
 	require.Equal(t, []string{"overdue=1;0;@5:;0", "locks_held=0;;;0", "locks_overdue=1;;;0", "locks_expired=0;;;0", "locks_undated=0;;;0",
 		"locks_malformed=0;;;0", "locks_orphaned=0;;;0", "backlog=0;;;0", "forced=0;0;;0"}, late.Performance)
-	require.Contains(t, late.Output, "\nicinga/00000: overdue, 3m")
+	require.Contains(t, late.Output, "\nicinga/00000: overdue, 3h0")
 	require.Contains(t, late.Output, "; held by worker-1.example.org since ")
 	require.Contains(t, late.Output, "; etcd revision ")
 	require.NotContains(t, late.Output, "|")
-	single := i.await("unlocker-single", "UNLOCKER WARNING: icinga/00000 is overdue by 3m")
+	single := i.await("unlocker-single", "UNLOCKER WARNING: icinga/00000 is overdue by 3h0")
 	require.EqualValues(t, 1, single.State)
 	free := i.await("unlocker-not/held", "UNLOCKER OK: not/held is not held")
 	require.EqualValues(t, 0, free.State)
