@@ -105,14 +105,16 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 
 	m.run("systemctl", "stop", "unlocker")
 	require.Equal(t, "success", m.property("Result"))
-	removed := 0
-	for line := range strings.Lines(m.run("journalctl", "-u", "unlocker", "-o", "cat")) {
-		var l map[string]any
-		if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == message.Removed {
-			removed++
+	require.Eventually(t, func() bool { // journald reads when it likes
+		removed := 0
+		for line := range strings.Lines(m.run("journalctl", "-u", "unlocker", "-o", "cat")) {
+			var l map[string]any
+			if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == message.Removed {
+				removed++
+			}
 		}
-	}
-	require.Equal(t, 3, removed, "the journal must have a line for each removal")
+		return removed == 3
+	}, soon, poll, "the journal must have a line for each removal")
 
 	m.run("sh", "-c", "echo UNLOCKER_REAPER_MODE=brave >>/etc/default/unlocker")
 	m.run("systemctl", "start", "unlocker")
