@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,13 +24,13 @@ func TestLockedDownHolder(t *testing.T) {
 				l.execute(append(commands(t, "holders"), "etcdctl user add unlocker "+user, "etcdctl user grant-role unlocker unlocker-holders")...)
 				l.execute(commands(t, "enable")...)
 				proceed := filepath.Join(t.TempDir(), "go")
-				args := append([]string{"lock", "nightly", "--patience", "12s", "--etcd-endpoints", l.addr}, l.flags(method)...)
+				args := append([]string{"lock", "nightly", "--patience", "24s", "--etcd-endpoints", l.addr}, l.flags(method)...)
 				p := start(t, unlocker, append(args, "--", "sh", "-c", "echo ready; until [ -e "+proceed+" ]; do sleep 0.1; done; exit 5")...)
 				require.Eventually(t, func() bool { return strings.Contains(p.log.String(), "ready") }, soon, poll)
 				taken := l.aliveAt("nightly")
-				require.NoError(t, l.cmd.Process.Signal(syscall.SIGSTOP))
-				<-time.After(5 * time.Second) // a renewal is due after 4 s
-				require.NoError(t, l.cmd.Process.Signal(syscall.SIGCONT))
+				l.suspend()
+				<-time.After(9 * time.Second) // a renewal is due after 8 s
+				l.resume()
 				require.Eventually(t, func() bool { return l.aliveAt("nightly") > taken }, soon, poll)
 				require.NoError(t, os.WriteFile(proceed, nil, 0o600))
 				<-p.done

@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -58,6 +60,26 @@ func (p *process) line(msg string) map[string]any {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done
+}
+
+// suspend stops the process, and returns when each of its threads has stopped: until then it may
+// answer.
+func (p *process) suspend() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(p.t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+			stat, err := os.ReadFile(path)
+			_, state, found := strings.Cut(string(stat), ") ")
+			return err == nil && found && !strings.HasPrefix(state, "T")
+		})
+	}, soon, time.Millisecond)
+}
+
+func (p *process) resume() {
+	p.t.Helper()
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // end sends a signal, waits for the end, and returns the exit code and the duration.

@@ -38,7 +38,7 @@ func TestSignals(t *testing.T) {
 			etcd := startEtcd(t, newest)
 			d := startDaemon(t, etcd.addr)
 			d.awaitMetric(1, "unlocker_etcd_up")
-			require.NoError(t, etcd.cmd.Process.Signal(syscall.SIGSTOP))
+			etcd.suspend()
 			return d, nil
 		},
 		"removing thousands": func(t *testing.T) (*daemon, *server) {
