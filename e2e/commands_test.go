@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 // outcome is the exit code and the output of a command.
@@ -27,8 +30,11 @@ type outcome struct {
 // command runs the binary with an etcd until it ends.
 func command(t *testing.T, addr string, args ...string) outcome {
 	t.Helper()
-	return finish(t, exec.CommandContext(t.Context(), unlocker, append(args, "--etcd-endpoints", addr)...))
+	return finish(t, exec.CommandContext(t.Context(), unlocker, append(append(args, "--etcd-endpoints", addr), patient...)...))
 }
+
+// patient are flags with which no etcd is too slow on a busy machine.
+var patient = []string{"--etcd-dial-timeout", "1m", "--etcd-request-timeout", "1m"}
 
 func finish(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
@@ -113,12 +119,20 @@ func TestUnlockAsksAtATerminal(t *testing.T) {
 		code int
 		left int64
 	}{{"n\n", 1, fieldsOfALock}, {"\n", 1, fieldsOfALock}, {"y\n", 0, 0}} {
-		line := fmt.Sprintf("%s unlock a/00000 --uuid 'uuid of a/00000' --etcd-endpoints %s", unlocker, etcd.addr)
+		line := fmt.Sprintf("%s unlock a/00000 --uuid 'uuid of a/00000' --etcd-endpoints %s %s", unlocker, etcd.addr, strings.Join(patient, " "))
 		cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
-		cmd.Stdin = strings.NewReader(answer.text)
-		o := finish(t, cmd)
-		require.Equal(t, answer.code, o.code, o.stdout)
-		require.Contains(t, o.stdout, "Remove lock a/00000, held by worker-1.example.org? Its holder may still be working. [y/N] ")
+		keyboard, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		var screen etcdtest.Log
+		cmd.Stdout, cmd.Stderr = &screen, &screen
+		require.NoError(t, cmd.Start())
+		require.Eventually(t, func() bool {
+			return strings.Contains(screen.String(), "Remove lock a/00000, held by worker-1.example.org? Its holder may still be working. [y/N] ")
+		}, soon, poll)
+		_, err = io.WriteString(keyboard, answer.text)
+		require.NoError(t, errors.Join(err, keyboard.Close()))
+		_ = cmd.Wait() // ProcessState has the result
+		require.Equal(t, answer.code, cmd.ProcessState.ExitCode(), screen.String())
 		count, _ := etcd.keys("")
 		require.Equal(t, answer.left, count)
 	}

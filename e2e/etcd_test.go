@@ -155,10 +155,10 @@ func (s *server) putLocks(below string, n int, alert, unlock time.Time) {
 	for i := range n {
 		ops = append(ops, lock(fmt.Sprintf("%s/%05d", below, i), alert, unlock)...)
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
-	defer cancel()
 	for chunk := range slices.Chunk(ops, 20*fieldsOfALock) {
+		ctx, cancel := context.WithTimeout(s.t.Context(), soon)
 		_, err := s.client.Txn(ctx).Then(chunk...).Commit()
+		cancel()
 		require.NoError(s.t, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func (l *lockedEtcd) execute(lines ...string) {
 	cmd := exec.CommandContext(l.t.Context(), "bash", "-euo", "pipefail", "-c", strings.Join(lines, "\n"))
 	cmd.Dir = l.files
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(l.etcdctl)+":"+os.Getenv("PATH"), "ETCDCTL_ENDPOINTS=https://"+l.addr,
-		"ETCDCTL_CACERT="+l.ca, "ETCDCTL_CERT="+cert, "ETCDCTL_KEY="+key)
+		"ETCDCTL_CACERT="+l.ca, "ETCDCTL_CERT="+cert, "ETCDCTL_KEY="+key, "ETCDCTL_DIAL_TIMEOUT=1m", "ETCDCTL_COMMAND_TIMEOUT=1m")
 	out, err := cmd.CombinedOutput()
 	require.NoError(l.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
@@ -101,13 +102,14 @@ func (l *lockedEtcd) flags(method string) []string {
 
 func (l *lockedEtcd) daemon(method string) *daemon {
 	l.t.Helper()
-	return startDaemon(l.t, l.addr, l.flags(method)...)
+	// An etcd that a busy machine slows down is no reason for a warning.
+	return startDaemon(l.t, l.addr, slices.Concat(l.flags(method), patient, []string{"--reaper-freshness", "10s"})...)
 }
 
 // check runs config check --connect as the daemon's user.
 func (l *lockedEtcd) check(method string) (out string, err error) {
 	l.t.Helper()
-	args := append([]string{"config", "check", "--connect", "--etcd-endpoints", l.addr}, l.flags(method)...)
+	args := slices.Concat([]string{"config", "check", "--connect", "--etcd-endpoints", l.addr}, l.flags(method), patient)
 	text, err := exec.CommandContext(l.t.Context(), unlocker, args...).CombinedOutput()
 	return string(text), err
 }

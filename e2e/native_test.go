@@ -27,7 +27,7 @@ func TestNativeLocksOfEtcdctl(t *testing.T) {
 			etcdctl := func(args ...string) *process {
 				return start(t, l.etcdctl, append([]string{"--endpoints", "https://" + l.addr, "--cacert", l.ca, "--cert", cert, "--key", key, "--dial-timeout", "1m"}, args...)...)
 			}
-			flags := append(l.flags("certificate"), "--native-prefixes", "/locks/,/elections/")
+			flags := append(append(l.flags("certificate"), patient...), "--native-prefixes", "/locks/,/elections/")
 			d := startDaemon(t, l.addr, flags...)
 			holder := etcdctl("lock", "/locks/deploy", "--ttl", "30")
 			d.awaitMetric(1, "unlocker_native_locks", "prefix", "/locks/")

@@ -19,6 +19,7 @@ func (l *lockedEtcd) requirePeople(d *daemon) {
 	cert, key := l.issue(l.t, "ada")
 	ada := func(args ...string) string {
 		args = append(args, "--etcd-endpoints", l.addr, "--etcd-tls-ca-file", l.ca, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key)
+		args = append(args, patient...)
 		out, err := exec.CommandContext(l.t.Context(), unlocker, args...).CombinedOutput()
 		require.NoError(l.t, err, string(out))
 		return string(out)

@@ -29,7 +29,7 @@ func TestProtocolTransactions(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, etcdctl, "--endpoints", etcd.addr, "txn")
+		cmd := exec.CommandContext(ctx, etcdctl, "--endpoints", etcd.addr, "--command-timeout", "1m", "--dial-timeout", "1m", "txn")
 		cmd.Stdin = strings.NewReader(txns[step])
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s\n%s", txns[step], out)
