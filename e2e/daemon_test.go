@@ -24,8 +24,7 @@ func startDaemon(t *testing.T, etcd string, flags ...string) *daemon {
 	d := &daemon{process: start(t, unlocker, append([]string{"serve", "--etcd-endpoints", etcd, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-freshness", "2s", "--reaper-grace", "1s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "250ms",
 		"--reaper-settle", "500ms", "--reaper-storm-min-locks", "0"}, flags...)...)}
-	require.Eventually(t, func() bool { return d.line(message.Started) != nil }, soon, poll)
-	d.base = "http://" + d.line(message.Started)["ops"].(string)
+	d.base = "http://" + d.awaitLine(message.Started)["ops"].(string)
 	return d
 }
 

@@ -57,6 +57,13 @@ func (p *process) line(msg string) map[string]any {
 	return lines[len(lines)-1]
 }
 
+// awaitLine waits for a line with the message, which may come later than what the process does next.
+func (p *process) awaitLine(msg string) map[string]any {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return p.line(msg) != nil }, soon, poll, "%s is not logged", msg)
+	return p.line(msg)
+}
+
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done
