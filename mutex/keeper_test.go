@@ -94,6 +94,7 @@ func TestKeepAliveThroughOutage(t *testing.T) {
 		err = done(t, l.Context(t.Context()))
 		require.ErrorIs(t, err, mutex.ErrUnreachable)
 		require.ErrorIs(t, err, mutex.ErrLost)
+		require.WithinDuration(t, l.Deadline(), time.Now(), time.Millisecond)
 		link.Set(memetcd.Faults{})
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrUnreachable)
 	})
