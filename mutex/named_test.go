@@ -207,7 +207,7 @@ func TestDeadlock(t *testing.T) {
 					<-time.After(20 * time.Millisecond) // both have their first
 					return c.WithLock(ctx, second, func(context.Context) error { return nil }, mutex.Wait(100*time.Millisecond+rand.N(time.Second)))
 				})
-				if !errors.Is(err, mutex.ErrHeld) {
+				if !errors.Is(err, context.DeadlineExceeded) { // also if etcd has not answered in time
 					return err
 				}
 			}
@@ -217,6 +217,7 @@ func TestDeadlock(t *testing.T) {
 		all.Go(func() error { return swap(a, "a", "b") })
 		all.Go(func() error { return swap(b, "b", "a") })
 		require.NoError(t, all.Wait())
-		require.Empty(t, w.fields())
+		// What etcd executes late of an attempt is released in the background.
+		etcdtest.Eventually(t, func() bool { return len(w.fields()) == 0 })
 	})
 }
