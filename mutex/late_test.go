@@ -20,8 +20,9 @@ import (
 // and executed when the test says so.
 type late struct {
 	clientv3.KV
-	// silent reports whether the others are not answered either.
+	// silent reports whether the others are not answered either. Then the caller gives up.
 	silent atomic.Bool
+	giveUp context.CancelFunc
 	sent   atomic.Int64
 	first  chan clientv3.Txn
 }
@@ -56,6 +57,7 @@ func (t *lateTxn) Commit() (*clientv3.TxnResponse, error) {
 		return nil, status.Error(codes.Unavailable, "error reading from server: EOF")
 	}
 	if t.kv.silent.Load() {
+		t.kv.giveUp()
 		return nil, context.DeadlineExceeded
 	}
 	return t.Txn.Commit()
@@ -80,12 +82,13 @@ func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
 	for name, tc := range map[string]struct {
 		silent bool
 		held   bool // by another at the second attempt
+		waits  bool // until the caller gives up
 		lock   func(context.Context, *mutex.Client, string) error
 	}{
 		"no answer": {silent: true, lock: tryLock},
 		"held":      {held: true, lock: tryLock},
-		"waited": {held: true, lock: func(ctx context.Context, c *mutex.Client, name string) error {
-			_, err := c.Lock(ctx, name, mutex.Wait(300*time.Millisecond))
+		"waited": {held: true, waits: true, lock: func(ctx context.Context, c *mutex.Client, name string) error {
+			_, err := c.Lock(ctx, name)
 			return err
 		}},
 		"several": {held: true, lock: func(ctx context.Context, c *mutex.Client, name string) error {
@@ -98,9 +101,13 @@ func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			etcd := e.Connect()
-			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1), giveUp: cancel}
 			kv.silent.Store(tc.silent)
 			etcd.KV = kv
+			watches := make(chan int64, 1)
+			etcd.Watcher = watched{etcd.Watcher, watches}
 			c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
 			var other *mutex.Lock
 			if tc.held {
@@ -108,11 +115,15 @@ func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
 				other, err = newClient(t, e.Client, mutex.Prefix(e.Prefix)).TryLock(t.Context(), name)
 				require.NoError(t, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			if tc.held {
-				ctx = t.Context()
+			if tc.waits {
+				go func() {
+					select {
+					case <-watches:
+						cancel()
+					case <-ctx.Done():
+					}
+				}()
 			}
-			defer cancel()
 			err := tc.lock(ctx, c, name)
 			require.Error(t, err)
 			require.Equal(t, tc.held, errors.Is(err, mutex.ErrHeld), err)
@@ -133,14 +144,14 @@ func TestEachLateAttemptIsAbandoned(t *testing.T) {
 	t.Parallel()
 	e := shared.Start(t)
 	etcd := e.Connect()
-	kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 3)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 3), giveUp: cancel}
 	kv.silent.Store(true)
 	etcd.KV = kv
 	c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
 	_, err := c.TryLock(ctx, "x")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, context.Canceled)
 	kv.silent.Store(false)
 	for range 3 {
 		kv.execute(t)
