@@ -1,6 +1,7 @@
 package mutex_test
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,22 +15,42 @@ import (
 // hang is where the holder of TestStack stands when its lock is overdue.
 func hang(release <-chan struct{}) { <-release }
 
+// self is how the stack of this goroutine begins, up to its state.
+func self() string {
+	var b [64]byte
+	text, _, _ := strings.Cut(string(b[:runtime.Stack(b[:], false)]), "[")
+	return text
+}
+
+// stands reports whether one of all goroutines' stacks has the text.
+func stands(text string) bool {
+	stacks := make([]byte, 8<<20)
+	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), text)
+}
+
 func TestStack(t *testing.T) {
 	both(t, func(t *testing.T, w world) {
-		locked, release := make(chan *mutex.Lock, 1), make(chan struct{})
-		c := w.client(mutex.Expect(300 * time.Millisecond))
+		type holder struct {
+			l    *mutex.Lock
+			self string
+		}
+		locked, release := make(chan holder, 1), make(chan struct{})
+		c := w.client(mutex.Expect(time.Hour), mutex.Patience(2*time.Hour))
 		go func() {
 			l, err := c.Lock(t.Context(), "a")
 			if err != nil {
 				close(locked)
 				return
 			}
-			locked <- l
+			locked <- holder{l, self()}
 			hang(release)
 		}()
-		l := <-locked
+		h := <-locked
+		l := h.l
 		require.NotNil(t, l)
+		etcdtest.Eventually(t, func() bool { return stands(h.self + "[chan receive]:\n") })
 		require.NotContains(t, w.fields(), "a/stack")
+		require.NoError(t, l.Alive(t.Context(), mutex.Expect(300*time.Millisecond)))
 		etcdtest.Eventually(t, func() bool { return w.fields()["a/stack"] != "" })
 		f := w.fields()
 		require.GreaterOrEqual(t, time.Now(), seconds(t, f["a/alert_at"]))
@@ -40,16 +61,22 @@ func TestStack(t *testing.T) {
 
 		// A renewal puts the alert off, and the next one writes the stack again.
 		close(release)
+		etcdtest.Eventually(t, func() bool { return !stands(h.self) })
 		require.NoError(t, l.Alive(t.Context()))
 		etcdtest.Eventually(t, func() bool { return strings.Contains(w.fields()["a/stack"], "has ended") })
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, w.fields())
 
-		quiet := w.lock(c, "quiet", mutex.Backtrace(false))
+		// It is written also where nothing has renewed the lock.
+		soon := mutex.Expect(300 * time.Millisecond)
+		loud := w.lock(c, "loud", soon)
+		quiet := w.lock(c, "quiet", soon, mutex.Backtrace(false))
+		etcdtest.Eventually(t, func() bool { return w.fields()["loud/stack"] != "" })
 		<-time.After(500 * time.Millisecond)
 		require.NotContains(t, w.fields(), "quiet/backtrace")
 		require.NotContains(t, w.fields(), "quiet/stack")
 		require.NoError(t, quiet.Unlock(t.Context()))
+		require.NoError(t, loud.Unlock(t.Context()))
 	})
 }
 
