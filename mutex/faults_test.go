@@ -84,7 +84,10 @@ func TestWaitSurvives(t *testing.T) {
 			options: localetcd.Options{AuthTokenTTL: ttl},
 			prepare: func(e *etcdtest.Etcd) { e.Guard("ada", "secret", "/mutexes/") },
 			edits:   []func(*clientv3.Config){func(c *clientv3.Config) { c.Username, c.Password = "ada", "secret" }},
-			fault:   func(*testing.T, *etcdtest.Etcd, *localetcd.Proxy) { <-time.After(2 * ttl) },
+			fault: func(t *testing.T, e *etcdtest.Etcd, _ *localetcd.Proxy) {
+				<-time.After(2 * ttl)
+				etcdtest.Eventually(t, func() bool { return len(e.Keys("a/alive_at")) > 0 }, "not renewed")
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +97,7 @@ func TestWaitSurvives(t *testing.T) {
 				tc.prepare(e)
 			}
 			p := e.Proxy(0)
-			keep := []mutex.Option{mutex.KeepAlive(time.Hour), mutex.Patience(10 * time.Second)}
+			keep := []mutex.Option{mutex.KeepAlive(time.Hour), mutex.Patience(25 * time.Second)} // also on a busy machine
 			l, err := newClient(t, e.Connect(tc.edits...), keep...).Lock(t.Context(), "a")
 			require.NoError(t, err)
 			c := newClient(t, through(e, p, tc.edits...))
@@ -118,7 +121,7 @@ func TestWaitSurvives(t *testing.T) {
 func TestLostMember(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{Members: 3})
-	l, err := newClient(t, e.Connect(), mutex.KeepAlive(time.Hour), mutex.Patience(20*time.Second)).Lock(t.Context(), "a")
+	l, err := newClient(t, e.Connect(), mutex.KeepAlive(time.Hour), mutex.Patience(time.Minute)).Lock(t.Context(), "a")
 	require.NoError(t, err)
 	got := waiting(t.Context(), newClient(t, e.Connect()), "a")
 	for i := range 3 {
