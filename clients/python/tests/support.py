@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -25,9 +26,14 @@ SOON = 30.0
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Returns a port that nobody gets by chance: it is below the range of those that connections begin from."""
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", random.randrange(15000, 32000)))
+                return s.getsockname()[1]
+            except OSError:
+                pass
 
 
 def b64(text):
@@ -36,10 +42,11 @@ def b64(text):
 
 def eventually(condition, message="the condition did not hold in time"):
     end = time.monotonic() + SOON
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > end:
             raise AssertionError(message)
         time.sleep(0.02)
+    return value
 
 
 class Process:
@@ -97,7 +104,7 @@ class Etcd(Process):
 
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Authorization": self.token} if self.token else {})
-        with urllib.request.urlopen(request, timeout=5, context=self.context) as answer:
+        with urllib.request.urlopen(request, timeout=SOON, context=self.context) as answer:
             return json.load(answer)
 
     def keys(self, prefix="/mutexes/"):
@@ -114,7 +121,7 @@ class Etcd(Process):
 
     def requests(self, method):
         """How many requests of a method etcd has begun."""
-        with urllib.request.urlopen(self.url + "/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=SOON) as answer:
             found = re.search(r'grpc_server_started_total\{grpc_method="%s",.*\} (\S+)' % method, answer.read().decode())
         return int(float(found[1]))
 
@@ -132,10 +139,10 @@ class Daemon(Process):
 
 
 class Proxy:
-    """Forwards connections to a port. lose is how many answers it will swallow by closing the connection."""
+    """Forwards connections to a port. lose is how many answers it will swallow by closing the connection, seen are the others."""
 
     def __init__(self, test, port):
-        self.port, self.lose, self.lost = port, 0, 0
+        self.port, self.lose, self.lost, self.seen = port, 0, 0, b""
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
         self.sockets = [self.listener]
@@ -172,6 +179,8 @@ class Proxy:
                     self.lose, self.lost = self.lose - 1, self.lost + 1
                     break
                 target.sendall(data)
+                if answers:
+                    self.seen += data
         except OSError:
             pass
         for s in (source, target):
@@ -185,8 +194,9 @@ class TestCase(unittest.TestCase):
     def setUp(self):
         self.etcd = Etcd(self)
 
-    def connect(self, *urls, **options):
-        client = Client(urls or [self.etcd.url], **options)
+    def connect(self, *urls, request_timeout=SOON, **options):
+        """Returns a client that waits for a busy etcd."""
+        client = Client(urls or [self.etcd.url], request_timeout=request_timeout, **options)
         self.addCleanup(client.close)
         return client
 
@@ -196,7 +206,7 @@ class TestCase(unittest.TestCase):
         try:
             return call(*args, **options)
         finally:
-            self.assertLess(time.monotonic() - began, seconds + 1)
+            self.assertLess(time.monotonic() - began, seconds + 4)
 
     def pause(self, etcd):
         etcd.signal(signal.SIGSTOP)

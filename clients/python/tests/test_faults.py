@@ -25,39 +25,38 @@ class LossTest(TestCase):
 
     def test_the_keeper_renews_until_max_hold(self):
         client = self.connect()
-        with self.assertRaises(Lost) as raised, client.lock("a", patience=1, max_hold=3) as lock:
+        with self.assertRaises(Lost) as raised, client.lock("a", patience=6, max_hold=15) as lock:
             auto_unlock_at = float(self.etcd.keys()["a/auto_unlock_at"])
             locked_at = float(self.etcd.keys()["a/locked_at"])
             alert_at = self.etcd.keys()["a/alert_at"]
-            time.sleep(2)
+            eventually(lambda: float(self.etcd.keys()["a/auto_unlock_at"]) > auto_unlock_at + 1)
             lock.check()
             fields = self.etcd.keys()
-            self.assertGreater(float(fields["a/auto_unlock_at"]), auto_unlock_at + 1)
             self.assertEqual(fields["a/alert_at"], alert_at)
             self.assertEqual(self.lost(lock), "deadline")
-            self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 3.001)
+            self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 15.001)
         self.assertEqual(raised.exception.reason, "deadline")
         self.assertEqual(self.etcd.keys(), {})
 
     def test_the_locks_of_a_client_are_renewed_in_one_transaction(self):
         client = self.connect()
-        locks, _ = client.try_lock_all((str(n) for n in range(100)), patience=3, max_hold=60, backtrace=False)
+        locks, _ = client.try_lock_all((str(n) for n in range(100)), patience=8, max_hold=60, backtrace=False)
         before = self.etcd.requests("Txn")
-        time.sleep(3.5)
+        time.sleep(9)  # three renewals, of which some are sent again on a busy machine
         self.assertTrue(all(lock.lost is None for lock in locks))
-        self.assertLessEqual(self.etcd.requests("Txn") - before, 4)
+        self.assertLessEqual(self.etcd.requests("Txn") - before, 12)
         client.unlock_all(locks)
 
     def test_a_loss_is_noticed_with_its_cause(self):
         client = self.connect()
         for change, cause in [(lambda: self.etcd.delete("a/uuid"), "forced"), (lambda: self.etcd.put("a/uuid", "other"), "taken")]:
-            lock = client.lock("a", patience=1, max_hold=60)
+            lock = client.lock("a", patience=9, max_hold=60)
             change()
             self.assertEqual(self.lost(lock), cause)
             self.assertRaises(Lost, lock.check)
             self.assertRaises(Lost, lock.unlock)
             self.etcd.delete("a/uuid")
-        lock = client.lock("a", patience=1, max_hold=60)
+        lock = client.lock("a", patience=9, max_hold=60)
         self.etcd.post("/v3/maintenance/alarm", {"action": "ACTIVATE", "alarm": "NOSPACE"})
         self.assertEqual(self.lost(lock), "no space")
 
@@ -82,16 +81,20 @@ class LossTest(TestCase):
 
     def test_without_etcd_a_lock_is_lost_before_its_deadline(self):
         client = self.connect()
-        lock = client.lock("a", patience=2, max_hold=60)
+        lock = client.lock("a", patience=9, max_hold=60)
         deadline = float(self.etcd.keys()["a/auto_unlock_at"])
         self.pause(self.etcd)
-        self.assertEqual(self.lost(lock), "unreachable")
-        self.assertLess(time.time(), deadline)
+        looked = time.time()
+        while lock.lost is None:  # each look after the deadline shows the loss
+            self.assertLess(looked, deadline)
+            time.sleep(0.02)
+            looked = time.time()
+        self.assertEqual(lock.lost.reason, "unreachable")
 
     def test_a_process_that_was_suspended_knows_that_its_lock_is_lost(self):
         code = """if True:
             import sys, unlocker_mutex
-            lock = unlocker_mutex.Client([sys.argv[1]]).lock("a", patience=1.5, max_hold=60)
+            lock = unlocker_mutex.Client([sys.argv[1]]).lock("a", patience=6, max_hold=60)
             print("locked", flush=True)
             sys.stdin.readline()
             print(lock.lost.reason if lock.lost else "held", flush=True)"""
@@ -99,9 +102,10 @@ class LossTest(TestCase):
         with process:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "locked\n")
-            time.sleep(2.5)  # longer than the patience: it renews
+            eventually(lambda: "a/alive_at" in self.etcd.keys())
+            time.sleep(1)  # it has the answer, and renews again after a third of the patience
             process.send_signal(signal.SIGSTOP)
-            time.sleep(2)
+            time.sleep(6)
             process.stdin.write("\n")
             process.stdin.flush()
             process.send_signal(signal.SIGCONT)
@@ -120,7 +124,7 @@ class LossTest(TestCase):
         self.addCleanup(setattr, time, "time", real)
         time.sleep(0.1)  # until the keeper waits
         time.time = lambda: real() + 10  # as after a suspension
-        time.sleep(0.7)  # in which it would renew
+        eventually(lambda: lock._lost)  # it looks instead of renewing
         time.time = real
         self.assertEqual(lock.lost.reason, "deadline")
 
@@ -129,7 +133,7 @@ class LossTest(TestCase):
         real = time.time
         self.addCleanup(setattr, time, "time", real)
         time.time = lambda: real() - 3600
-        self.within(1, eventually, lambda: lock.lost)
+        eventually(lambda: lock.lost)
 
     def test_a_fork_shares_neither_connections_nor_renewals(self):
         client = self.connect()
@@ -215,11 +219,11 @@ class AnswersTest(TestCase):
         lock.alive()
 
     def test_a_lock_that_a_failed_call_has_taken_is_released(self):
-        client = self.connect(self.proxy.url, request_timeout=0.5)
+        client = self.connect(self.proxy.url, request_timeout=2)
         self.proxy.lose = 10**9
         before = self.revision()
-        for call in (lambda: client.try_lock("a"), lambda: client.lock("b", timeout=0.5), lambda: client.try_lock_all(["c"])):
-            self.assertRaises(Unreachable, self.within, 0.5, call)
+        for call in (lambda: client.try_lock("a"), lambda: client.lock("b", timeout=2), lambda: client.try_lock_all(["c"])):
+            self.assertRaises(Unreachable, self.within, 2, call)
         self.proxy.lose = 0
         self.assertGreaterEqual(self.revision() - before, 3)
         eventually(lambda: self.etcd.keys() == {})
@@ -241,20 +245,21 @@ class TimeTest(TestCase):
             return error
 
     def test_time_outs_hold(self):
-        client = self.connect(request_timeout=0.6)
-        with client.lock("held"), client.lock("own") as own:
-            for call in (lambda: client.lock("held", timeout=0.4), lambda: client.lock("held", timeout=0.01)):
-                self.assertRaises(Held, self.within, 0.4, call)
-            failed = []
-            waiting = threading.Thread(daemon=True, target=lambda: failed.append(self.failure(client.lock, "held", timeout=1)))
-            waiting.start()
-            eventually(lambda: self.etcd.requests("Watch") >= 3)
-            self.pause(self.etcd)
-            for call in (lambda: client.try_lock("x"), lambda: client.lock("x", timeout=0.3), lambda: client.try_lock_all(["x"]), own.alive):
-                self.assertRaises(Unreachable, self.within, 0.6, call)
-            waiting.join()
-            self.assertIsInstance(failed[0], Held)
-            self.etcd.signal(signal.SIGCONT)
+        client, proxy = self.connect(request_timeout=0.6), Proxy(self, self.etcd.port)
+        patient, waiter = self.connect(), self.connect(proxy.url)
+        patient.lock("held")
+        own = client.lock("own")
+        self.assertRaises(Held, self.within, 3, patient.lock, "held", timeout=3)
+        self.assertRaises((Held, Unreachable), self.within, 0.01, patient.lock, "held", timeout=0.01)  # etcd may take longer
+        failed = []
+        waiting = threading.Thread(daemon=True, target=lambda: failed.append(self.failure(waiter.lock, "held", timeout=6)))
+        waiting.start()
+        eventually(lambda: b'"created":true' in proxy.seen)
+        self.pause(self.etcd)
+        for call in (lambda: client.try_lock("x"), lambda: client.lock("x", timeout=0.3), lambda: client.try_lock_all(["x"]), own.alive):
+            self.assertRaises(Unreachable, self.within, 0.6, call)
+        waiting.join()
+        self.assertIsInstance(failed[0], Held)
 
     def test_an_answer_that_trickles_does_not_prolong_a_time_out(self):
         listener = socket.create_server(("127.0.0.1", 0))
@@ -265,7 +270,7 @@ class TimeTest(TestCase):
             while not end.is_set():
                 with listener.accept()[0] as connection:
                     try:
-                        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 1000:
+                        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n" + b" " * 10000:
                             connection.send(bytes([byte]))
                             if end.wait(0.01):
                                 return
@@ -286,9 +291,9 @@ class EndpointsTest(TestCase):
         stopped = Etcd(self)
         self.pause(stopped)
         dead = f"127.0.0.1:{free_port()}"
-        client = self.connect(dead, stopped.url, self.etcd.url)
-        with self.within(3, client.lock, "a") as lock:
-            self.within(0.5, lock.alive)  # it stays with the one that answers
+        client = self.connect(dead, stopped.url, self.etcd.url, request_timeout=18)
+        with self.within(10, client.lock, "a") as lock:  # after a third of its time-out
+            self.within(1, lock.alive)  # it stays with the one that answers
             proxy = Proxy(self, self.etcd.port)
             waiter = self.connect(proxy.url, self.etcd.url)
             waiter.try_lock("b").unlock()
@@ -307,14 +312,14 @@ class EndpointsTest(TestCase):
         client = self.connect(etcd.url, ca_file=f"{certs}/ca.pem", cert_file=f"{certs}/client.pem", key_file=f"{certs}/client.key")
         with client.lock("a"):
             self.assertIn("a/uuid", etcd.keys())
-            self.assertRaises(Held, client.lock, "a", timeout=0.5)
+            self.assertRaises(Held, client.lock, "a", timeout=5)
         for options, message in [
             ({"ca_file": f"{certs}/other.pem", "cert_file": f"{certs}/client.pem", "key_file": f"{certs}/client.key"}, "certificate verify failed"),
             ({"ca_file": f"{certs}/ca.pem"}, "certificate required|bad certificate|reset|closed|EOF|Broken pipe"),
             ({"ca_file": f"{certs}/ca.pem", "server_name": "etcd.example.org"}, "mismatch"),
         ]:
             with self.assertRaisesRegex(Unreachable, message):
-                self.connect(etcd.url, request_timeout=1, **options).try_lock("a")
+                self.connect(etcd.url, request_timeout=4, **options).try_lock("a")
         with self.assertRaises((OSError, ssl.SSLError)):
             self.connect(etcd.url, ca_file=str(pathlib.Path(certs) / "none.pem"))
 
@@ -334,17 +339,17 @@ class LoginTest(TestCase):
 
     def test_a_login_is_renewed(self):
         client = self.connect(user="ada", password="secret")
-        first = client.lock("a", patience=5, max_hold=60)  # while authentication is off
+        first = client.lock("a", patience=12, max_hold=60)  # while authentication is off
         self.guard()
         first.alive()
         got = []
         waiter = threading.Thread(daemon=True, target=lambda: got.append(client.lock("a", timeout=30)))
         waiter.start()
-        time.sleep(3.5)  # the token has expired, and renewals have passed
+        time.sleep(6)  # the token has expired, and renewals have passed
         first.check()
         first.unlock()
         waiter.join()
-        self.within(1, got[0].unlock)
+        self.within(6, got[0].unlock)
 
     def test_wrong_logins_are_refused_at_once(self):
         self.guard()
@@ -354,7 +359,7 @@ class LoginTest(TestCase):
             ({}, "user name is empty"),
         ]:
             with self.assertRaisesRegex(Refused, message):
-                self.within(1, self.connect(**options).lock, "a")
+                self.within(6, self.connect(**options).lock, "a")
 
 
 if __name__ == "__main__":
