@@ -151,7 +151,7 @@ func TestUnreachable(t *testing.T) {
 			require.NoError(t, err)
 			fault(p)
 			held := l.Context(t.Context())
-			stopsInTime(t, l, held)
+			stopsInTime(t, held, l)
 			require.ErrorIs(t, done(t, held), mutex.ErrUnreachable)
 			resp, err := e.Client.Get(t.Context(), e.Prefix+name+"/auto_unlock_at")
 			require.NoError(t, err)
@@ -168,7 +168,7 @@ func TestUnreachable(t *testing.T) {
 
 // stopsInTime waits until the context has ended. Each look at it after the deadline of the lock must
 // show that, however late the machine lets the holder look.
-func stopsInTime(t *testing.T, l *mutex.Lock, held context.Context) {
+func stopsInTime(t *testing.T, held context.Context, l *mutex.Lock) {
 	t.Helper()
 	for {
 		looked := time.Now()
