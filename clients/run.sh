@@ -48,6 +48,14 @@ test_ruby() {
   "$ruby" -w -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb
 }
 
-for client in "${@:-python ruby}"; do
-  for one in $client; do "test_$one"; done
+# Side by side: they mostly wait.
+clients=(${*:-python ruby}) pids=() failed=0
+for client in "${clients[@]}"; do
+  "test_$client" >"$work/$client.log" 2>&1 &
+  pids+=($!)
 done
+for i in "${!clients[@]}"; do
+  wait "${pids[$i]}" || failed=1
+  cat "$work/${clients[$i]}.log"
+done
+exit $failed

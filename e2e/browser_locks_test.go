@@ -58,18 +58,17 @@ func TestCountdown(t *testing.T) {
 	s.awaitMetric(1, "unlocker_locks")
 	b := s.open("/", beforehand(`Date.now = () => { throw new Error("the clock of the viewer") }`))
 	const held, alert = "tbody td:nth-child(5) time", "tbody td:nth-child(6) time"
-	shown := func(cell string) time.Duration {
-		text := b.text(cell)
+	duration := func(text string) time.Duration {
 		d, err := time.ParseDuration(strings.TrimPrefix(text, "in "))
 		require.NoError(t, err, text)
 		return d
 	}
 	first := b.text(alert)
-	left, elapsed := shown(alert), time.Since(taken)
+	left, elapsed := duration(first), time.Since(taken)
 	require.InDelta(t, time.Hour, left, float64(elapsed+2*time.Second))
 	b.await(fmt.Sprintf("document.querySelector(%q).innerText !== %q", alert, first))
-	require.Less(t, shown(alert), left)
-	age, elapsed := shown(held), time.Since(taken)
+	require.Less(t, duration(b.text(alert)), left)
+	age, elapsed := duration(b.text(held)), time.Since(taken)
 	require.InDelta(t, 0, age, float64(elapsed+2*time.Second))
 }
 

@@ -153,7 +153,10 @@ func TestS8_StandbySaysThatItWaitsForTheLeader(t *testing.T) {
 func TestS8_LockThatIsDueForLong(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
-	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Reaper.RateLimit, c.Reaper.BatchSize = 0.001, 1 })
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) {
+		c.Reaper.RateLimit, c.Reaper.BatchSize = 0.001, 1
+		c.Etcd.RequestTimeout = etcdtest.Soon // a removal that fails has used the rate, too
+	})
 	d.awaitReaping()
 	putLocks(e, 2, time.Now())
 	d.awaitMetric(1, "unlocker_forced_unlocks_total")
