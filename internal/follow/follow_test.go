@@ -262,6 +262,8 @@ func TestResumedWatchesDoNotDelayTheListingAfterAFailure(t *testing.T) {
 		require.NoError(t, p.Heal())
 		etcdtest.Eventually(t, func() bool { return len(l.times()) > n }, "listed again")
 		require.True(t, w.Status().InView)
+		w.put("n", fmt.Sprint(n)) // a cut before the watch is open would be no failure of it
+		etcdtest.Eventually(t, func() bool { return w.value("n") == fmt.Sprint(n) }, "watches again")
 	}
 	l.mu.Lock()
 	n := len(l.at)
