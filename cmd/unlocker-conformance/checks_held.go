@@ -50,17 +50,18 @@ func checkUnlock(t *trial) {
 	d := t.driver()
 	a := t.succeed(d, lockCommand(invoices))
 	t.succeed(d, aliveCommand(a))
-	others := map[string]fields{}
-	for _, name := range []string{invoices + "/november", invoices + "/uuid", invoices + "2", "billing"} {
-		others[name] = t.take(name)
+	names := []string{invoices + "/november", invoices + "/uuid", invoices + "2", "billing"}
+	others := make([]fields, len(names))
+	for i, name := range names {
+		others[i] = t.take(name)
 	}
 	keys, before := len(t.fields(invoices)), t.revision()
 	t.succeed(d, unlockCommand(a))
 	t.absent(invoices)
 	deleted := t.deletions(invoices, before)
 	t.require(len(deleted) == 1, "%d keys were deleted by %d transactions", keys, len(deleted))
-	for name, was := range others {
-		t.untouched(name, was)
+	for i, name := range names {
+		t.untouched(name, others[i])
 	}
 }
 
