@@ -2,7 +2,6 @@ package reaper_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,16 +34,27 @@ func TestS6_TheLeaderActsAtDueAndAStandbyLater(t *testing.T) {
 	}
 }
 
-// A replica that takes over in the meantime does not wait any longer.
-func TestS6_AStandbyThatIsElectedActsAtOnce(t *testing.T) {
-	var leader atomic.Bool
-	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Leader, o.Rules.StandbyDelay = leader.Load, ages })
-	h.expired("a")
-	h.remove("a")
-	require.Zero(t, h.sent.Load())
-	leader.Store(true)
-	h.remove("a")
-	require.Equal(t, 1, h.removed())
+// A replica that is elected in the meantime does not wait any longer.
+func TestS6_AStandbyThatIsElectedActsSoon(t *testing.T) {
+	for name, c := range map[string]struct{ dueIn, electedIn, removedIn, within time.Duration }{
+		"before it is due":        {3 * time.Second, 2 * time.Second, 3 * time.Second, 0},
+		"after the leader failed": {3 * time.Second, 7 * time.Second, 7 * time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				start := time.Now()
+				leads := func() bool { return time.Since(start) >= c.electedIn }
+				h := newHarness(t, nil, func(o *reaper.Options) { o.Leader, o.Rules.StandbyDelay = leads, ages })
+				h.source.again = true
+				var sent time.Time
+				h.before = func(context.Context) { sent = time.Now() }
+				h.give(h.dated("a", start.Add(c.dueIn-grace)))
+				h.await(func() bool { return h.removed() == 1 })
+				require.GreaterOrEqual(t, sent.Sub(start), c.removedIn)
+				require.LessOrEqual(t, sent.Sub(start), c.removedIn+c.within)
+			})
+		})
+	}
 }
 
 func TestS6_TheRateIsKept(t *testing.T) {

@@ -200,13 +200,21 @@ func modified(a *attempt) bool {
 		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
 }
 
+// leaderInterval is how often a standby looks whether it leads by now, which makes due what waits
+// for the leader.
+const leaderInterval = time.Second
+
 // await puts back a lock that has to wait for longer than Lead.
 func (w *worker) await(d table.Due, v verdict.Verdict) {
 	if v.Reason == verdict.ByPause {
 		w.postpone(d, table.WhilePaused)
 		return
 	}
-	w.postpone(d, max(v.Remaining-Lead, Lead))
+	wait := v.Remaining
+	if !v.Leader {
+		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
+	}
+	w.postpone(d, max(wait-Lead, Lead))
 }
 
 func (w *worker) postpone(d table.Due, delay time.Duration) {
