@@ -54,9 +54,20 @@ func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- 
 		defer cancel()
 		a := answer{start: time.Now()}
 		a.resp, a.err = p.Etcd.AlarmList(ctx)
+		p.note(a)
 		select {
 		case answers <- a:
 		case <-enough:
 		}
 	})
+}
+
+// note records that an answer shows an alarm, also where another answer without it came first.
+func (p *Probe) note(a answer) {
+	if len(alarms(a.resp)) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.Alarmed = time.Now()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -78,6 +79,33 @@ func TestOneMemberCostsNoProbe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// alarmed is an etcd in which the first answer comes late, and shows an alarm that is over.
+type alarmed struct{ asked atomic.Int32 }
+
+func (a *alarmed) AlarmList(context.Context) (*clientv3.AlarmResponse, error) {
+	resp := &clientv3.AlarmResponse{}
+	if a.asked.Add(1) == 1 {
+		pass(second * 3 / 4)
+		resp.Alarms = append(resp.Alarms, &etcdserverpb.AlarmMember{Alarm: etcdserverpb.AlarmType_NOSPACE})
+	}
+	return resp, nil
+}
+
+func TestS3_AnAlarmCountsThatALaterAnswerShows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{Etcd: &alarmed{}, Interval: second, Timeout: 5 * second, Patience: 2 * second})
+		require.NoError(t, err)
+		start := time.Now()
+		p.once(t.Context())
+		require.True(t, p.Status().OK)
+		require.Zero(t, p.Status().Alarmed)
+		p.requests.Wait()
+		require.Empty(t, p.Status().Alarms)
+		require.Equal(t, second*3/4, p.Status().Alarmed.Sub(start))
+	})
 }
 
 // The shortest interval that the configuration allows does not flood etcd with requests.

@@ -155,7 +155,6 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	alarmed := len(p.status.Alarms) > 0
 	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
 	if len(alarms) > 0 {
-		p.status.Alarmed = end
 		return false
 	}
 	gap := end.Sub(p.since)

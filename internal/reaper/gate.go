@@ -72,7 +72,7 @@ func (g *gate) logBegin(hold verdict.Hold, reason string, found map[verdict.Hold
 }
 
 // updateInterval is the maximum time between two readings of the signals.
-const updateInterval = 50 * time.Millisecond
+const updateInterval = 250 * time.Millisecond
 
 // wait blocks until the gate is open.
 func (g *gate) wait(ctx context.Context) error {

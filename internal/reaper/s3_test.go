@@ -16,7 +16,7 @@ import (
 )
 
 // updateInterval is how often the reaper reads the signals at least.
-const updateInterval = 50 * time.Millisecond
+const updateInterval = 250 * time.Millisecond
 
 // flagged are signals of a probe that is overdue at will.
 func flagged(overdue *atomic.Bool) func() verdict.Signals {

@@ -165,6 +165,7 @@ func (w *world) stop(f fault) {
 	case noSpace, corrupt:
 		w.judge.alarm(-1)
 		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), w.still(f.Kind, 0))
+		w.pause(w.still(paused, 0)) // a person tries again what etcd refused
 	case killed:
 		w.eachReplica(f, func(n int) {
 			if !w.still(killed, n) {

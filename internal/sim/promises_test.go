@@ -13,8 +13,8 @@ import (
 // but drift between stamp and deadline is not followed.
 const precise = 20 * time.Millisecond
 
-// look is how often the daemon looks whether a hold is in force.
-const look = 50 * time.Millisecond
+// arrival is how long a write may be on its way to a daemon without faults.
+const arrival = 50 * time.Millisecond
 
 // sent is called with each request of a daemon as it leaves.
 func (j *judge) sent(d *daemon, req proto.Message) {
@@ -148,9 +148,8 @@ func (j *judge) living(d *daemon, s *state, now time.Duration) {
 // held returns which hold must be in force, "" for none.
 func (j *judge) held(d *daemon, now time.Duration) string {
 	r, o := j.w.config.Reaper, j.of[d]
-	r.Settle -= look
 	switch {
-	case now < d.started+r.Settle+look:
+	case now < d.started+r.Settle:
 		return "starting"
 	case now-o.good > r.Grace:
 		return "no probe has shown for longer than the grace that holders can renew"
@@ -197,7 +196,7 @@ func (j *judge) missed(d *daemon, restored time.Duration) bool {
 		at = max(at, d.started+time.Second)
 		return at <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
 			silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
-			return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+look+f.By && at < f.end()+silent
+			return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+arrival+f.By && at < f.end()+silent
 		})
 	})
 }

@@ -60,10 +60,23 @@ type HoldRules struct {
 
 // Holds is the state machine of the holds. It is not safe for concurrent use.
 type Holds struct {
-	rules HoldRules
-	// disconnectedAt and alarmedAt are when Update last found etcd disconnected, or with an
-	// alarm.
-	disconnectedAt, alarmedAt time.Time
+	rules                 HoldRules
+	disconnected, alarmed trouble
+}
+
+// trouble is something wrong.
+type trouble struct {
+	now bool
+	// last is when it was last found or, if it is over, first found to be over.
+	last time.Time
+}
+
+// update notes whether something is wrong, and when it last was between two calls.
+func (t *trouble) update(now time.Time, wrong bool, between time.Time) {
+	if wrong || t.now || between.After(t.last) {
+		t.last = now
+	}
+	t.now = wrong
 }
 
 // NewHolds returns the state machine in its initial state.
@@ -74,22 +87,20 @@ func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	holds := make(map[Hold]string)
 	h.listing(now, s, holds)
-	// What ended between two calls counts as well.
-	h.disconnectedAt = latest(h.disconnectedAt, s.Failed, s.Lost)
-	h.alarmedAt = latest(h.alarmedAt, s.Alarmed)
-	if reason := disconnected(now, s, h.rules.Freshness); reason != "" {
-		h.disconnectedAt = now
+	reason := disconnected(now, s, h.rules.Freshness)
+	h.disconnected.update(now, reason != "", latest(s.Failed, s.Lost))
+	h.alarmed.update(now, len(s.Alarms) > 0, s.Alarmed)
+	if reason != "" {
 		holds[HoldDisconnected] = reason
 	} else if s.Unseen != "" {
 		holds[HoldDisconnected] = s.Unseen // holders can renew meanwhile: no need to settle
-	} else if h.settling(now, h.disconnectedAt) {
-		holds[HoldDisconnected] = h.until(h.disconnectedAt, "the connection to etcd was restored")
+	} else if h.settling(now, h.disconnected.last) {
+		holds[HoldDisconnected] = h.until(h.disconnected.last, "the connection to etcd was restored")
 	}
 	if len(s.Alarms) > 0 {
-		h.alarmedAt = now
 		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
-	} else if h.settling(now, h.alarmedAt) {
-		holds[HoldAlarm] = h.until(h.alarmedAt, "an alarm of etcd")
+	} else if h.settling(now, h.alarmed.last) {
+		holds[HoldAlarm] = h.until(h.alarmed.last, "an alarm of etcd")
 	}
 	if s.Paused != "" {
 		holds[HoldPaused] = s.Paused
@@ -100,13 +111,11 @@ func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	return holds
 }
 
-func latest(first time.Time, more ...time.Time) time.Time {
-	for _, t := range more {
-		if t.After(first) {
-			first = t
-		}
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
-	return first
+	return a
 }
 
 func (h *Holds) settling(now, bad time.Time) bool {

@@ -97,6 +97,7 @@ func TestS3_DisconnectedUntilSettledAfterItIsBack(t *testing.T) {
 			require.Equal(t, c.reason, f.require(verdict.HoldDisconnected)[verdict.HoldDisconnected])
 			f.after(time.Hour, verdict.HoldDisconnected)
 			f.signals = well
+			f.after(time.Minute, verdict.HoldDisconnected) // back only now: nobody has looked before
 			f.after(settle-1, verdict.HoldDisconnected)
 			require.Contains(t, f.require(verdict.HoldDisconnected)[verdict.HoldDisconnected], "settling")
 			f.after(1)
@@ -116,6 +117,7 @@ func TestS3_DisconnectedWhereTheWatchIsSilent(t *testing.T) {
 	f.require()
 	f.now = f.now.Add(1)
 	require.Contains(t, f.require(verdict.HoldDisconnected)[verdict.HoldDisconnected], "neither an event nor a progress notice")
+	f.after(1, verdict.HoldDisconnected)
 	f.after(settle-1, verdict.HoldDisconnected)
 	f.after(1)
 	f.signals.LastSign = time.Time{}
@@ -134,8 +136,32 @@ func TestS3_DisconnectedSettlesFromTheLastFailure(t *testing.T) {
 	f.signals.Probed = false
 	f.after(time.Second, verdict.HoldDisconnected)
 	f.signals.Probed = true
+	f.after(time.Second, verdict.HoldDisconnected)
 	f.after(settle-1, verdict.HoldDisconnected)
 	f.after(1)
+}
+
+// Nobody knows until when they lasted.
+func TestS3_WhatBeganAndEndedBetweenTwoLooksSettlesFromTheSecond(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   func(*verdict.Signals) *time.Time
+		hold verdict.Hold
+	}{
+		"probe": {func(s *verdict.Signals) *time.Time { return &s.Failed }, verdict.HoldDisconnected},
+		"watch": {func(s *verdict.Signals) *time.Time { return &s.Lost }, verdict.HoldDisconnected},
+		"alarm": {func(s *verdict.Signals) *time.Time { return &s.Alarmed }, verdict.HoldAlarm},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			for range 2 {
+				f.after(time.Minute)
+				*c.at(&f.signals) = f.now.Add(time.Second)
+				f.after(8*time.Second, c.hold)
+				f.after(settle-1, c.hold)
+				f.after(1)
+			}
+		})
+	}
 }
 
 func TestS3_AlarmUntilSettledAfterItIsDisarmed(t *testing.T) {
@@ -144,6 +170,7 @@ func TestS3_AlarmUntilSettledAfterItIsDisarmed(t *testing.T) {
 	f.after(time.Hour, verdict.HoldAlarm)
 	require.Contains(t, f.require(verdict.HoldAlarm)[verdict.HoldAlarm], "NOSPACE, CORRUPT")
 	f.signals.Alarms = nil
+	f.after(time.Minute, verdict.HoldAlarm)
 	f.after(settle-1, verdict.HoldAlarm)
 	f.after(1)
 }

@@ -18,6 +18,7 @@ func TestS3_PausedUntilItEnds(t *testing.T) {
 	f.signals.Alarms = []string{"NOSPACE"}
 	f.after(time.Hour, verdict.HoldPaused, verdict.HoldAlarm)
 	f.signals.Alarms = nil
+	f.after(0, verdict.HoldPaused, verdict.HoldAlarm)
 	f.after(settle, verdict.HoldPaused)
 	f.signals.Paused = ""
 	f.after(0)
