@@ -47,14 +47,14 @@ func (p *Probe) ask(ctx context.Context) answer {
 }
 
 // request sends a request. It waits for the answer until the deadline even if enough others have
-// come: package etcd learns from that which member hangs.
+// come: it may show an alarm, and package etcd learns from it which member hangs.
 func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- answer, enough <-chan struct{}) {
 	p.requests.Go(func() {
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 		a := answer{start: time.Now()}
 		a.resp, a.err = p.Etcd.AlarmList(ctx)
-		p.note(a)
+		p.note(time.Now(), alarms(a.resp))
 		select {
 		case answers <- a:
 		case <-enough:
@@ -62,12 +62,12 @@ func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- 
 	})
 }
 
-// note records that an answer shows an alarm, also where another answer without it came first.
-func (p *Probe) note(a answer) {
-	if len(alarms(a.resp)) == 0 {
+// note records that an answer shows alarms, also where another one without them came first.
+func (p *Probe) note(at time.Time, alarms []string) {
+	if len(alarms) == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status.Alarmed = time.Now()
+	p.status.Alarmed, p.alarmed = at, true
 }

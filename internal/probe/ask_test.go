@@ -105,6 +105,9 @@ func TestS3_AnAlarmCountsThatALaterAnswerShows(t *testing.T) {
 		p.requests.Wait()
 		require.Empty(t, p.Status().Alarms)
 		require.Equal(t, second*3/4, p.Status().Alarmed.Sub(start))
+		require.GreaterOrEqual(t, p.Allowance(start), unfinished, "an outage at once")
+		p.once(t.Context())
+		require.Equal(t, second/2, p.Allowance(start), "from good to good")
 	})
 }
 

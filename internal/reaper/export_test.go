@@ -1,5 +1,7 @@
 package reaper
 
+const UpdateInterval = updateInterval
+
 // Open counts the attempts that Run has not finished: those whose answer has come but
 // not their event, and others.
 func (r *Reaper) Open() (answered, others int) {

@@ -37,8 +37,8 @@ func (g *gate) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// Not before: an older reading that came after a newer one would end a hold, and begin it again.
+	now := time.Now() // what fails after it is newer, and counts in the next reading
 	s := g.signals()
-	now := time.Now()
 	found := g.machine.Update(now, s)
 	for hold, was := range g.active {
 		if _, still := found[hold]; !still {
@@ -72,7 +72,7 @@ func (g *gate) logBegin(hold verdict.Hold, reason string, found map[verdict.Hold
 }
 
 // updateInterval is the maximum time between two readings of the signals.
-const updateInterval = 250 * time.Millisecond
+const updateInterval = 50 * time.Millisecond
 
 // wait blocks until the gate is open.
 func (g *gate) wait(ctx context.Context) error {

@@ -15,8 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// updateInterval is how often the reaper reads the signals at least.
-const updateInterval = 250 * time.Millisecond
+const updateInterval = reaper.UpdateInterval
 
 // flagged are signals of a probe that is overdue at will.
 func flagged(overdue *atomic.Bool) func() verdict.Signals {

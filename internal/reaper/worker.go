@@ -200,11 +200,11 @@ func modified(a *attempt) bool {
 		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
 }
 
-// leaderInterval is how often a standby looks whether it leads by now, which makes due what waits
-// for the leader.
+// leaderInterval is how often a standby looks at a lock again that is due, but waits for the leader:
+// it may lead by now.
 const leaderInterval = time.Second
 
-// await puts back a lock that has to wait for longer than Lead.
+// await puts back a lock that has to wait for longer than Lead. A standby looks at it again earlier.
 func (w *worker) await(d table.Due, v verdict.Verdict) {
 	if v.Reason == verdict.ByPause {
 		w.postpone(d, table.WhilePaused)

@@ -39,7 +39,7 @@ type Signals struct {
 	LastSign, Lost time.Time
 	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was
 	// not, and Failed when one last failed. Alarms are the alarms of etcd, and Alarmed is
-	// when a probe last showed one.
+	// when an answer last showed one.
 	Probed          bool
 	ProbeErr        error
 	Alarms          []string
@@ -64,16 +64,16 @@ type Holds struct {
 	disconnected, alarmed trouble
 }
 
-// trouble is something wrong.
+// trouble is a state of etcd that needs settle when it is over.
 type trouble struct {
-	now bool
+	now bool // whether it lasts
 	// last is when it was last found or, if it is over, first found to be over.
 	last time.Time
 }
 
-// update notes whether something is wrong, and when it last was between two calls.
-func (t *trouble) update(now time.Time, wrong bool, between time.Time) {
-	if wrong || t.now || between.After(t.last) {
+// update notes whether it lasts, and when it was last recorded, which may have been between two calls.
+func (t *trouble) update(now time.Time, wrong bool, recorded time.Time) {
+	if wrong || t.now || recorded.After(t.last) {
 		t.last = now
 	}
 	t.now = wrong

@@ -76,7 +76,7 @@ type Verdict struct {
 	Action  Action  `json:"action"`
 	Trigger Trigger `json:"trigger,omitempty"`
 	// Due is the instant, by the daemon's wall clock, from which the lock may be removed.
-	// Remaining is the time until this replica acts.
+	// Remaining is the time until this replica acts, unless it is elected before.
 	Due       time.Time     `json:"due,omitzero"`
 	Remaining time.Duration `json:"remaining,omitempty"`
 	// Reason is the rule that decides when the lock is removed.
