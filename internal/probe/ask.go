@@ -62,12 +62,12 @@ func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- 
 	})
 }
 
-// note records that an answer shows alarms, also where another one without them came first.
+// note records the alarms of an answer, also where another one without them came first.
 func (p *Probe) note(at time.Time, alarms []string) {
 	if len(alarms) == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status.Alarmed, p.alarmed = at, true
+	p.status.Alarms, p.status.Alarmed = alarms, at
 }

@@ -103,11 +103,12 @@ func TestS3_AnAlarmCountsThatALaterAnswerShows(t *testing.T) {
 		require.True(t, p.Status().OK)
 		require.Zero(t, p.Status().Alarmed)
 		p.requests.Wait()
-		require.Empty(t, p.Status().Alarms)
+		require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
 		require.Equal(t, second*3/4, p.Status().Alarmed.Sub(start))
 		require.GreaterOrEqual(t, p.Allowance(start), unfinished, "an outage at once")
 		p.once(t.Context())
 		require.Equal(t, second/2, p.Allowance(start), "from good to good")
+		require.Empty(t, p.Status().Alarms)
 	})
 }
 

@@ -37,9 +37,7 @@ type Probe struct {
 	mu     sync.Mutex
 	status Status
 	// since is when the last good probe began or, if there is none, the first probe.
-	since time.Time
-	// alarmed reports whether an answer has shown an alarm since then.
-	alarmed bool
+	since   time.Time
 	outages outages
 	// asked is when the probe in progress began, or zero; took is how long the last one took that
 	// was answered.
@@ -67,7 +65,8 @@ type Status struct {
 	// Good is when the last probe began that showed that holders can renew; zero means
 	// never.
 	Good time.Time
-	// Alarms are the alarms of etcd in the last answer.
+	// Alarms are the alarms of etcd in the last answer that counted for a probe, or a later one that
+	// showed some.
 	Alarms []string
 }
 
@@ -154,17 +153,18 @@ func (p *Probe) begin(start time.Time) {
 // at NOSPACE etcd refuses puts, at CORRUPT everything. It reports whether an outage has
 // ended.
 func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
+	alarmed := len(p.status.Alarms) > 0
 	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
 	if len(alarms) > 0 {
 		return false
 	}
 	gap := end.Sub(p.since)
-	if outage = gap > p.Patience || p.alarmed; outage {
+	if outage = gap > p.Patience || alarmed; outage {
 		// The probe that ended the last outage lies in both gaps where its answer
 		// was slow: that time counts once.
 		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
 	}
-	p.since, p.status.Good, p.alarmed = start, start, false
+	p.since, p.status.Good = start, start
 	return outage
 }
 
@@ -209,7 +209,7 @@ func (p *Probe) Allowance(known time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.outages.since(known)
-	if now := time.Now(); p.alarmed || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
+	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
 		from := p.since
 		for _, t := range []time.Time{known, p.outages.end()} {
 			if t.After(from) {

@@ -96,7 +96,6 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := &Probe{Options: Options{Patience: 2 * time.Second}, since: epoch}
 			for _, h := range c.probes {
-				p.note(after(h.end), h.alarms)
 				p.answered(after(h.start), after(h.end), h.alarms)
 				require.Equal(t, h.alarms, p.Status().Alarms)
 				require.True(t, p.Status().OK)
