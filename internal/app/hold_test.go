@@ -20,8 +20,7 @@ func TestS3_OutageDelaysRemovals(t *testing.T) {
 	t.Parallel()
 	const ttl = 8 * time.Second
 	e := etcdtest.Start(t, localetcd.Options{})
-	// Without an election: who leads after the outage does not matter here.
-	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Election.Enabled = false })
+	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
 	grace := newConfig(nil).Reaper.Grace
 	worker := holder{Etcd: e, t: t, host: "worker-1"}
