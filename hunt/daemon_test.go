@@ -103,7 +103,7 @@ func (s *slot) start() {
 	cmd.Env = append(cmd.Env, "CLOCK_FILE="+s.clock.file.Name(), "UNLOCKER_ETCD_PASSWORD="+s.world.cluster.user)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	d := &daemon{slot: s, cmd: cmd, started: time.Now(), signaled: make(chan struct{}), done: make(chan struct{})}
-	d.log = &journal{clock: s.clock, open: map[string]*announcement{}}
+	d.log = newJournal(s.clock)
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -145,8 +145,8 @@ func (s *slot) stop() {
 	if logged := len(d.log.removals()); d.counted > logged {
 		s.world.violate("S7: a daemon counted %d removals and logged %d", d.counted, logged)
 	}
-	for name := range d.log.open {
-		s.world.violate("S7: a daemon that was stopped did not log the outcome for %s", name)
+	for of := range d.log.open {
+		s.world.violate("S7: a daemon that was stopped did not log the outcome for %s", of.name)
 	}
 }
 

@@ -23,13 +23,21 @@ type journal struct {
 	mu       sync.Mutex
 	announce []*announcement
 	outcome  []outcome
-	// open are the announcements without an outcome, by lock.
-	open  map[string]*announcement
+	// open are the announcements without an outcome. Those of two holders of a lock may be, where
+	// the answer for the first is late; of one holder's lock there is one at a time.
+	open  map[holding]*announcement
+	// twice are those that were announced again before the outcome.
+	twice []holding
 	holds []holdCount
 	ops   string    // the address of the listener for operations
 	other []string  // the last lines that are not JSON, such as those of a panic
 	ended time.Time // when the daemon ended, and its holds with it
 }
+
+// holding identifies what one holder holds.
+type holding struct{ name, uuid string }
+
+func newJournal(c *clock) *journal { return &journal{clock: c, open: map[holding]*announcement{}} }
 
 // verdictOn identifies the lock of a verdict.
 type verdictOn struct {
@@ -94,14 +102,19 @@ func (j *journal) take(l *line, text string, now time.Time) {
 	case message.Removing:
 		_, ahead := j.clock.within(span{now.Add(-maxLag), now})
 		a := &announcement{l.Lock, l.Record.UUID, l.Verdict, span{l.Verdict.Now.Add(-ahead), now}}
-		j.announce, j.open[l.Lock] = append(j.announce, a), a
+		of := holding{a.name, a.uuid}
+		if j.open[of] != nil {
+			j.twice = append(j.twice, of)
+		}
+		j.announce, j.open[of] = append(j.announce, a), a
 	case message.HoldBegins:
 		j.hold(1, now)
 	case message.HoldEnds:
 		j.hold(-1, now)
 	case message.Removed, message.Conflict, message.Withdrawn, message.Refused, message.Ambiguous, message.CannotRemove:
-		j.outcome = append(j.outcome, outcome{j.open[l.Lock], l.UUID, l.Revision, l.Message})
-		delete(j.open, l.Lock)
+		of := holding{l.Lock, l.UUID}
+		j.outcome = append(j.outcome, outcome{j.open[of], l.UUID, l.Revision, l.Message})
+		delete(j.open, of)
 	}
 }
 

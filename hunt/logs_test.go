@@ -37,6 +37,9 @@ func (w *world) logs() logs {
 			for _, a := range d.log.ambiguous() {
 				all.ambiguous[a.uuid]++
 			}
+			for _, of := range d.log.twice {
+				w.violate("S7: a daemon announced the removal of %s again before the outcome", of.name)
+			}
 			for _, a := range d.log.announce {
 				w.checkClock(d, a)
 				v := verdictOn{a.name, a.verdict.Token}

@@ -118,7 +118,7 @@ func TestElection(t *testing.T) {
 // The journal has what the daemon logs.
 func TestJournal(t *testing.T) {
 	from, to := io.Pipe()
-	j := &journal{clock: &clock{steps: []step{{ahead: time.Hour}}}, open: map[string]*announcement{}}
+	j := newJournal(&clock{steps: []step{{ahead: time.Hour}}})
 	go func() {
 		log := slog.New(slog.NewJSONHandler(to, nil))
 		v := verdict.Verdict{Inputs: verdict.Inputs{Now: time.Unix(3600, 0), Token: 3, Revision: 4, Measured: true, Offset: time.Second}, Reason: verdict.BySlow}
@@ -126,7 +126,10 @@ func TestJournal(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			log.Info(message.Removing, "lock", name, "verdict", v, slog.Group("record", "uuid", "u-"+name))
 		}
+		log.Info(message.Removing, "lock", "a", "verdict", v, slog.Group("record", "uuid", "another"))
+		log.Info(message.Withdrawn, "lock", "a", "uuid", "another")
 		log.Info(message.Removed, "lock", "a", "uuid", "u-a", "revision", 9)
+		log.Info(message.Removing, "lock", "b", "verdict", v, slog.Group("record", "uuid", "u-b"))
 		log.Info(message.Ambiguous, "lock", "b", "uuid", "u-b", "revision", 0)
 		log.Warn(message.HoldBegins, "hold", "starting")
 		_, _ = io.WriteString(to, "panic: no JSON\n")
@@ -135,12 +138,13 @@ func TestJournal(t *testing.T) {
 	j.read(from)
 	require.Equal(t, "127.0.0.1:1", j.listener())
 	require.Equal(t, "panic: no JSON\n", j.tail())
-	require.Len(t, j.announce, 3)
+	require.Len(t, j.announce, 5)
 	require.Equal(t, "u-a", j.announce[0].uuid)
 	require.Equal(t, verdict.BySlow, j.announce[0].verdict.Reason)
 	require.Equal(t, time.Second, j.announce[0].verdict.Offset)
 	require.True(t, time.Unix(0, 0).Equal(j.announce[0].from), "by the true clock")
 	require.Equal(t, []outcome{{j.announce[0], "u-a", 9, message.Removed}}, j.removals())
-	require.ElementsMatch(t, j.announce[1:], j.ambiguous(), "no answer, and no outcome")
+	require.ElementsMatch(t, []*announcement{j.announce[2], j.announce[4]}, j.ambiguous(), "no answer, and no outcome")
+	require.Equal(t, []holding{{"b", "u-b"}}, j.twice)
 	require.Equal(t, 1, j.holds[0].n)
 }

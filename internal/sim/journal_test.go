@@ -90,6 +90,9 @@ func (j *judge) announced(d *daemon, name string, a *announcement) {
 	if a.fields == 0 {
 		j.convict("S7", d, name, "the record in the log has no fields")
 	}
+	if before := j.of[d].open[name]; before != nil && before.uuid == a.uuid && !before.concluded {
+		j.convict("S7", d, name, "announced again before the outcome")
+	}
 	j.of[d].open[name] = a
 }
 

@@ -187,6 +187,10 @@ func (c *core) schedule(e *entry, now reading) {
 		switch {
 		case e.phase == taken: // the caller of Take has not answered yet
 			return
+		case e.has(unanswered): // nor has it here, whose answer will be about what was before
+			c.setPhase(e, changed)
+			c.pending.remove(e)
+			return
 		case e.phase == suspended, e.phase == paused: // its state still changes with time
 			c.pend(e, nextWake(e, never, now, holders))
 			return

@@ -180,6 +180,7 @@ func TestS3_AnOutageCountsForLocksThatAreDue(t *testing.T) {
 				w.pass(time.Until(start.Add(time.Minute+time.Second+grace)) - 1)
 				require.Empty(t, w.taken())
 				w.pass(1)
+				w.postpone("a", w.token("a"), UntilModified) // by what was before the outage
 				require.Equal(t, []string{"a"}, w.taken())
 			})
 		})

@@ -90,6 +90,7 @@ const (
 	waiting   phase = iota // not due, in pending where it has a next transition
 	ready                  // due, in the ready index
 	taken                  // returned by Take
+	changed                // returned by Take, and due again since at another time: Postpone makes it ready
 	retrying               // put back by Postpone, in pending
 	suspended              // put back until it is modified; in pending like waiting
 	paused                 // put back until the pauses change; likewise

@@ -83,7 +83,7 @@ const UntilModified time.Duration = -1
 const WhilePaused time.Duration = -2
 
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
-// It does nothing if the lock was modified since.
+// The delay does not apply if the lock was modified since, or is due at another time.
 func (t *Table) Postpone(ctx context.Context, d Due, delay time.Duration) error {
 	return t.do(ctx, func(c *core) { c.postpone(d, delay) })
 }
@@ -155,8 +155,8 @@ func (c *core) putBack(name string, token int64) {
 	}
 }
 
-// answered clears the mark of a lock that Take returned. It returns nil if the lock was
-// modified since.
+// answered clears the mark of a lock that Take returned. It returns nil if the due was another
+// one since, and schedules the lock by that.
 func (c *core) answered(name string, token int64) *entry {
 	e := c.locks[name]
 	if e == nil || e.Token != token {
@@ -164,6 +164,7 @@ func (c *core) answered(name string, token int64) *entry {
 	}
 	e.mark(unanswered, false)
 	if e.phase != taken {
+		c.schedule(e, c.now())
 		return nil
 	}
 	return e

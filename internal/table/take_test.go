@@ -134,6 +134,8 @@ func TestTakenLockIsNotTakenAgain(t *testing.T) {
 		"listing":           func(w *world) { w.put("a", map[string]string{"purpose": "x"}); w.listing(true) },
 		"time":              func(w *world) { w.pass(time.Hour) },
 		"small outage":      func(w *world) { w.pass(time.Minute); w.outage(time.Second) },
+		"long outage":       func(w *world) { w.pass(time.Minute); w.outageFrom(time.Now().Add(-time.Minute), time.Hour); w.pass(time.Hour) },
+		"renewal":           func(w *world) { w.live(w.put("a", deadline(time.Hour))); w.pass(2 * time.Hour) },
 		"back and forth":    func(w *world) { w.put("a", deadline(time.Hour)); w.live(w.put("a", deadline(-time.Hour))) },
 		"another's release": func(w *world) { w.acquire("b", time.Hour, time.Hour); w.release("b") },
 	} {
@@ -175,6 +177,10 @@ func TestPostponeAfterAChangeIsIgnored(t *testing.T) {
 		got := w.within(time.Minute)
 		require.Len(t, got, 1)
 		require.Zero(t, got[0].Attempts)
+		w.live(w.put("a", deadline(time.Second)))
+		w.pass(time.Minute) // it is due again by now
+		w.postpone("a", token, UntilModified)
+		require.Len(t, w.within(1), 1)
 		w.postpone("a", token+99, UntilModified) // another's token
 		w.postpone("b", token, UntilModified)    // another's name
 		w.postpone("a", token, 0)
@@ -290,6 +296,7 @@ func TestCanceledTakeLosesNothing(t *testing.T) {
 			}
 			require.Len(t, got, 1)
 			w.live(w.put("a", deadline(0)))
+			w.answer(got[0], 0)
 		}
 		require.Len(t, w.within(time.Minute), 1)
 		require.Empty(t, w.within(1))

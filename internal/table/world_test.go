@@ -266,7 +266,7 @@ func (w *world) check() {
 		require.Equal(w.t, e.State(c.holderTime(e, now)), e.state, name)
 		require.Positive(w.t, e.Keys, name)
 		require.False(w.t, e.has(touched|acquiredSeen|writtenSeen|aliveSeen), name)
-		require.True(w.t, e.phase != taken || e.has(unanswered), name)
+		require.True(w.t, e.phase != taken && e.phase != changed || e.has(unanswered), name)
 		require.True(w.t, e.has(cameDue) || !e.has(stormDelayed), name)
 		require.True(w.t, e.has(stormDelayed) || !e.has(stormWaiting), name)
 		counts[e.state]++
