@@ -25,7 +25,7 @@ type journal struct {
 	outcome  []outcome
 	// open are the announcements without an outcome. Those of two holders of a lock may be, where
 	// the answer for the first is late; of one holder's lock there is one at a time.
-	open  map[holding]*announcement
+	open map[holding]*announcement
 	// twice are those that were announced again before the outcome.
 	twice []holding
 	holds []holdCount

@@ -182,6 +182,7 @@ func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histog
 	}
 	a.probe, err = probe.New(probe.Options{
 		Etcd:     a.client,
+		Members:  len(a.config.Etcd.Endpoints),
 		Explain:  a.explainLocks,
 		Interval: a.config.Reaper.ProbeInterval,
 		Timeout:  a.config.Etcd.RequestTimeout,

@@ -48,7 +48,7 @@ func bubbled(t *testing.T, ended func(context.Context), test func(p *Probe, etcd
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &fake{}
-		p, err := New(Options{Etcd: etcd, Interval: second, Timeout: 5 * second, Patience: 2 * second, Ended: ended})
+		p, err := New(Options{Etcd: etcd, Members: 1, Interval: second, Timeout: 5 * second, Patience: 2 * second, Ended: ended})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -15,29 +15,31 @@ type answer struct {
 }
 
 const (
-	// shares is how many members a probe may ask within an interval, each for at least minShare.
+	// shares is how many more requests a probe may send within an interval, each after at least
+	// minShare.
 	shares   = 4
 	minShare = 10 * time.Millisecond
-	// maxFailures is how many requests may fail before the probe does: one for each member of
-	// the usual cluster.
-	maxFailures = 3
+	// moreFailures is how many of these may fail before the probe does.
+	moreFailures = 2
 )
 
-// ask sends a request and, while none is answered, another after each share of the interval:
-// gRPC sends each to the next member. So neither a member that hangs nor a request that was
-// lost with a leader costs a probe where others answer.
+// ask sends a request to each member and, while none is answered, another after each share of the
+// interval: gRPC sends each to the next member. So neither a member that hangs nor requests that
+// were lost with a leader cost a probe where others answer.
 func (p *Probe) ask(ctx context.Context) answer {
 	deadline := time.Now().Add(p.Timeout)
 	answers, enough := make(chan answer), make(chan struct{})
 	defer close(enough)
 	another := time.NewTicker(max(p.Interval/shares, minShare))
 	defer another.Stop()
-	p.request(ctx, deadline, answers, enough)
+	for range p.Members {
+		p.request(ctx, deadline, answers, enough)
+	}
 	for failures := 0; ; {
 		select {
 		case a := <-answers:
 			failures++
-			if a.err == nil || failures == maxFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
+			if a.err == nil || failures == p.Members+moreFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
 				return a
 			}
 		case <-another.C:

@@ -16,6 +16,8 @@ type Options struct {
 	Etcd interface {
 		AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error)
 	}
+	// Members is how many members of etcd have addresses of their own: each probe asks them all.
+	Members int
 	// Explain adds what to change to an error of etcd; nil adds nothing.
 	Explain func(error) error
 	// Interval is the time between probes, Timeout the maximum duration of one. A quarter of the
@@ -72,8 +74,8 @@ type Status struct {
 
 // New returns a Probe that does nothing until Run is called.
 func New(o Options) (*Probe, error) {
-	if o.Etcd == nil || o.Interval <= 0 || o.Timeout <= 0 || o.Patience <= 0 {
-		return nil, errors.New("probe: Etcd, Interval, Timeout and Patience are required")
+	if o.Etcd == nil || o.Members <= 0 || o.Interval <= 0 || o.Timeout <= 0 || o.Patience <= 0 {
+		return nil, errors.New("probe: Etcd, Members, Interval, Timeout and Patience are required")
 	}
 	return &Probe{Options: o, over: make(chan struct{}, 1)}, nil
 }

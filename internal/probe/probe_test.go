@@ -114,10 +114,15 @@ func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	c := unreachable(t)
 	for _, o := range []Options{
-		{}, {Interval: 1, Timeout: 1, Patience: 2}, {Etcd: c, Timeout: 1, Patience: 2}, {Etcd: c, Interval: 1, Patience: 2}, {Etcd: c, Interval: 2, Timeout: 1},
+		{},
+		{Members: 1, Interval: 1, Timeout: 1, Patience: 2},
+		{Etcd: c, Interval: 1, Timeout: 1, Patience: 2},
+		{Etcd: c, Members: 1, Timeout: 1, Patience: 2},
+		{Etcd: c, Members: 1, Interval: 1, Patience: 2},
+		{Etcd: c, Members: 1, Interval: 2, Timeout: 1},
 	} {
 		_, err := New(o)
-		require.EqualError(t, err, "probe: Etcd, Interval, Timeout and Patience are required")
+		require.EqualError(t, err, "probe: Etcd, Members, Interval, Timeout and Patience are required")
 	}
 }
 
@@ -134,7 +139,7 @@ func unreachable(t *testing.T) *clientv3.Client {
 // for an answer.
 func probing(t *testing.T, c *clientv3.Client) *Probe {
 	t.Helper()
-	p, err := New(Options{Etcd: c, Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Patience: 6 * time.Second})
+	p, err := New(Options{Etcd: c, Members: len(c.Endpoints()), Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Patience: 6 * time.Second})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

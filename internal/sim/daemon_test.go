@@ -132,7 +132,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 		return err
 	}
 	d.probe, err = probe.New(probe.Options{
-		Etcd: d.link.Client, Interval: c.Reaper.ProbeInterval, Timeout: c.Etcd.RequestTimeout, Patience: rules.MinGrace(),
+		Etcd: d.link.Client, Members: 3, Interval: c.Reaper.ProbeInterval, Timeout: c.Etcd.RequestTimeout, Patience: rules.MinGrace(),
 		Ended: func(ctx context.Context) { _ = d.table.Reschedule(ctx) },
 	})
 	if err != nil {

@@ -168,6 +168,15 @@ func (w *world) outageFrom(start time.Time, d time.Duration) {
 	w.check()
 }
 
+// noOutage is for one that was shorter than it seemed at first.
+func (w *world) noOutage() {
+	w.outages.mu.Lock()
+	w.outages.all = nil
+	w.outages.mu.Unlock()
+	require.NoError(w.t, w.Reschedule(w.ctx))
+	w.check()
+}
+
 func (w *world) get(name string) *Item {
 	item, found, err := w.Get(w.ctx, name)
 	require.NoError(w.t, err)
