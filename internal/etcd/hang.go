@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -152,7 +153,9 @@ func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
 	delete(h.pending, r)
 	for p := range h.pending {
 		if answered && p.on != nil && time.Since(p.start) >= h.patience && r.start.Sub(p.start) >= h.patience/2 && p.on.silentSince(p.start) {
-			hung = append(hung, p.on)
+			if !slices.Contains(hung, p.on) {
+				hung = append(hung, p.on)
+			}
 			p.on = nil
 		}
 	}

@@ -133,6 +133,21 @@ func TestS3_AnAlarmCountsThatALaterAnswerShows(t *testing.T) {
 	})
 }
 
+// Of two answers to a probe, the alarm counts that one of them shows, also if that came first.
+func TestS3_AnAlarmCountsThatAnotherAnswerHasShown(t *testing.T) {
+	t.Parallel()
+	p := &Probe{Options: Options{Patience: 2 * second}}
+	start := time.Now()
+	p.begin(start)
+	p.note(start.Add(1), []string{"NOSPACE"})
+	require.False(t, p.ended(start, start.Add(2), nil, nil))
+	require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
+	require.Zero(t, p.Status().Good)
+	p.begin(start.Add(second))
+	require.True(t, p.ended(start.Add(second), start.Add(second), nil, nil))
+	require.Empty(t, p.Status().Alarms)
+}
+
 // The shortest interval that the configuration allows does not flood etcd with requests.
 func TestRequestsHaveAMinimumDistance(t *testing.T) {
 	t.Parallel()
@@ -146,7 +161,8 @@ func TestRequestsHaveAMinimumDistance(t *testing.T) {
 	})
 }
 
-// A probe fails where no member answers, once three have refused or the timeout has passed.
+// A probe fails where no member answers, once all have refused and two requests more, or the timeout
+// has passed.
 func TestS3_AProbeFailsWhereNoMemberAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

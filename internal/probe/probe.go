@@ -21,7 +21,7 @@ type Options struct {
 	// Explain adds what to change to an error of etcd; nil adds nothing.
 	Explain func(error) error
 	// Interval is the time between probes, Timeout the maximum duration of one. A quarter of the
-	// interval is how long a probe waits for one member before it asks another.
+	// interval is how long a probe without an answer waits before it sends another request.
 	Interval, Timeout time.Duration
 	// Patience is the maximum time without etcd that does not count as an outage: the
 	// shortest grace of any lock.
@@ -133,10 +133,14 @@ func (p *Probe) once(ctx context.Context) {
 func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.took, p.asked = end.Sub(p.asked), time.Time{}
+	asked := p.asked
+	p.took, p.asked = end.Sub(asked), time.Time{}
 	if err != nil {
 		p.status.OK, p.status.Err, p.status.Failed = false, err, end
 		return false
+	}
+	if len(alarms) == 0 && p.status.Alarmed.After(asked) {
+		alarms = p.status.Alarms // which another answer has shown meanwhile
 	}
 	return p.answered(start, end, alarms)
 }

@@ -24,6 +24,7 @@ func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
 	require.Empty(t, h.keys())
 	require.EqualValues(t, 1, h.Stats().Removed[verdict.Orphan])
 	require.Contains(t, string(h.log.one(t, message.Removing, "a").Verdict), `"orphan_due"`)
+	require.Len(t, h.source.postponed(), 1, "something may be left")
 }
 
 func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {

@@ -193,11 +193,13 @@ func (h *harness) give(due ...table.Due) {
 }
 
 // handle gives locks to the reaper and waits until all that it was ever given are
-// removed or put back.
+// removed or put back; an orphan that is removed is put back, too.
 func (h *harness) handle(due ...table.Due) {
 	h.t.Helper()
 	h.give(due...)
-	h.await(func() bool { return h.removed()+len(h.source.postponed()) == h.given })
+	h.await(func() bool {
+		return h.removed()+len(h.source.postponed())-int(h.Stats().Removed[verdict.Orphan]) == h.given
+	})
 }
 
 func (h *harness) remove(names ...string) {

@@ -23,6 +23,9 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 	w.ledger.self(a)
 	w.outcome(slog.LevelInfo, a, message.Removed)
 	w.confirmed(w.tally.done(a))
+	if a.due.Token == 0 {
+		w.postpone(a.due, maxBackoff) // a key that was written meanwhile may be left, and no event tells
+	}
 }
 
 // withdraw ends an attempt that was announced but must not be sent.

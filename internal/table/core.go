@@ -187,7 +187,7 @@ func (c *core) schedule(e *entry, now reading) {
 		switch {
 		case e.phase == taken: // the caller of Take has not answered yet
 			return
-		case e.has(unanswered): // nor has it here, whose answer will be about what was before
+		case e.has(unanswered): // nor here, and the answer will be about what was before
 			c.setPhase(e, changed)
 			c.pending.remove(e)
 			return

@@ -40,7 +40,8 @@ type Gone struct {
 
 // Take waits until at least one lock is due and returns up to limit locks, the
 // longest due first. Each must be answered with Postpone, unless it was removed:
-// then Gone reports it.
+// then Gone reports it. An orphan must be put back also then, since a key that was
+// written meanwhile may be left of it.
 func (t *Table) Take(ctx context.Context, limit int) ([]Due, error) {
 	waiting := &taker{limit: limit, got: make(chan []Due, 1)}
 	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
@@ -83,7 +84,7 @@ const UntilModified time.Duration = -1
 const WhilePaused time.Duration = -2
 
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
-// The delay does not apply if the lock was modified since, or is due at another time.
+// The delay does not apply if the due has moved since.
 func (t *Table) Postpone(ctx context.Context, d Due, delay time.Duration) error {
 	return t.do(ctx, func(c *core) { c.postpone(d, delay) })
 }

@@ -154,6 +154,29 @@ func TestTakenLockIsNotTakenAgain(t *testing.T) {
 	}
 }
 
+// An orphan may be removed in part, and is put back therefore. It is reported once it is gone, even so.
+func TestAnOrphanThatWasRemovedIsPutBack(t *testing.T) {
+	for name, left := range map[string]bool{"in part": true, "whole": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.live(w.put("a", map[string]string{"alert_at": at(0), "purpose": "x"}))
+				w.pass(time.Hour)
+				require.Equal(t, []string{"a"}, w.taken())
+				if left {
+					w.live(w.del("a", "alert_at"))
+				}
+				w.postpone("a", 0, 5*time.Second)
+				if !left {
+					w.live(w.del("a"))
+					require.Len(t, w.gone(), 1)
+				}
+				w.pass(time.Hour)
+				require.Equal(t, left, len(w.taken()) == 1)
+			})
+		})
+	}
+}
+
 func TestAttemptsSaturate(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 0, -time.Minute)
