@@ -379,3 +379,15 @@ func TestM_AnOutcomeIsLoggedOnceTheDiskHasRoomAgain(t *testing.T) {
 	judged(t, history{Replicas: 1, Lasts: s(150), Holders: []holder{lease("a", 20, 30).dies(32)},
 		Faults: []fault{{Kind: latency, Who: replicas, At: s(60), For: s(5), By: s(0.6)}, {Kind: logFull, Who: replicas, At: s(63), For: s(4)}}})
 }
+
+// The removal has no answer for 4.9 s, and an outage meanwhile delays the lock, which is then due
+// again: it is not tried a second time before the outcome.
+func TestS7_ARemovalWithoutAnAnswerIsNotBegunAgain(t *testing.T) {
+	j := judged(t, history{Replicas: 1, Lasts: s(100), Holders: []holder{lease("a", 20, 20).dies(21)},
+		Faults: []fault{
+			{Kind: latency, Who: replicas, At: s(41.995), For: s(0.01), By: s(4.9)}, // of the removal
+			{Kind: unanswered, Who: replicas, At: s(42.05), For: s(2.55)},
+			{Kind: latency, Who: replicas, At: s(45.5), For: s(0.2), By: s(0.6)}, // would be of the next read, so that the lock is read alone
+		}})
+	require.InDelta(t, 42+4.9, j.gone("a").Seconds(), 0.1)
+}
