@@ -252,6 +252,16 @@ func TestF2_RestoredWithABumpedRevision(t *testing.T) {
 	require.Equal(t, 1, j.begun["regressed"])
 }
 
+// Who finds another history is patient anew, and an outage from before does not count beside that:
+// the holder had time enough to renew since.
+func TestF2_AnOutageBeforeAnotherHistoryIsOver(t *testing.T) {
+	b := lease("b", 2.9, 18).dies(4.75)
+	j := judged(t, history{Replicas: 1, Lasts: s(100), Holders: []holder{b, lease("a", 0.5, 18)},
+		Faults: []fault{{Kind: unanswered, At: s(2.8), For: s(30)}, {Kind: bumped, At: s(49), By: s(18)}}})
+	require.InDelta(t, 49+18+2, j.gone("b").Seconds(), 1)
+	require.Zero(t, j.gone("a"))
+}
+
 func TestF_LivingHoldersSurviveEveryRestore(t *testing.T) {
 	for _, k := range []kind{rolledBack, newCluster, bumped} {
 		for _, writes := range []int{0, 1000} {

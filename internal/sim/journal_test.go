@@ -44,7 +44,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 			name = attr.Value.String()
 		case "hold":
 			if r.Message == message.HoldBegins {
-				j.d.w.judge.holds(attr.Value.String())
+				j.d.w.judge.holds(j.d, attr.Value.String())
 			}
 		case "record":
 			record := attr.Value.Any().(lockstore.Record)
@@ -77,10 +77,13 @@ func (j *judge) full(d *daemon) bool {
 }
 
 // holds counts the log lines about holds that begin.
-func (j *judge) holds(hold string) {
+func (j *judge) holds(d *daemon, hold string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.begun[hold]++
+	if hold == string(verdict.HoldRegressed) {
+		j.of[d].forgot = j.w.elapsed()
+	}
 }
 
 // announced is the log line before a removal.

@@ -67,8 +67,10 @@ type dossier struct {
 	open map[string]*announcement
 	// asked is when each probe was sent, good when the newest began that was carried
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
-	asked                     map[proto.Message]time.Duration
-	good                      time.Duration
+	asked map[proto.Message]time.Duration
+	good  time.Duration
+	// forgot is when it last found another history, never before.
+	forgot                    time.Duration
 	alarmedFirst, alarmedLast time.Duration
 }
 
@@ -132,7 +134,7 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[proto.Message]time.Duration), good: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[proto.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
 
 func (j *judge) snapshot() *truth {

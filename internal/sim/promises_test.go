@@ -261,7 +261,12 @@ func (j *judge) early(d *daemon, s *state, now time.Duration) {
 	if now < earliest-precise {
 		j.convict("S2", d, s.name, "%s early: %s", earliest-now, why)
 	}
-	if outage := j.outage(d, max(s.write.at, s.restored, d.started)); outage > 0 && now < earliest+outage-precise {
+	outage := j.outage(d, max(s.write.at, s.restored, d.started))
+	if forgot := j.of[d].forgot; forgot > s.write.at {
+		// Its patience began anew, beside which outages before do not count.
+		earliest, outage = max(earliest, forgot-arrival+s.patience()+r.Grace), j.outage(d, forgot)
+	}
+	if outage > 0 && now < earliest+outage-precise {
 		j.convict("S3", d, s.name, "%s early: %s, and outages of %s", earliest+outage-now, why, outage)
 	}
 	delay := r.Grace
