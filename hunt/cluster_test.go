@@ -203,8 +203,11 @@ func TestMembersAreCutOffAndReplaced(t *testing.T) {
 			return err == nil
 		}
 	}
-	etcdtest.Eventually(t, func() bool { return leader(t.Context(), clients) >= 0 })
-	old := leader(t.Context(), clients)
+	old := -1
+	etcdtest.Eventually(t, func() bool {
+		old = leader(t.Context(), clients)
+		return old >= 0
+	})
 	c.members[old].tell(cutLine)
 	// The member reads the line when it likes. The others elect a leader once it has.
 	others := slices.Delete(slices.Clone(clients), old, old+1)
