@@ -262,6 +262,24 @@ func TestF2_AnOutageBeforeAnotherHistoryIsOver(t *testing.T) {
 	require.Zero(t, j.gone("a"))
 }
 
+// A daemon that has not seen the write that a restore took back knows the one before it, and has
+// observed that live.
+func TestF_AWriteThatNobodySawIsTakenBack(t *testing.T) {
+	for _, k := range []kind{rolledBack, bumped} {
+		j := judged(t, history{Replicas: 1, Lasts: s(120), Holders: []holder{lease("a", 20, 30).dies(41)},
+			Faults: []fault{{Kind: unreachable, Who: replicas, At: s(39), For: s(4)}, {Kind: k, At: s(42), By: s(4)}}})
+		require.InDelta(t, 60+2+4, j.gone("a").Seconds(), 1, k)
+	}
+}
+
+// By the clock of the holder, which stepped back, each of its deadlines after 90 s is one that it
+// made before.
+func TestS6_TheSameDeadlineMadeAgain(t *testing.T) {
+	a := lease("a", 0, 15)
+	a.Clock.Steps = []step{{s(5), -s(90)}}
+	require.Zero(t, judged(t, history{Replicas: 2, Lasts: s(93.8), Holders: []holder{a}}).gone("a"))
+}
+
 func TestF_LivingHoldersSurviveEveryRestore(t *testing.T) {
 	for _, k := range []kind{rolledBack, newCluster, bumped} {
 		for _, writes := range []int{0, 1000} {

@@ -33,9 +33,6 @@ var errFull = errors.New("no space left on device")
 
 // Handle implements slog.Handler.
 func (j *journal) Handle(_ context.Context, r slog.Record) error {
-	if j.d.w.judge.full(j.d) {
-		return errFull
-	}
 	var name string
 	var a announcement
 	r.Attrs(func(attr slog.Attr) bool {
@@ -56,6 +53,9 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
+	if j.d.w.judge.full(j.d) {
+		return errFull
+	}
 	switch r.Message {
 	case message.Removing:
 		j.d.w.judge.announced(j.d, name, &a)

@@ -111,10 +111,8 @@ func (j *judge) intends(h *holding, deadline string, at time.Duration, clock tim
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.claims[h.uuid]
-	if _, made := c.passes[deadline]; !made {
-		c.passes[deadline] = sign{passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
-	}
+	// Where the holder's clock stepped back, it may make the same deadline again.
+	j.claims[h.uuid].passes[deadline] = sign{passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
 }
 
 func (j *judge) died(h *holding) {

@@ -201,6 +201,15 @@ func (j *judge) missed(d *daemon, restored time.Duration) bool {
 	})
 }
 
+// changed returns when a restore last changed the lock for a daemon, zero for never: not where it
+// had not seen what was taken back.
+func (j *judge) changed(d *daemon, s *state) time.Duration {
+	if s.restored > 0 && (j.of[d].forgot >= s.restored || j.missed(d, s.restored)) {
+		return s.restored
+	}
+	return 0
+}
+
 // reachable returns when a daemon can first know what etcd shows from a time on.
 func (j *judge) reachable(d *daemon, at time.Duration) time.Duration {
 	for _, f := range j.w.Faults {
@@ -248,7 +257,7 @@ func (j *judge) disturbedHost(host int, from, to time.Duration) bool {
 func (j *judge) early(d *daemon, s *state, now time.Duration) {
 	r := j.w.config.Reaper
 	if s.fields["uuid"] == nil {
-		if at := max(s.touched, s.restored) + r.OrphanGrace; now < at-precise {
+		if at := max(s.touched, j.changed(d, s)) + r.OrphanGrace; now < at-precise {
 			j.convict("S2", d, s.name, "an orphan, %s early", at-now)
 		}
 		return
@@ -287,8 +296,8 @@ func (j *judge) due(d *daemon, s *state) (earliest time.Duration, why string) {
 			late, learned = true, max(learned, f.end())
 		}
 	}
-	if s.restored > 0 {
-		late, learned = true, max(learned, s.restored)
+	if restored := j.changed(d, s); restored > 0 {
+		late, learned = true, max(learned, restored)
 	}
 	if !s.write.stamped {
 		own = min(own, own+s.write.apart-s.taken.apart)
