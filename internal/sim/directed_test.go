@@ -272,6 +272,18 @@ func TestF_AWriteThatNobodySawIsTakenBack(t *testing.T) {
 	}
 }
 
+// A renewal that is on its way for 4.8 s looks like a clock that is slow by as much, and there is no leader.
+func TestS6_AStampThatWasLongOnItsWay(t *testing.T) {
+	j := judged(t, history{Replicas: 2, Lasts: s(120),
+		Holders: []holder{{Name: "a", Start: s(20.1), Interval: s(10), TTL: s(21), Retry: s(20), LockedAt: true, AliveAt: true, Dies: s(46)}},
+		Faults: []fault{
+			{Kind: killed, Who: replicas, N: 2, At: s(0.1), For: s(10)},
+			{Kind: unreachable, Who: hosts, At: s(40), For: s(4.95)},
+			{Kind: killed, Who: replicas, N: 1, At: s(66.5), For: s(40)},
+		}})
+	require.InDelta(t, 61.1+2+4.85+5, j.gone("a").Seconds(), 1)
+}
+
 // By the clock of the holder, which stepped back, each of its deadlines after 90 s is one that it
 // made before.
 func TestS6_TheSameDeadlineMadeAgain(t *testing.T) {

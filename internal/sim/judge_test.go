@@ -112,7 +112,7 @@ func (j *judge) intends(h *holding, deadline string, at time.Duration, clock tim
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	// Where the holder's clock stepped back, it may make the same deadline again.
-	j.claims[h.uuid].passes[deadline] = sign{passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
+	j.claims[h.uuid].passes[deadline] = sign{made: at, passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
 }
 
 func (j *judge) died(h *holding) {
@@ -211,7 +211,7 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		taken = taken || name == s.name && f == "uuid" && ev.Kv.CreateRevision == ev.Kv.ModRevision
 		stamp = stamp || name == s.name && (f == "locked_at" || f == "alive_at")
 	}
-	w := sign{}
+	w := sign{made: now}
 	uuid, deadline := s.value("uuid"), s.value("auto_unlock_at")
 	for _, ev := range events { // which may come in any order
 		if name, f, _ := split(ev.Kv.Key); name == s.name && f == "uuid" {
@@ -221,7 +221,9 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		}
 	}
 	if c := j.claims[uuid]; c != nil {
-		w = c.passes[deadline]
+		if made, ok := c.passes[deadline]; ok {
+			w = made
+		}
 	}
 	w.at, w.stamped, w.renewal = now, stamp, !taken
 	if s.write = w; taken {

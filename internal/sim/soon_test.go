@@ -47,9 +47,10 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	}
 	learned := max(s.write.at+time.Second, noticed)
 	apart := d.clock.apart(now)
-	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second)
+	// A stamp that was long on its way looks like a slow clock.
+	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second+s.write.at-s.write.made)
 	if taken := s.write.passes + s.write.apart - s.taken.apart; !s.write.stamped {
-		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second)
+		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second+s.taken.at-s.taken.made)
 	}
 	if j.quietFor(d, s) {
 		learned = never

@@ -36,7 +36,9 @@ type state struct {
 
 // sign is a sign of life of a holder.
 type sign struct {
-	at      time.Duration
+	at time.Duration
+	// made is when its holder sent it first.
+	made    time.Duration
 	stamped bool
 	renewal bool
 	// passes is when the holder's own clock passes the deadline, as it was when the
