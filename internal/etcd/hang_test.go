@@ -139,7 +139,7 @@ func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
 	h := newHangs(Options{HangAfter: 2 * time.Nanosecond})
 	silent, other := &connection{}, &connection{heard: time.Now().Add(time.Minute)}
 	began := time.Now()
-	for _, c := range []*connection{silent, other, nil} {
+	for _, c := range []*connection{silent, silent, other, nil} { // two probes ask it before it is left
 		h.pending[&request{start: began, on: c}] = struct{}{}
 	}
 	etcdtest.Eventually(t, func() bool { return time.Since(began) > h.patience })

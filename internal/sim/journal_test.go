@@ -76,7 +76,7 @@ func (j *judge) full(d *daemon) bool {
 	return false
 }
 
-// holds counts the log lines about holds that begin.
+// holds counts the holds that a daemon says have begun, also to a log that takes nothing.
 func (j *judge) holds(d *daemon, hold string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
