@@ -11,15 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // BenchmarkHistory reads histories from an etcd of 200,000 revisions, while another client writes.
 func BenchmarkHistory(b *testing.B) {
 	etcd := startEtcd(b)
 	client := etcd.etcd()
-	layout, err := lock.NewLayout("/mutexes/")
+	layout, err := protocol.NewLayout("/mutexes/")
 	require.NoError(b, err)
 	const each = 100_000
 	fill(b, client, each)

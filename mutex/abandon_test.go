@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // A lock that an attempt has taken stays while it is held, however many of its attempts were not

@@ -11,7 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // claim is the request that takes one lock. It keeps its uuid for all attempts, by which it
@@ -39,7 +39,7 @@ type call struct {
 }
 
 func (c *Client) claim(name string, set settings, at call) (*claim, error) {
-	if err := lock.ValidateName(name); err != nil {
+	if err := protocol.ValidateName(name); err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
 	return &claim{c: c, name: name, uuid: newUUID(), set: set, call: at, sent: map[string]time.Time{}}, nil
@@ -80,7 +80,7 @@ func (s settings) length(held time.Duration) time.Duration {
 }
 
 func timestamp(t time.Time, after time.Duration) string {
-	return lock.TimestampOf(t.Add(after)).String()
+	return protocol.TimestampOf(t.Add(after)).String()
 }
 
 // written returns all fields of the lock, with the values of the last attempt.
@@ -103,12 +103,12 @@ func (cl *claim) written() map[string]string {
 func (cl *claim) step() step {
 	cl.stamp()
 	s := step{
-		compares: []clientv3.Cmp{clientv3.Compare(clientv3.Version(cl.c.store.key(cl.name, lock.FieldUUID)), "=", 0)},
+		compares: []clientv3.Cmp{clientv3.Compare(clientv3.Version(cl.c.store.key(cl.name, protocol.FieldUUID)), "=", 0)},
 		// What a transaction may read goes through raft, even if it does not. So the record of
 		// another holder is read apart.
 		otherwise: []clientv3.Op{
-			clientv3.OpGet(cl.c.store.key(cl.name, lock.FieldUUID)),
-			clientv3.OpGet(cl.c.store.key(cl.name, lock.FieldAutoUnlockAt)),
+			clientv3.OpGet(cl.c.store.key(cl.name, protocol.FieldUUID)),
+			clientv3.OpGet(cl.c.store.key(cl.name, protocol.FieldAutoUnlockAt)),
 		},
 	}
 	fields := cl.written()
@@ -127,7 +127,7 @@ func (cl *claim) answered(a answer) bool {
 	}
 	cl.holder, _ = cl.c.store.holder(cl.name, a.found)
 	if cl.holder.UUID == cl.uuid {
-		deadline := a.found[cl.c.store.key(cl.name, lock.FieldAutoUnlockAt)]
+		deadline := a.found[cl.c.store.key(cl.name, protocol.FieldAutoUnlockAt)]
 		began := cl.sent[string(deadline.GetValue())] // zero if it is long past
 		cl.lock = newLock(cl, began, cl.holder.Token, deadline.GetModRevision())
 		cl.lock.late-- // the one that has taken it
@@ -152,7 +152,7 @@ func (r *reading) answered(a answer) bool {
 
 // failure returns why the claim has not taken the lock, if it has not.
 func (cl *claim) failure(waiting error) error {
-	name := lock.Clip([]byte(cl.name), 200)
+	name := protocol.Clip([]byte(cl.name), 200)
 	switch {
 	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && errors.Is(cl.err, context.DeadlineExceeded):
 		return &HeldError{Name: cl.name, Holder: cl.holder, Err: cl.err}

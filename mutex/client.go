@@ -9,7 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Client takes locks in one etcd, under one prefix. It is safe for concurrent use.
@@ -35,7 +35,7 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	layout, err := lock.NewLayout(set.prefix)
+	layout, err := protocol.NewLayout(set.prefix)
 	if err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
@@ -98,7 +98,7 @@ func (c *Client) resolve(opts []Option) (settings, error) {
 	if err != nil {
 		return set, err
 	}
-	if _, err := lock.ParseTimestamp([]byte(timestamp(time.Now(), set.patience))); err != nil {
+	if _, err := protocol.ParseTimestamp([]byte(timestamp(time.Now(), set.patience))); err != nil {
 		return set, fmt.Errorf("mutex: the clock of this host is wrong: %w", err)
 	}
 	return set.resolve()
@@ -179,7 +179,7 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option)
 			return nil, nil, err
 		}
 		if seen[name] {
-			return nil, nil, fmt.Errorf("mutex: lock %q is named twice", lock.Clip([]byte(name), 200))
+			return nil, nil, fmt.Errorf("mutex: lock %q is named twice", protocol.Clip([]byte(name), 200))
 		}
 		seen[name] = true
 	}

@@ -13,8 +13,8 @@ func TestDependencies(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/etcd-unlocker/unlocker/"
 	for pkg, ours := range map[string][]string{
-		"mutex":           {"internal/lock", "mutex"},
-		"mutex/mutextest": {"internal/lock", "internal/sim/memetcd", "mutex", "mutex/mutextest"},
+		"mutex":           {"mutex/protocol", "mutex"},
+		"mutex/mutextest": {"mutex/protocol", "mutex/mutextest/memetcd", "mutex", "mutex/mutextest"},
 	} {
 		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+pkg).CombinedOutput()
 		require.NoError(t, err, string(out))

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Errors to branch on with errors.Is.
@@ -56,7 +56,7 @@ func (h Holder) String() string {
 	var b strings.Builder
 	add := func(format, v string) {
 		if v != "" {
-			fmt.Fprintf(&b, format, lock.Clip([]byte(v), 200))
+			fmt.Fprintf(&b, format, protocol.Clip([]byte(v), 200))
 		}
 	}
 	add("%q", h.Owner)
@@ -90,7 +90,7 @@ type HeldError struct {
 
 // Error implements error.
 func (e *HeldError) Error() string {
-	text := fmt.Sprintf("lock %q is held by %s", lock.Clip([]byte(e.Name), 200), e.Holder)
+	text := fmt.Sprintf("lock %q is held by %s", protocol.Clip([]byte(e.Name), 200), e.Holder)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -118,7 +118,7 @@ type LostError struct {
 
 // Error implements error.
 func (e *LostError) Error() string {
-	text := fmt.Sprintf("lock %q is lost: %v", lock.Clip([]byte(e.Name), 200), e.Reason)
+	text := fmt.Sprintf("lock %q is lost: %v", protocol.Clip([]byte(e.Name), 200), e.Reason)
 	if errors.Is(e.Reason, ErrTaken) {
 		text += ": " + e.Holder.String()
 	}

@@ -10,8 +10,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // inMemory returns the etcd of the examples.

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -104,7 +104,7 @@ func (l *Lock) guard() {
 func (l *Lock) watch(from int64) (healthy bool, lost error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.ctx))
 	defer cancel()
-	w := l.c.watcher.Watch(ctx, l.c.store.key(l.name, lock.FieldUUID), clientv3.WithRev(from), clientv3.WithCreatedNotify())
+	w := l.c.watcher.Watch(ctx, l.c.store.key(l.name, protocol.FieldUUID), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	for resp := range w {
 		if resp.Err() != nil {
 			return healthy, nil
@@ -133,7 +133,7 @@ func (l *Lock) found(uuid *mvccpb.KeyValue) answer {
 func (l *Lock) look(from int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
-	resp, err := l.c.store.kv.Get(ctx, l.c.store.key(l.name, lock.FieldUUID))
+	resp, err := l.c.store.kv.Get(ctx, l.c.store.key(l.name, protocol.FieldUUID))
 	switch {
 	case err != nil:
 		return from, nil

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Lock is a lock that is held, until it is lost or released. It is safe for concurrent use.
@@ -103,7 +103,7 @@ func (l *Lock) Token() int64 { return l.token }
 // the lock is still held. If the client of New has a namespace, the transaction must have it,
 // too.
 func (l *Lock) Cmp() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(l.c.store.key(l.name, lock.FieldUUID)), "=", l.token)
+	return clientv3.Compare(clientv3.CreateRevision(l.c.store.key(l.name, protocol.FieldUUID)), "=", l.token)
 }
 
 // Held returns nil if the lock is held, a *LostError if it is lost, and ErrUnlocked after
@@ -156,7 +156,7 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 		return err
 	}
 	if r.err != nil {
-		return fmt.Errorf("mutex: renew lock %q: %w", lock.Clip([]byte(l.name), 200), r.err)
+		return fmt.Errorf("mutex: renew lock %q: %w", protocol.Clip([]byte(l.name), 200), r.err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ type renewal struct {
 }
 
 func (r *renewal) step() step {
-	l, key := r.l, func(f lock.Field) string { return r.l.c.store.key(r.l.name, f) }
+	l, key := r.l, func(f protocol.Field) string { return r.l.c.store.key(r.l.name, f) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.began = time.Now()
@@ -183,16 +183,16 @@ func (r *renewal) step() step {
 		// deadline after that of a later one.
 		compares: []clientv3.Cmp{
 			l.c.store.is(l.name, l.uuid),
-			clientv3.Compare(clientv3.ModRevision(key(lock.FieldAutoUnlockAt)), "=", l.term.revision),
+			clientv3.Compare(clientv3.ModRevision(key(protocol.FieldAutoUnlockAt)), "=", l.term.revision),
 		},
 		then: []clientv3.Op{
-			clientv3.OpPut(key(lock.FieldAutoUnlockAt), timestamp(r.began, r.term.length)),
-			clientv3.OpPut(key(lock.FieldAliveAt), timestamp(r.began, 0)),
+			clientv3.OpPut(key(protocol.FieldAutoUnlockAt), timestamp(r.began, r.term.length)),
+			clientv3.OpPut(key(protocol.FieldAliveAt), timestamp(r.began, 0)),
 		},
 		otherwise: l.c.store.read(l.name),
 	}
 	if r.explicit {
-		s.then = append(s.then, clientv3.OpPut(key(lock.FieldAlertAt), timestamp(r.began, r.set.expect)))
+		s.then = append(s.then, clientv3.OpPut(key(protocol.FieldAlertAt), timestamp(r.began, r.set.expect)))
 	}
 	if l.ctx.Err() != nil {
 		s.then = nil // Unlock no longer sees what would be written now
@@ -206,7 +206,7 @@ func (r *renewal) step() step {
 	l.written["alive_at"] = ""
 	if r.explicit && r.set.status != "" {
 		l.written["status"] = ""
-		s.then = append(s.then, clientv3.OpPut(key(lock.FieldStatus), r.set.status))
+		s.then = append(s.then, clientv3.OpPut(key(protocol.FieldStatus), r.set.status))
 	}
 	return s
 }
@@ -230,6 +230,6 @@ func (r *renewal) answered(a answer) bool {
 		return true
 	}
 	// The deadline was moved by an attempt that was not answered, or by a person.
-	l.term.revision = a.found[l.c.store.key(l.name, lock.FieldAutoUnlockAt)].GetModRevision()
+	l.term.revision = a.found[l.c.store.key(l.name, protocol.FieldAutoUnlockAt)].GetModRevision()
 	return l.ctx.Err() != nil
 }

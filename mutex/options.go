@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Option is a setting of New, which makes it the default of all locks of the client, of a
@@ -108,7 +108,7 @@ func Patience(d time.Duration) Option {
 // Owner is the name of the service that locks. The default is the name of the executable.
 func Owner(name string) Option {
 	return Option{"Owner", inNew | inLock, func(s *settings) error {
-		s.owner = lock.Clip([]byte(name), maxText)
+		s.owner = protocol.Clip([]byte(name), maxText)
 		return nil
 	}}
 }
@@ -116,7 +116,7 @@ func Owner(name string) Option {
 // Purpose says what the lock is for, to those who wait for it or are alerted.
 func Purpose(text string) Option {
 	return Option{"Purpose", inNew | inLock, func(s *settings) error {
-		s.purpose = lock.Clip([]byte(text), maxText)
+		s.purpose = protocol.Clip([]byte(text), maxText)
 		return nil
 	}}
 }
@@ -126,9 +126,9 @@ func Purpose(text string) Option {
 func Metadata(key, value string) Option {
 	return Option{"Metadata", inNew | inLock, func(s *settings) error {
 		switch {
-		case key == "" || len(key) > maxField || strings.Contains(key, "/") || lock.ValidateName(key) != nil:
-			return fmt.Errorf("%q is not the name of a field", lock.Clip([]byte(key), maxField))
-		case key == fieldIdentity || lock.ParseField([]byte(key)) != lock.FieldUnknown:
+		case key == "" || len(key) > maxField || strings.Contains(key, "/") || protocol.ValidateName(key) != nil:
+			return fmt.Errorf("%q is not the name of a field", protocol.Clip([]byte(key), maxField))
+		case key == fieldIdentity || protocol.ParseField([]byte(key)) != protocol.FieldUnknown:
 			return fmt.Errorf("%q is a field of the protocol", key)
 		case len(value) > maxValue:
 			return fmt.Errorf("%q has more than %d bytes", key, maxValue)
@@ -192,7 +192,7 @@ func Identity(id string) Option {
 // Status says how far the work is, such as "invoice 512 of 10,000".
 func Status(text string) Option {
 	return Option{"Status", inAlive, func(s *settings) error {
-		s.status = lock.Clip([]byte(text), maxText)
+		s.status = protocol.Clip([]byte(text), maxText)
 		return nil
 	}}
 }

@@ -12,9 +12,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // TestOneHolderAtATime runs workers on one lock under random faults, beside a daemon without
@@ -130,7 +130,7 @@ func removeExpired(ctx context.Context, etcd *clientv3.Client) error {
 		}
 		for _, kv := range resp.Kvs {
 			name, is := strings.CutSuffix(string(kv.Key), "auto_unlock_at")
-			at, err := lock.ParseTimestamp(kv.Value)
+			at, err := protocol.ParseTimestamp(kv.Value)
 			if !is || err != nil || time.Now().Before(at.Time()) {
 				continue
 			}

@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -68,7 +68,7 @@ func backtrace(pcs []uintptr) string {
 			break
 		}
 	}
-	return lock.Clip([]byte(b.String()), maxText)
+	return protocol.Clip([]byte(b.String()), maxText)
 }
 
 // isOwn reports whether a function is one of the client's methods.
@@ -138,7 +138,7 @@ func format(stack string) string {
 		place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
 		fmt.Fprintf(&b, "\n%s %s", function, place)
 	}
-	return lock.Clip([]byte(b.String()), maxText)
+	return protocol.Clip([]byte(b.String()), maxText)
 }
 
 // writeStack writes where the holder is when alert_at has passed.
@@ -163,7 +163,7 @@ func (n *note) step() step {
 	s := step{compares: []clientv3.Cmp{n.st.is(n.l.name, n.l.uuid)}}
 	if n.l.ctx.Err() == nil { // Unlock sees that it may have been written
 		n.l.written["stack"] = ""
-		s.then = []clientv3.Op{clientv3.OpPut(n.st.key(n.l.name, lock.FieldStack), n.text)}
+		s.then = []clientv3.Op{clientv3.OpPut(n.st.key(n.l.name, protocol.FieldStack), n.text)}
 	}
 	return s
 }

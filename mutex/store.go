@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -33,7 +33,7 @@ const (
 // whose answer was lost, so this does: a step is such that it does no harm twice.
 type store struct {
 	kv     clientv3.KV
-	layout lock.Layout
+	layout protocol.Layout
 }
 
 // step is what a transaction does to one lock.
@@ -208,16 +208,16 @@ func pick(resp *clientv3.TxnResponse, n, i int) answer {
 
 // is compares the uuid of a lock.
 func (st *store) is(name, uuid string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.Value(st.key(name, lock.FieldUUID)), "=", uuid)
+	return clientv3.Compare(clientv3.Value(st.key(name, protocol.FieldUUID)), "=", uuid)
 }
 
-func (st *store) key(name string, f lock.Field) string { return st.layout.Key(name, f.String()) }
+func (st *store) key(name string, f protocol.Field) string { return st.layout.Key(name, f.String()) }
 
 // record are the fields that describe a holder.
 func record() []string {
-	known := []lock.Field{
-		lock.FieldUUID, lock.FieldHostname, lock.FieldPID, lock.FieldOwner, lock.FieldPurpose, lock.FieldStatus,
-		lock.FieldLockedAt, lock.FieldAlertAt, lock.FieldAutoUnlockAt, lock.FieldAliveAt,
+	known := []protocol.Field{
+		protocol.FieldUUID, protocol.FieldHostname, protocol.FieldPID, protocol.FieldOwner, protocol.FieldPurpose, protocol.FieldStatus,
+		protocol.FieldLockedAt, protocol.FieldAlertAt, protocol.FieldAutoUnlockAt, protocol.FieldAliveAt,
 	}
 	fields := []string{fieldIdentity}
 	for _, f := range known {
@@ -237,7 +237,7 @@ func (st *store) read(name string) (gets []clientv3.Op) {
 // holder returns the holder from the keys that were found, without those that an earlier
 // one has left. ok is false if there is none.
 func (st *store) holder(name string, found map[string]*mvccpb.KeyValue) (h Holder, ok bool) {
-	uuid, ok := found[st.key(name, lock.FieldUUID)]
+	uuid, ok := found[st.key(name, protocol.FieldUUID)]
 	if !ok {
 		return Holder{}, false
 	}
@@ -246,10 +246,10 @@ func (st *store) holder(name string, found map[string]*mvccpb.KeyValue) (h Holde
 		if kv == nil || kv.ModRevision < uuid.CreateRevision {
 			return ""
 		}
-		return lock.Clip(kv.Value, maxText)
+		return protocol.Clip(kv.Value, maxText)
 	}
-	at := func(f lock.Field) time.Time {
-		t, err := lock.ParseTimestamp([]byte(text(f.String())))
+	at := func(f protocol.Field) time.Time {
+		t, err := protocol.ParseTimestamp([]byte(text(f.String())))
 		if err != nil {
 			return time.Time{}
 		}
@@ -258,8 +258,8 @@ func (st *store) holder(name string, found map[string]*mvccpb.KeyValue) (h Holde
 	return Holder{
 		UUID: string(uuid.Value), Token: uuid.CreateRevision,
 		Hostname: text("hostname"), PID: text("pid"), Owner: text("owner"), Purpose: text("purpose"), Status: text("status"),
-		LockedAt: at(lock.FieldLockedAt), AlertAt: at(lock.FieldAlertAt),
-		AutoUnlockAt: at(lock.FieldAutoUnlockAt), AliveAt: at(lock.FieldAliveAt),
+		LockedAt: at(protocol.FieldLockedAt), AlertAt: at(protocol.FieldAlertAt),
+		AutoUnlockAt: at(protocol.FieldAutoUnlockAt), AliveAt: at(protocol.FieldAliveAt),
 		identity: text(fieldIdentity),
 	}, true
 }

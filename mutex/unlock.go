@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Unlock releases the lock. First it cancels the contexts of the lock, with ErrUnlocked as
@@ -73,7 +73,7 @@ func (l *Lock) turn(ctx context.Context) error {
 	case l.releasing <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("mutex: unlock %q, which another Unlock does: %w", lock.Clip([]byte(l.name), 200), context.Cause(ctx))
+		return fmt.Errorf("mutex: unlock %q, which another Unlock does: %w", protocol.Clip([]byte(l.name), 200), context.Cause(ctx))
 	}
 }
 
@@ -102,7 +102,7 @@ func (r *release) step() step {
 	s := step{
 		compares:  []clientv3.Cmp{r.c.store.is(r.name, r.uuid)},
 		then:      make([]clientv3.Op, 0, len(r.fields)),
-		otherwise: []clientv3.Op{clientv3.OpGet(r.c.store.key(r.name, lock.FieldUUID))},
+		otherwise: []clientv3.Op{clientv3.OpGet(r.c.store.key(r.name, protocol.FieldUUID))},
 	}
 	for _, f := range r.fields {
 		s.then = append(s.then, clientv3.OpDelete(r.c.store.layout.Key(r.name, f)))
@@ -121,7 +121,7 @@ func (r *release) ended() error {
 	r.l.released, r.l.unsure = r.err == nil, r.unsure
 	r.l.mu.Unlock()
 	if r.err != nil {
-		return fmt.Errorf("mutex: unlock %q: %w", lock.Clip([]byte(r.name), 200), r.err)
+		return fmt.Errorf("mutex: unlock %q: %w", protocol.Clip([]byte(r.name), 200), r.err)
 	}
 	r.l.background.Wait()
 	if time.Since(r.l.began) >= politeHold {

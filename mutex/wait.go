@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -84,7 +84,7 @@ func (w *waiter) open(ctx context.Context) {
 	}
 	w.stream, w.cancel = context.WithCancel(clientv3.WithRequireLeader(ctx))
 	c := w.cl.c
-	w.watch = c.watcher.Watch(w.stream, c.store.key(w.cl.name, lock.FieldUUID), clientv3.WithRev(w.cl.revision+1))
+	w.watch = c.watcher.Watch(w.stream, c.store.key(w.cl.name, protocol.FieldUUID), clientv3.WithRev(w.cl.revision+1))
 }
 
 func (w *waiter) close() {
@@ -213,7 +213,7 @@ func (c *Client) evict(ctx context.Context, cl *claim) bool {
 		return false
 	}
 	fields := cl.written()
-	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f <= protocol.FieldUUID; f++ {
 		fields[f.String()] = ""
 	}
 	for _, kv := range resp.Kvs {

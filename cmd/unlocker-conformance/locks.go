@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // fields are the keys of a lock, without those of locks with nested names.
@@ -95,7 +95,7 @@ func (t *trial) fresh(name string, g grant) fields {
 
 // instant reads a timestamp.
 func (t *trial) instant(f fields, field string) time.Time {
-	at, err := lock.ParseTimestamp([]byte(f.text(field)))
+	at, err := protocol.ParseTimestamp([]byte(f.text(field)))
 	if err != nil {
 		t.fail("%s: %w", field, err)
 	}

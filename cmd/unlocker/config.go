@@ -10,9 +10,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/access"
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/internal/user"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func newConfig() *cobra.Command {
@@ -75,7 +75,7 @@ func tryAccess(cmd *cobra.Command, c config.Config) error {
 			result, answer = "FAILED", a.Err.Error()
 		}
 		line := fmt.Sprintf("%s  %s: %s", result, a.What, answer)
-		_, _ = fmt.Fprintln(cmd.OutOrStdout(), terminal.Text(lock.Clip([]byte(line), maxError))) // it may quote a server
+		_, _ = fmt.Fprintln(cmd.OutOrStdout(), terminal.Text(protocol.Clip([]byte(line), maxError))) // it may quote a server
 	})
 	if err == nil && failed > 0 {
 		err = fmt.Errorf("%d of %d attempts failed", failed, tried)

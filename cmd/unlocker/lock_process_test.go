@@ -17,7 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // holding is a process of unlocker lock.
@@ -143,7 +143,7 @@ func (h *holding) lastLine(name string) time.Time {
 	require.NoError(h.t, err)
 	lines := strings.Split(string(text), "\n")
 	require.Greater(h.t, len(lines), 1)
-	at, err := lock.ParseTimestamp([]byte(lines[len(lines)-2]))
+	at, err := protocol.ParseTimestamp([]byte(lines[len(lines)-2]))
 	require.NoError(h.t, err)
 	return at.Time()
 }
@@ -176,7 +176,7 @@ func (e etcd) field(name, field string) string {
 // deadline returns auto_unlock_at of a lock.
 func (e etcd) deadline(name string) time.Time {
 	e.t.Helper()
-	at, err := lock.ParseTimestamp([]byte(e.field(name, "auto_unlock_at")))
+	at, err := protocol.ParseTimestamp([]byte(e.field(name, "auto_unlock_at")))
 	require.NoError(e.t, err)
 	return at.Time()
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/job"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func main() {
@@ -73,7 +73,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 		return int(code)
 	}
 	// The error may quote the answer of a server.
-	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(lock.Clip([]byte(err.Error()), maxError)))
+	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(protocol.Clip([]byte(err.Error()), maxError)))
 	if coded := (codedError{}); errors.As(err, &coded) {
 		return coded.code
 	}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // watch shows the locks, and what changes, until it is interrupted.
@@ -72,7 +72,7 @@ func troubleWords(err error) string {
 	if err == nil {
 		return ""
 	}
-	return "watch failed; relisting: " + terminal.Text(lock.Clip([]byte(err.Error()), maxError))
+	return "watch failed; relisting: " + terminal.Text(protocol.Clip([]byte(err.Error()), maxError))
 }
 
 const (

@@ -14,15 +14,15 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Admin lists, shows and removes locks. It may be used concurrently.
 type Admin struct {
 	config config.Config
 	client *etcd.Client
-	layout lock.Layout
+	layout protocol.Layout
 	store  lockstore.Store
 	now    func() time.Time
 }
@@ -30,7 +30,7 @@ type Admin struct {
 // Open returns an Admin for the configuration of the daemon. It does not wait for etcd.
 // The etcd client logs to logger.
 func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
-	layout, err := lock.NewLayout(c.Prefix)
+	layout, err := protocol.NewLayout(c.Prefix)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Explain adds to a lock what a daemon says about it: its explanation, its due, its verdict,
@@ -57,7 +57,7 @@ func (l *Listing) Explain(ctx context.Context, from client.Daemon) error {
 	}
 	var states []string
 	for _, s := range api.States() {
-		if s != lock.Held.String() {
+		if s != protocol.Held.String() {
 			states = append(states, s)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // follower applies what etcd shows to a Watch.
@@ -54,10 +54,10 @@ func (f *follower) run(ctx context.Context) error {
 func (f *follower) list(ctx context.Context) error {
 	listed := make(map[string]*watched)
 	a := f.admin
-	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []lock.Lock) error {
+	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []protocol.Lock) error {
 		for i := range part {
 			if f.filter.named(part[i].Name) {
-				listed[part[i].Name] = &watched{Lock: part[i], shown: lock.NumStates}
+				listed[part[i].Name] = &watched{Lock: part[i], shown: protocol.NumStates}
 			}
 		}
 		return nil
@@ -84,7 +84,7 @@ func (f *follower) follow(ctx context.Context) error {
 func (f *follower) apply(events []*clientv3.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := lock.TimestampOf(f.admin.now())
+	now := protocol.TimestampOf(f.admin.now())
 	for _, ev := range events {
 		if ev.Kv.ModRevision <= f.listed {
 			continue
@@ -95,12 +95,12 @@ func (f *follower) apply(events []*clientv3.Event) {
 		case k == nil && (ev.Type == mvccpb.DELETE || !f.filter.named(string(name))):
 			continue
 		case k == nil:
-			k = &watched{Lock: lock.Lock{Name: string(name)}, shown: lock.NumStates}
+			k = &watched{Lock: protocol.Lock{Name: string(name)}, shown: protocol.NumStates}
 			f.locks[k.Name] = k
 		}
-		known := lock.FieldUnknown
+		known := protocol.FieldUnknown
 		if valid {
-			known = lock.ParseField(field)
+			known = protocol.ParseField(field)
 		}
 		if ev.Type == mvccpb.DELETE {
 			if k.whole == nil {
@@ -109,7 +109,7 @@ func (f *follower) apply(events []*clientv3.Event) {
 			}
 			k.Delete(known, ev.Kv.ModRevision)
 		} else {
-			k.Put(lock.KV{Field: known, Value: ev.Kv.Value, Create: ev.Kv.CreateRevision, Mod: ev.Kv.ModRevision, Lease: ev.Kv.Lease})
+			k.Put(protocol.KV{Field: known, Value: ev.Kv.Value, Create: ev.Kv.CreateRevision, Mod: ev.Kv.ModRevision, Lease: ev.Kv.Lease})
 		}
 		f.awaits(k, now)
 		f.enqueue(k)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Filter selects locks. The zero value selects all.
@@ -49,7 +49,7 @@ func (f Filter) Validate() error {
 	return nil
 }
 
-func (f Filter) wants(l *lock.Lock, now lock.Timestamp) bool {
+func (f Filter) wants(l *protocol.Lock, now protocol.Timestamp) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
 		f.named(l.Name)
@@ -71,7 +71,7 @@ type Listing struct {
 	// Total counts all locks, Matched those that match the filter apart from its limit.
 	Total, Matched int
 
-	locks []lock.Lock
+	locks []protocol.Lock
 	// explained are the locks as a daemon showed them, by name; nil if none was asked.
 	explained map[string]api.Lock
 }
@@ -94,8 +94,8 @@ func (l *Listing) Len() int { return len(l.locks) }
 // List reads all locks at one revision and returns those that match the filter.
 func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 	l := &Listing{At: a.now().UTC(), Prefix: a.config.Prefix}
-	now := lock.TimestampOf(l.At)
-	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []lock.Lock) error {
+	now := protocol.TimestampOf(l.At)
+	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []protocol.Lock) error {
 		l.Total += len(part)
 		for i := range part {
 			if f.wants(&part[i], now) {
@@ -109,7 +109,7 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
 	compare := compareBy(f.Sort, now)
-	slices.SortFunc(l.locks, func(a, b lock.Lock) int { return compare(&a, &b) })
+	slices.SortFunc(l.locks, func(a, b protocol.Lock) int { return compare(&a, &b) })
 	if f.Limit > 0 && len(l.locks) > f.Limit {
 		l.locks = slices.Clone(l.locks[:f.Limit])
 	}

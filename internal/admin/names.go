@@ -8,8 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Limits of Names. A shell asks for names while somebody waits.
@@ -83,7 +83,7 @@ func (s *search) page(ctx context.Context, limit int64) error {
 		}
 		s.from = string(kv.Key) + "\x00"
 		name, field, valid := s.admin.layout.Split(kv.Key)
-		if valid && lock.ParseField(field) != lock.FieldUnknown {
+		if valid && protocol.ParseField(field) != protocol.FieldUnknown {
 			s.add(string(name))
 		}
 	}

@@ -8,22 +8,22 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // outlook explains the state of a lock, as far as that follows from the lock alone.
-func outlook(l *lock.Lock, d Detail) []string {
-	switch l.State(lock.TimestampOf(d.At)) {
-	case lock.Malformed:
+func outlook(l *protocol.Lock, d Detail) []string {
+	switch l.State(protocol.TimestampOf(d.At)) {
+	case protocol.Malformed:
 		return append(faults(l, d), neverRemoved)
-	case lock.Undated:
+	case protocol.Undated:
 		return []string{"There is no auto_unlock_at.", neverRemoved}
-	case lock.Orphaned:
+	case protocol.Orphaned:
 		return []string{"There is no uuid: nobody holds it. Its fields are leftovers, such as a renewal after an unlock writes."}
-	case lock.Overdue:
+	case protocol.Overdue:
 		return []string{"By the clock of this host it is past its alert_at."}
-	case lock.Expired:
+	case protocol.Expired:
 		return []string{"By the clock of this host it is past its auto_unlock_at."}
 	}
 	return nil
@@ -41,11 +41,11 @@ func datedOutlook(l api.Lock) (words []string, dated bool) {
 		by = fmt.Sprintf("By the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
 	}
 	switch {
-	case l.State == lock.Overdue.String():
+	case l.State == protocol.Overdue.String():
 		return []string{by + " it is past its alert_at."}, true
-	case l.State == lock.Expired.String():
+	case l.State == protocol.Expired.String():
 		return []string{by + " it is past its auto_unlock_at."}, true
-	case l.State != lock.Held.String():
+	case l.State != protocol.Held.String():
 		return nil, false
 	case l.ClockOffset != 0:
 		return []string{by + " it is neither overdue nor expired."}, true
@@ -59,7 +59,7 @@ const neverRemoved = "It is never removed automatically."
 const maxFault = 64
 
 // faults returns the reasons for the state malformed.
-func faults(l *lock.Lock, d Detail) []string {
+func faults(l *protocol.Lock, d Detail) []string {
 	if l.Token == 0 {
 		return []string{"There is no uuid: nobody holds it. It has keys that are not fields of a lock, so they are not leftovers either."}
 	}
@@ -68,15 +68,15 @@ func faults(l *lock.Lock, d Detail) []string {
 		if slices.Contains(d.Leftovers, f.Name) {
 			continue
 		}
-		switch lock.ParseField([]byte(f.Name)) {
-		case lock.FieldAlertAt, lock.FieldAliveAt, lock.FieldAutoUnlockAt, lock.FieldLockedAt:
-			if _, err := lock.ParseTimestamp([]byte(f.Value)); err != nil {
-				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, terminal.QuoteAlways(lock.Clip([]byte(f.Value), maxFault)), err))
+		switch protocol.ParseField([]byte(f.Name)) {
+		case protocol.FieldAlertAt, protocol.FieldAliveAt, protocol.FieldAutoUnlockAt, protocol.FieldLockedAt:
+			if _, err := protocol.ParseTimestamp([]byte(f.Value)); err != nil {
+				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, terminal.QuoteAlways(protocol.Clip([]byte(f.Value), maxFault)), err))
 				if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n/1000 > 1e9 {
 					found = append(found, "It looks like milliseconds: the unit is seconds.")
 				}
 			}
-		case lock.FieldUUID:
+		case protocol.FieldUUID:
 			if l.UUID() == "" {
 				found = append(found, fmt.Sprintf("uuid has %d bytes: 1 to 256 are allowed.", cmp.Or(f.TruncatedFrom, len(f.Value))))
 			}

@@ -13,9 +13,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Limits of the duration of a pause.
@@ -136,7 +136,7 @@ func (a *Admin) pauses(ctx context.Context) (records []pause.Record, broken []st
 			from = string(kv.Key) + "\x00"
 			r, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
 			if err != nil {
-				broken = append(broken, lock.Clip(kv.Key, maxKey))
+				broken = append(broken, protocol.Clip(kv.Key, maxKey))
 				continue
 			}
 			records = append(records, r)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/manual"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Detail is one lock with all its fields.
@@ -63,7 +63,7 @@ func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) 
 func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, error) {
 	var fields []string
 	var gets []clientv3.Op
-	for f := lock.FieldUnknown + 1; f < lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f < protocol.FieldUUID; f++ {
 		fields = append(fields, f.String())
 		gets = append(gets, clientv3.OpGet(a.layout.Key(e.Name, f.String()), clientv3.WithKeysOnly()))
 	}

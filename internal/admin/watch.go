@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Watch is a list of locks that Run keeps current. Its memory depends on the number of locks
@@ -24,20 +24,20 @@ type Watch struct {
 	// queue are the locks that changed since the last Changes, in the order of their first change.
 	queue []*watched
 	// next is the next time at which the state of a lock may change, if no key does.
-	next     lock.Timestamp
+	next     protocol.Timestamp
 	trouble  error
 	troubled time.Time
 }
 
 // watched is a lock, and what was last passed on of it.
 type watched struct {
-	lock.Lock
+	protocol.Lock
 	// whole is the lock before its first key was deleted since it was passed on.
-	whole  *lock.Lock
+	whole  *protocol.Lock
 	queued bool
 	// shown is the state that was passed on; NumStates if the lock was not, or is not in the
 	// list any more.
-	shown lock.State
+	shown protocol.State
 }
 
 // Watch returns a list of the locks that match the filter, which is empty until Run is called.
@@ -87,20 +87,20 @@ func (w *Watch) Changes() []Change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at := w.admin.now().UTC()
-	now := lock.TimestampOf(at)
+	now := protocol.TimestampOf(at)
 	w.queueByTime(now)
 	var changes []Change
 	for _, k := range w.queue {
 		gone := k.Keys <= 0
 		matches := !gone && w.filter.wants(&k.Lock, now)
-		if matches || k.shown != lock.NumStates {
+		if matches || k.shown != protocol.NumStates {
 			l := &k.Lock
 			if gone && k.whole != nil {
 				l = k.whole
 			}
 			changes = append(changes, Change{Lock: api.NewLock(l, at, 0), Matches: matches, Gone: gone})
 		}
-		if k.shown = lock.NumStates; matches {
+		if k.shown = protocol.NumStates; matches {
 			k.shown = k.State(now)
 		}
 		if gone {
@@ -121,22 +121,22 @@ func (w *Watch) forget() {
 }
 
 // queueByTime queues the locks whose state has changed since it was passed on.
-func (w *Watch) queueByTime(now lock.Timestamp) {
+func (w *Watch) queueByTime(now protocol.Timestamp) {
 	if now < w.next {
 		return
 	}
 	w.next = math.MaxInt64
 	for _, k := range w.locks {
 		w.awaits(k, now)
-		if state := k.State(now); state != k.shown && (k.shown != lock.NumStates || w.filter.wants(&k.Lock, now)) {
+		if state := k.State(now); state != k.shown && (k.shown != protocol.NumStates || w.filter.wants(&k.Lock, now)) {
 			w.enqueue(k)
 		}
 	}
 }
 
 // awaits notes when the state of a lock changes next.
-func (w *Watch) awaits(k *watched, now lock.Timestamp) {
-	for _, t := range []lock.Timestamp{k.AlertAt(), k.AutoUnlockAt()} {
+func (w *Watch) awaits(k *watched, now protocol.Timestamp) {
+	for _, t := range []protocol.Timestamp{k.AlertAt(), k.AutoUnlockAt()} {
 		if t > now {
 			w.next = min(w.next, t)
 		}
@@ -159,7 +159,7 @@ type View struct {
 	// Total counts the locks whose names match, and Matched those that match the whole filter.
 	// States counts the latter by state.
 	Total, Matched int
-	States         [lock.NumStates]int
+	States         [protocol.NumStates]int
 	// Locks are the first of those that match.
 	Locks []api.Lock
 	// Trouble is why all this may be out of date, and Since since when; nil if it is not.
@@ -173,7 +173,7 @@ func (w *Watch) View(n int) View {
 	defer w.mu.Unlock()
 	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0]), Total: len(w.locks),
 		Trouble: w.trouble, Since: w.troubled}
-	now := lock.TimestampOf(v.At)
+	now := protocol.TimestampOf(v.At)
 	w.forget()
 	first := best{n: max(n, 1), compare: compareBy(w.filter.Sort, now)}
 	for name, k := range w.locks {
@@ -197,12 +197,12 @@ func (w *Watch) View(n int) View {
 // best keeps the first n of many locks, in memory for 2n.
 type best struct {
 	n       int
-	compare func(a, b *lock.Lock) int
-	kept    []*lock.Lock
+	compare func(a, b *protocol.Lock) int
+	kept    []*protocol.Lock
 	sorted  bool
 }
 
-func (b *best) add(l *lock.Lock) {
+func (b *best) add(l *protocol.Lock) {
 	if b.sorted && b.compare(l, b.kept[b.n-1]) >= 0 {
 		return
 	}
@@ -211,7 +211,7 @@ func (b *best) add(l *lock.Lock) {
 	}
 }
 
-func (b *best) all() []*lock.Lock {
+func (b *best) all() []*protocol.Lock {
 	slices.SortFunc(b.kept, b.compare)
 	return b.kept[:min(b.n, len(b.kept))]
 }
@@ -221,7 +221,7 @@ func (w *Watch) replace(listed map[string]*watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	first := w.locks == nil
-	now := lock.TimestampOf(w.admin.now())
+	now := protocol.TimestampOf(w.admin.now())
 	for name, known := range w.locks {
 		switch l := listed[name]; {
 		case l == nil:
@@ -237,7 +237,7 @@ func (w *Watch) replace(listed map[string]*watched) {
 		}
 	}
 	for _, k := range listed {
-		if k.shown == lock.NumStates {
+		if k.shown == protocol.NumStates {
 			w.enqueue(k)
 		}
 		w.awaits(k, now)

@@ -16,7 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // watching is a Watch that runs, and the changes that it has shown.
@@ -164,7 +164,7 @@ func TestView(t *testing.T) {
 	v := w.View(3)
 	require.Equal(t, "late", v.Locks[0].Name)
 	require.Equal(t, []int{3, 52, 51}, []int{len(v.Locks), v.Total, v.Matched})
-	require.Equal(t, []int{50, 1, 0, 0}, []int{v.States[lock.Held], v.States[lock.Overdue], v.States[lock.Expired], v.States[lock.Undated]})
+	require.Equal(t, []int{50, 1, 0, 0}, []int{v.States[protocol.Held], v.States[protocol.Overdue], v.States[protocol.Expired], v.States[protocol.Undated]})
 	for n := range 60 {
 		l, _ := e.List(t.Context(), admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}, Limit: n + 1})
 		for i, k := range slices.Collect(l.Locks()) {

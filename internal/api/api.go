@@ -3,8 +3,8 @@ package api
 import (
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Lock is one lock, in a page as the watch has shown it.
@@ -251,7 +251,7 @@ type HostClock struct {
 // ErrorText returns the text of an error, bounded, since it may be etcd's.
 func ErrorText(err error) string {
 	const limit = 500 // bytes
-	return lock.Clip([]byte(err.Error()), limit)
+	return protocol.Clip([]byte(err.Error()), limit)
 }
 
 // Error is the body of every answer that is not a success.

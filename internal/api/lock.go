@@ -3,13 +3,13 @@ package api
 import (
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // States returns the names of all states a lock can have.
 func States() []string {
 	var names []string
-	for s := range lock.NumStates {
+	for s := range protocol.NumStates {
 		names = append(names, s.String())
 	}
 	return names
@@ -18,7 +18,7 @@ func States() []string {
 // StatesByUrgency returns the names of all states, the most urgent first.
 func StatesByUrgency() []string {
 	var names []string
-	for _, s := range lock.ByUrgency() {
+	for _, s := range protocol.ByUrgency() {
 		names = append(names, s.String())
 	}
 	return names
@@ -29,10 +29,10 @@ const maxName = 4 << 10
 
 // NewLock returns a lock as it is at now, where the clock of its holder is ahead. A key that
 // belongs to no lock has a name that begins with a slash.
-func NewLock(l *lock.Lock, now time.Time, ahead time.Duration) Lock {
+func NewLock(l *protocol.Lock, now time.Time, ahead time.Duration) Lock {
 	return Lock{
-		Name:         lock.Clip([]byte(l.Name), maxName),
-		State:        l.State(lock.TimestampOf(now.Add(ahead))).String(),
+		Name:         protocol.Clip([]byte(l.Name), maxName),
+		State:        l.State(protocol.TimestampOf(now.Add(ahead))).String(),
 		UUID:         l.UUID(),
 		Hostname:     l.Hostname(),
 		Owner:        l.Owner(),

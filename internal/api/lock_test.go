@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestNewLock(t *testing.T) {
-	var b lock.Builder
-	for f, value := range map[lock.Field]string{lock.FieldUUID: "u", lock.FieldHostname: "h", lock.FieldAutoUnlockAt: "1800000000.5"} {
-		b.Add(lock.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7})
+	var b protocol.Builder
+	for f, value := range map[protocol.Field]string{protocol.FieldUUID: "u", protocol.FieldHostname: "h", protocol.FieldAutoUnlockAt: "1800000000.5"} {
+		b.Add(protocol.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7})
 	}
 	l := b.Lock("billing/invoices")
 	deadline := time.Unix(1_800_000_000, 5e8).UTC()
@@ -30,9 +30,9 @@ func TestNewLock(t *testing.T) {
 
 // The state is by the holder's clock.
 func TestNewLockOfAHolderWhoseClockIsOff(t *testing.T) {
-	var b lock.Builder
-	for f, value := range map[lock.Field]string{lock.FieldUUID: "u", lock.FieldAutoUnlockAt: "1800000000"} {
-		b.Add(lock.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7})
+	var b protocol.Builder
+	for f, value := range map[protocol.Field]string{protocol.FieldUUID: "u", protocol.FieldAutoUnlockAt: "1800000000"} {
+		b.Add(protocol.KV{Field: f, Value: []byte(value), Create: 7, Mod: 7})
 	}
 	l, deadline := b.Lock("a"), time.Unix(1_800_000_000, 0)
 	for ahead, state := range map[time.Duration]string{-1500 * time.Millisecond: "held", 0: "expired", time.Minute: "expired"} {
@@ -47,7 +47,7 @@ func TestNewLockOfAHolderWhoseClockIsOff(t *testing.T) {
 }
 
 func TestNewLockBoundsTheName(t *testing.T) {
-	l := lock.Lock{Name: "/\xff" + strings.Repeat("x", 1<<20)}
+	l := protocol.Lock{Name: "/\xff" + strings.Repeat("x", 1<<20)}
 	name := NewLock(&l, time.Now(), 0).Name
 	require.LessOrEqual(t, len(name), maxName+len("…"))
 	require.True(t, strings.HasPrefix(name, "/\uFFFDxxx"))

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/manual"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
@@ -21,6 +20,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // view gives the API the state of the daemon, in the types of the API. It implements
@@ -32,7 +32,7 @@ type view struct {
 	histories chan struct{}
 }
 
-func (a *App) newWebHandler(layout lock.Layout) (http.Handler, error) {
+func (a *App) newWebHandler(layout protocol.Layout) (http.Handler, error) {
 	store := a.newStore(layout)
 	unlocker, err := a.newUnlocker(store)
 	if err != nil {
@@ -80,7 +80,7 @@ func (v view) Changed() <-chan struct{} { return v.app.table.Changed() }
 // bytes that are invalid in JSON.
 func wantedOf(q api.Query) (table.Query, error) {
 	wanted := table.Query{Contains: q.Contains, Hostname: q.Hostname, Owner: q.Owner, ByUrgency: q.ByUrgency, Limit: q.Limit}
-	for s := range lock.NumStates {
+	for s := range protocol.NumStates {
 		if slices.Contains(q.States, s.String()) {
 			wanted.States = append(wanted.States, s)
 		}
@@ -100,11 +100,11 @@ func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
 		*shown = api.NewLock(&it.Lock, it.At, v.app.ahead(it))
 		shown.State, shown.Margin = it.State.String(), it.Margin
 		v.judge(shown, dueOf(it, now), held)
-		if it.State == lock.Held {
+		if it.State == protocol.Held {
 			shown.Explanation = ""
 		}
 		if byUrgency {
-			shown.Urgency = lock.Clip([]byte(it.Position.String()), lockstore.MaxName)
+			shown.Urgency = protocol.Clip([]byte(it.Position.String()), lockstore.MaxName)
 		}
 	}
 	p.Locks = api.Fit(p.Locks)
@@ -189,7 +189,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Removed: make(map[string]uint64), NearMisses: nearMisses(s.Table.NearMisses),
 	}
 	for state, n := range s.Table.Locks {
-		status.Locks[lock.State(state).String()] = n
+		status.Locks[protocol.State(state).String()] = n
 	}
 	for _, h := range verdict.AllHolds() {
 		if hold, held := s.Holds[h]; held {

@@ -14,7 +14,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/follow"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
@@ -27,6 +26,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/user"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // App is the daemon.
@@ -68,7 +68,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 			err = errors.Join(err, a.Stop(context.Background()))
 		}
 	}()
-	layout, err := lock.NewLayout(c.Prefix)
+	layout, err := protocol.NewLayout(c.Prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 	return a, nil
 }
 
-func (a *App) newListeners(layout lock.Layout) (err error) {
+func (a *App) newListeners(layout protocol.Layout) (err error) {
 	c := a.config
 	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, maxOpsConns, newOpsHandler(a.registry, a.missing, a.logger), a.logger)
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *App) newPauses() (err error) {
 	return err
 }
 
-func (a *App) newScan(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
+func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
 		Rules:         rules,
 		Storm:         verdict.StormFromConfig(a.config.Reaper),
@@ -212,11 +212,11 @@ func (a *App) explainLocks(err error) error {
 	return a.client.Explain(err, etcd.LockPermission(a.config), a.config.Prefix)
 }
 
-func (a *App) newStore(layout lock.Layout) lockstore.Store {
+func (a *App) newStore(layout protocol.Layout) lockstore.Store {
 	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
 }
 
-func (a *App) newReaper(layout lock.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
+func (a *App) newReaper(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.reaper, err = reaper.New(reaper.Options{
 		Store:       a.newStore(layout),
 		Source:      a.table,

@@ -16,10 +16,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/manual"
 	"github.com/etcd-unlocker/unlocker/internal/web"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // broken is a connection that breaks after each transaction that writes.
@@ -55,7 +55,7 @@ func TestUnlockWhoseAnswerIsLostIsAmbiguous(t *testing.T) {
 	client, err := etcd.New(etcd.FromConfig(c.Etcd, slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	layout, err := lock.NewLayout(c.Prefix)
+	layout, err := protocol.NewLayout(c.Prefix)
 	require.NoError(t, err)
 	later := time.Now().Add(time.Hour)
 	e.Put(e.Lock("a", later, later)...)

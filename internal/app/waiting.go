@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -36,11 +36,11 @@ func (a *App) logWaiting(ctx context.Context) error {
 // sayWaiting returns why each lock waits that it named now or before.
 func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string]string {
 	stats, err := a.table.Stats(ctx, 0)
-	expired := stats.Locks[lock.Expired]
+	expired := stats.Locks[protocol.Expired]
 	if err != nil || expired == 0 {
 		return nil
 	}
-	page, err := a.table.Page(ctx, table.Query{States: []lock.State{lock.Expired}, Limit: maxLooked})
+	page, err := a.table.Page(ctx, table.Query{States: []protocol.State{protocol.Expired}, Limit: maxLooked})
 	if err != nil {
 		return nil // the table has stopped
 	}
@@ -57,7 +57,7 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 			waiting[it.Name] = why
 		} else if named++; named <= maxWaiting {
 			waiting[it.Name] = why
-			a.logger.Info(message.Waiting, "lock", lock.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
+			a.logger.Info(message.Waiting, "lock", protocol.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
 		}
 	}
 	return waiting

@@ -14,8 +14,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -63,7 +63,7 @@ func Key(prefix string, when time.Time, lease int64) string {
 
 // Encode returns the value of the key. It omits the last fields where they would exceed MaxBytes.
 func (r Record) Encode() string {
-	r.Who, r.Reason = lock.Clip([]byte(r.Who), MaxText), lock.Clip([]byte(r.Reason), MaxText)
+	r.Who, r.Reason = protocol.Clip([]byte(r.Who), MaxText), protocol.Clip([]byte(r.Reason), MaxText)
 	for {
 		text, _ := json.Marshal(r) // texts and the present time can be encoded
 		if len(text) <= MaxBytes || len(r.Fields) == 0 {
@@ -83,14 +83,14 @@ func Parse(value []byte) (Record, error) {
 	if err := json.Unmarshal(value, &r); err != nil {
 		return Record{}, fmt.Errorf("not a record: %w", err)
 	}
-	if err := lock.ValidateName(r.Name); err != nil {
+	if err := protocol.ValidateName(r.Name); err != nil {
 		return Record{}, fmt.Errorf("not a record: %w", err)
 	}
 	if err := r.checkFields(); err != nil {
 		return Record{}, fmt.Errorf("not a record: %w", err)
 	}
 	for _, s := range []*string{&r.Name, &r.UUID, &r.Hostname, &r.Owner, &r.Who, &r.Reason} {
-		*s = lock.Clip([]byte(*s), MaxText)
+		*s = protocol.Clip([]byte(*s), MaxText)
 	}
 	return r, nil
 }
@@ -104,10 +104,10 @@ func (r Record) checkFields() error {
 	named := make(map[string]bool, len(r.Fields))
 	for _, f := range r.Fields {
 		if named[f.Name] {
-			return fmt.Errorf("two fields have the name %q", lock.Clip([]byte(f.Name), lockstore.MaxName))
+			return fmt.Errorf("two fields have the name %q", protocol.Clip([]byte(f.Name), lockstore.MaxName))
 		}
 		if f.TruncatedFrom < 0 {
-			return fmt.Errorf("truncated_from_bytes of field %q is %d", lock.Clip([]byte(f.Name), lockstore.MaxName), f.TruncatedFrom)
+			return fmt.Errorf("truncated_from_bytes of field %q is %d", protocol.Clip([]byte(f.Name), lockstore.MaxName), f.TruncatedFrom)
 		}
 		named[f.Name] = true
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // unsafe are the characters with a meaning in the output of a plugin, or in the shells and
@@ -38,7 +38,7 @@ func clean(s string, limit int) string {
 }
 
 // clip cuts text off after limit bytes, between characters, and marks the cut.
-func clip(s string, limit int) string { return lock.Clip([]byte(s), limit) }
+func clip(s string, limit int) string { return protocol.Clip([]byte(s), limit) }
 
 // count formats a number of things.
 func count(n int, thing string) string {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/audit"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Reader reads histories.
@@ -37,7 +37,7 @@ func (r Reader) Read(ctx context.Context, name string, b lockstore.Bounds) (api.
 // tell says of a past what follows from it alone.
 func tell(name string, past lockstore.Past, now time.Time) api.History {
 	h := api.History{
-		Name: lock.Clip([]byte(name), lockstore.MaxName), Now: now, Revision: past.Revision, FromRevision: past.From,
+		Name: protocol.Clip([]byte(name), lockstore.MaxName), Now: now, Revision: past.Revision, FromRevision: past.From,
 		Compacted: past.Compacted, Truncated: past.Truncated, Periods: []api.Period{},
 	}
 	next := now // a time after the end of a period
@@ -111,7 +111,7 @@ func (r Reader) records(ctx context.Context, name string, h *api.History) error 
 	written, err := r.Store.WrittenAt(ctx, r.AuditPrefix, revisions)
 	for revision, values := range written {
 		for _, value := range values {
-			if rec, err := audit.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == lock.Clip([]byte(name), audit.MaxText) {
+			if rec, err := audit.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == protocol.Clip([]byte(name), audit.MaxText) {
 				AddForced(h, []api.Forced{{
 					At: rec.When.UTC(), UUID: rec.UUID, Trigger: string(verdict.Manual), Who: rec.Who, Reason: rec.Reason, Revision: revision,
 				}})

@@ -13,8 +13,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // start is when the locks of these tests are taken first.
@@ -23,19 +23,19 @@ var start = time.Unix(1_700_000_000, 0).UTC()
 func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 
 // heldBy has fields of a lock, with seconds after start as their times.
-func heldBy(since, until int64, uuid string, times map[lock.Field]int) lockstore.Period {
-	var b lock.Builder
-	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte(uuid), Create: since, Mod: since})
+func heldBy(since, until int64, uuid string, times map[protocol.Field]int) lockstore.Period {
+	var b protocol.Builder
+	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte(uuid), Create: since, Mod: since})
 	for f, t := range times {
-		b.Add(lock.KV{Field: f, Value: []byte(lock.TimestampOf(at(t)).String()), Create: since, Mod: since})
+		b.Add(protocol.KV{Field: f, Value: []byte(protocol.TimestampOf(at(t)).String()), Create: since, Mod: since})
 	}
 	return lockstore.Period{Lock: b.Lock("a"), Since: since, Until: until}
 }
 
-func held(locked, alive, deadline int) map[lock.Field]int {
-	times := map[lock.Field]int{lock.FieldLockedAt: locked, lock.FieldAutoUnlockAt: deadline}
+func held(locked, alive, deadline int) map[protocol.Field]int {
+	times := map[protocol.Field]int{protocol.FieldLockedAt: locked, protocol.FieldAutoUnlockAt: deadline}
 	if alive != 0 {
-		times[lock.FieldAliveAt] = alive
+		times[protocol.FieldAliveAt] = alive
 	}
 	return times
 }
@@ -48,7 +48,7 @@ func TestHowAPeriodEnded(t *testing.T) {
 		return []api.Forced{f}
 	}
 	for name, c := range map[string]struct {
-		times       map[lock.Field]int
+		times       map[protocol.Field]int
 		overwritten bool
 		next        int // when the next holder took it; 0 if none did
 		now         int
@@ -64,7 +64,7 @@ func TestHowAPeriodEnded(t *testing.T) {
 		"next holder after the deadline":      {times: held(0, 0, 60), next: 61, now: 500, how: api.EndRemoved, before: 61},
 		"nobody since":                        {times: held(0, 30, 60), now: 500, how: api.EndRemoved, after: 30, before: 500},
 		"renewed after its deadline":          {times: held(0, 70, 60), now: 500, how: api.EndLate, after: 70, before: 500},
-		"without a deadline":                  {times: map[lock.Field]int{lock.FieldLockedAt: 1}, now: 500, how: api.EndReleased, after: 1, before: 500},
+		"without a deadline":                  {times: map[protocol.Field]int{protocol.FieldLockedAt: 1}, now: 500, how: api.EndReleased, after: 1, before: 500},
 		"the next holder's clock is behind":   {times: held(40, 50, 60), next: 10, now: 500, how: api.EndRemoved, after: 50},
 		"overwritten":                         {times: held(0, 0, 60), overwritten: true, next: 20, now: 500, how: api.EndOverwritten, before: 20},
 		"expired":                             {times: held(0, 0, 60), next: 90, now: 500, known: forced(api.Forced{Trigger: "expiry", Revision: until, At: at(62)}), how: api.EndExpired, before: 90, at: 62},
@@ -110,7 +110,7 @@ type world struct {
 func newWorld(t *testing.T) world {
 	t.Helper()
 	e := etcdtest.Start(t, localetcd.Options{})
-	layout, err := lock.NewLayout(e.Prefix)
+	layout, err := protocol.NewLayout(e.Prefix)
 	require.NoError(t, err)
 	return world{Reader{
 		Store:       lockstore.Store{KV: e.Client, Layout: layout, RequestTimeout: time.Minute},

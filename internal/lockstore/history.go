@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Bounds limit what History reads. All are required.
@@ -37,7 +37,7 @@ type Past struct {
 type Period struct {
 	// Lock is the lock at the end of the period, with the fields of the protocol that say who
 	// held it, for what and when.
-	lock.Lock
+	protocol.Lock
 	// Since is the revision of the acquisition. Until is that of the end, 0 if it lasts.
 	Since, Until int64
 	// Overwritten reports whether another uuid replaced this one.
@@ -53,15 +53,15 @@ type Period struct {
 // instead of watching them again, for which etcd would block all its writes (ADR 24). If Time
 // ends, the result is truncated. A lock that nobody held has no periods.
 func (st Store) History(ctx context.Context, name string, b Bounds) (Past, error) {
-	if err := lock.ValidateName(name); err != nil {
+	if err := protocol.ValidateName(name); err != nil {
 		return Past{}, err
 	}
 	limited, cancel := context.WithTimeout(ctx, b.Time)
 	defer cancel()
-	w := &walk{Store: st, Bounds: b, name: name, uuid: st.Layout.Key(name, lock.FieldUUID.String()), largest: maxGets}
+	w := &walk{Store: st, Bounds: b, name: name, uuid: st.Layout.Key(name, protocol.FieldUUID.String()), largest: maxGets}
 	err := w.run(limited)
 	if err != nil && (w.past.Revision == 0 || limited.Err() == nil || ctx.Err() != nil) {
-		return Past{}, fmt.Errorf("read the history of lock %q: %w", lock.Clip([]byte(name), MaxName), err)
+		return Past{}, fmt.Errorf("read the history of lock %q: %w", protocol.Clip([]byte(name), MaxName), err)
 	}
 	w.past.From = max(w.at+1, w.oldest)
 	w.past.Truncated = w.at >= w.oldest
@@ -159,15 +159,15 @@ func (w *walk) step(ctx context.Context) error {
 // period reads the period in which w.at is, and goes on to before it.
 func (w *walk) period(ctx context.Context) error {
 	var p Period
-	asked := []lock.Field{
-		lock.FieldUUID, lock.FieldHostname, lock.FieldOwner, lock.FieldPurpose, lock.FieldLockedAt,
-		lock.FieldAliveAt, lock.FieldAutoUnlockAt,
+	asked := []protocol.Field{
+		protocol.FieldUUID, protocol.FieldHostname, protocol.FieldOwner, protocol.FieldPurpose, protocol.FieldLockedAt,
+		protocol.FieldAliveAt, protocol.FieldAutoUnlockAt,
 	}
 	last, err := w.read(ctx, w.at, asked)
 	if err != nil {
 		return err
 	}
-	if p.Since, err = w.since(ctx, last[lock.FieldUUID]); err != nil {
+	if p.Since, err = w.since(ctx, last[protocol.FieldUUID]); err != nil {
 		return err
 	}
 	p.Lock = w.lock(last)
@@ -186,10 +186,10 @@ func (w *walk) period(ctx context.Context) error {
 }
 
 // fields are keys of the lock as they were at one revision.
-type fields map[lock.Field]*mvccpb.KeyValue
+type fields map[protocol.Field]*mvccpb.KeyValue
 
 // read reads fields at a revision.
-func (w *walk) read(ctx context.Context, revision int64, asked []lock.Field) (fields, error) {
+func (w *walk) read(ctx context.Context, revision int64, asked []protocol.Field) (fields, error) {
 	gets := make([]clientv3.Op, len(asked))
 	for i, f := range asked {
 		gets[i] = clientv3.OpGet(w.Layout.Key(w.name, f.String()), clientv3.WithRev(revision))
@@ -207,10 +207,10 @@ func (w *walk) read(ctx context.Context, revision int64, asked []lock.Field) (fi
 	return found, nil
 }
 
-func (w *walk) lock(of fields) lock.Lock {
-	var b lock.Builder
+func (w *walk) lock(of fields) protocol.Lock {
+	var b protocol.Builder
 	for f, kv := range of {
-		b.Add(lock.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+		b.Add(protocol.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 	}
 	return b.Lock(w.name)
 }
@@ -226,9 +226,9 @@ func (w *walk) since(ctx context.Context, uuid *mvccpb.KeyValue) (int64, error) 
 	after := sort.Search(int(uuid.ModRevision-first), func(i int) bool {
 		var then fields
 		if err == nil {
-			then, err = w.read(ctx, first+int64(i), []lock.Field{lock.FieldUUID})
+			then, err = w.read(ctx, first+int64(i), []protocol.Field{protocol.FieldUUID})
 		}
-		return err != nil || string(then[lock.FieldUUID].GetValue()) == string(uuid.Value)
+		return err != nil || string(then[protocol.FieldUUID].GetValue()) == string(uuid.Value)
 	})
 	if after == 0 {
 		return uuid.CreateRevision, err
@@ -243,7 +243,7 @@ func (w *walk) ended(ctx context.Context, p *Period) error {
 		return nil
 	}
 	var gets []clientv3.Op
-	for f := lock.FieldUnknown + 1; f < lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f < protocol.FieldUUID; f++ {
 		gets = append(gets, w.exists(w.Layout.Key(w.name, f.String()), p.Until))
 	}
 	answers, err := w.get(ctx, gets)

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestS6_PagesFollowTheSizeOfValues(t *testing.T) {
@@ -101,7 +101,7 @@ func TestS6_APageThatFailsIsReadKeyByKey(t *testing.T) {
 	}
 	_, err = h.readLarge(h.ctx, h.listed("a"))
 	require.ErrorContains(t, err, "too slow")
-	require.Equal(t, int(lock.FieldUUID-lock.FieldUnknown)+2, h.reads)
+	require.Equal(t, int(protocol.FieldUUID-protocol.FieldUnknown)+2, h.reads)
 }
 
 func TestAnEndedReadIsNotRepeated(t *testing.T) {
@@ -129,7 +129,7 @@ func TestS6_ReadLeavesOutWhatTakesMoreThanOneRequest(t *testing.T) {
 	h.crowd("keys/%03d", 100)
 	h.crowd("nested/%03d/uuid", 100)
 	h.crowd("few/%03d/uuid", 2)
-	var locks []lock.Lock
+	var locks []protocol.Lock
 	want := map[string]bool{"first": false, "value": true, "keys": true, "nested": true, "few": true, "last": false}
 	for _, name := range []string{"first", "value", "keys", "nested", "few", "last"} {
 		locks = append(locks, h.listed(name))
@@ -165,18 +165,18 @@ func TestS6_KnownFieldsTakeFewRequestsWhateverIsNested(t *testing.T) {
 	h.crowd("a/%04d/uuid", surveyPage*optionalPages+100)
 	r, err := h.readLarge(h.ctx, h.listed("a"))
 	require.NoError(t, err)
-	require.Equal(t, int(lock.FieldUUID-lock.FieldUnknown)+optionalPages, h.reads)
+	require.Equal(t, int(protocol.FieldUUID-protocol.FieldUnknown)+optionalPages, h.reads)
 	require.Equal(t, []int64{3}, h.deleted(r))
 	require.Len(t, h.keys(), surveyPage*optionalPages+100)
 }
 
 func TestLargeIsWhatTakesSeveralRequests(t *testing.T) {
 	t.Parallel()
-	var b lock.Builder
-	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
-	b.Add(lock.KV{Value: make([]byte, 64<<10), Create: 1, Mod: 1})
+	var b protocol.Builder
+	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
+	b.Add(protocol.KV{Value: make([]byte, 64<<10), Create: 1, Mod: 1})
 	bigValue := b.Lock("a")
 	require.True(t, Large(&bigValue))
-	require.False(t, Large(&lock.Lock{Keys: readLimit - 1}))
-	require.True(t, Large(&lock.Lock{Keys: readLimit}))
+	require.False(t, Large(&protocol.Lock{Keys: readLimit - 1}))
+	require.True(t, Large(&protocol.Lock{Keys: readLimit}))
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m, closeShared) }
@@ -43,7 +43,7 @@ var shared struct {
 const soon = time.Minute
 
 // past is the deadline of all locks here, and before any clock that runs the tests.
-var past = lock.TimestampOf(time.Unix(1_700_000_000, 0)).String()
+var past = protocol.TimestampOf(time.Unix(1_700_000_000, 0)).String()
 
 // harness is a store with locks of its own.
 type harness struct {
@@ -73,7 +73,7 @@ func newHarnessOn(t *testing.T, direct, client *clientv3.Client) *harness {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	t.Cleanup(cancel)
-	layout, err := lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
+	layout, err := protocol.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
 	require.NoError(t, err)
 	s := &spy{KVClient: clientv3.RetryKVClient(client)}
 	return &harness{Store{KV: clientv3.NewKVFromKVClient(s, client), Layout: layout, RequestTimeout: soon}, s, t, ctx, direct}
@@ -166,22 +166,22 @@ func (h *harness) native(name string) {
 func (h *harness) release(name string) {
 	h.t.Helper()
 	ops := []clientv3.Op{clientv3.OpDelete(h.Layout.Key(name, "unknown"))}
-	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f <= protocol.FieldUUID; f++ {
 		ops = append(ops, clientv3.OpDelete(h.Layout.Key(name, f.String())))
 	}
 	h.commit(ops...)
 }
 
 // listed is a lock as the table has it of a listing.
-func (h *harness) listed(name string) lock.Lock {
+func (h *harness) listed(name string) protocol.Lock {
 	h.t.Helper()
 	from, end := h.Layout.Range(name)
 	resp, err := h.client.Get(h.ctx, from, clientv3.WithRange(end))
 	require.NoError(h.t, err)
-	var b lock.Builder
+	var b protocol.Builder
 	for _, kv := range resp.Kvs {
 		if n, f, _ := h.Layout.Split(kv.Key); string(n) == name {
-			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+			b.Add(protocol.KV{Field: protocol.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
 	return b.Lock(name)
@@ -189,7 +189,7 @@ func (h *harness) listed(name string) lock.Lock {
 
 func (h *harness) read(names ...string) []Record {
 	h.t.Helper()
-	var locks []lock.Lock
+	var locks []protocol.Lock
 	for _, name := range names {
 		locks = append(locks, h.listed(name))
 	}

@@ -5,12 +5,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Record is a lock with its fields as they were in etcd at one revision.
 type Record struct {
-	lock.Lock
+	protocol.Lock
 	// fields are its keys with their values. If there are too many, some unknown ones are
 	// missing. kept is the size in bytes of those that a survey found.
 	fields []field
@@ -49,10 +49,10 @@ const (
 )
 
 // LoggedName returns the name of the lock, truncated, as valid UTF-8.
-func (r Record) LoggedName() string { return lock.Clip([]byte(r.Name), MaxName) }
+func (r Record) LoggedName() string { return protocol.Clip([]byte(r.Name), MaxName) }
 
 // LoggedUUID returns the uuid, truncated, as valid UTF-8.
-func (r Record) LoggedUUID() string { return lock.Clip([]byte(r.UUID()), maxLoggedValue) }
+func (r Record) LoggedUUID() string { return protocol.Clip([]byte(r.UUID()), maxLoggedValue) }
 
 // Logged returns the fields for the log, known ones first, and the number of omitted keys.
 func (r Record) Logged() (fields []Field, more int) {
@@ -94,10 +94,10 @@ func (r Record) bounded(count, bytes int) []Field {
 	named := make(map[string]bool, cap(fields))
 	for _, known := range []bool{true, false} {
 		for _, f := range r.fields {
-			if (lock.ParseField([]byte(f.name)) != lock.FieldUnknown) != known || len(fields) >= count {
+			if (protocol.ParseField([]byte(f.name)) != protocol.FieldUnknown) != known || len(fields) >= count {
 				continue
 			}
-			clipped := lock.Clip([]byte(f.name), MaxName)
+			clipped := protocol.Clip([]byte(f.name), MaxName)
 			name := clipped
 			// Different names that are equal when truncated: in a JSON object one would replace
 			// the other.
@@ -112,7 +112,7 @@ func (r Record) bounded(count, bytes int) []Field {
 }
 
 func truncated(name string, value []byte, bytes int) Field {
-	f := Field{Name: name, Value: lock.Clip(value, bytes)}
+	f := Field{Name: name, Value: protocol.Clip(value, bytes)}
 	if f.Value != strings.ToValidUTF8(string(value), "\uFFFD") {
 		f.TruncatedFrom = len(value)
 	}

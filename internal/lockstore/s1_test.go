@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // The forms that a deletion takes: one range; the gaps between nested names; read
@@ -35,7 +35,9 @@ var changes = map[string]struct {
 	// between more nested names than a transaction can guard.
 	except []string
 }{
-	"renewed":                   {change: func(h *harness) { h.set("a", "auto_unlock_at", lock.TimestampOf(time.Now().Add(time.Hour)).String()) }},
+	"renewed": {change: func(h *harness) {
+		h.set("a", "auto_unlock_at", protocol.TimestampOf(time.Now().Add(time.Hour)).String())
+	}},
 	"renewed within the second": {change: func(h *harness) { h.set("a", "auto_unlock_at", past) }},
 	"first alive_at":            {change: func(h *harness) { h.set("a", "alive_at", past) }},
 	"released":                  {change: func(h *harness) { h.release("a") }},
@@ -109,7 +111,7 @@ func TestS1_OrphansThatChangeAreLeft(t *testing.T) {
 // these are read one by one.
 func TestS1_ALargeLockIsReadAtOneRevision(t *testing.T) {
 	for name, field := range map[string]string{"renewed": "auto_unlock_at", "unknown": "!new", "known": "alive_at"} {
-		const fields = int(lock.FieldUUID - lock.FieldUnknown)
+		const fields = int(protocol.FieldUUID - protocol.FieldUnknown)
 		for _, before := range []int{-3, -2, 2, fields, fields + 1, fields + 2} { // the first one's revision is that of all
 			t.Run(fmt.Sprint(name, before), func(t *testing.T) {
 				h, before, fields, size := newHarness(t), before, fields, 64<<10

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // readLimit is the maximum number of keys of a lock, including those of nested names, that are
@@ -18,7 +18,7 @@ const readLimit = 64
 // Store reads and deletes locks. It is a plain value, safe for concurrent use.
 type Store struct {
 	KV     clientv3.KV
-	Layout lock.Layout
+	Layout protocol.Layout
 	// RequestTimeout limits each request.
 	RequestTimeout time.Duration
 	// Explain adds the missing permission to an error of etcd; nil adds nothing.
@@ -35,7 +35,7 @@ func (st Store) explain(err error) error {
 // Read reads locks whole, in one transaction. Those that take more than that are Unread, for
 // ReadAlone: their size must delay no other. Of the locks given only the name and what is
 // known of their size count.
-func (st Store) Read(ctx context.Context, locks []lock.Lock) ([]Record, error) {
+func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, error) {
 	records := make([]Record, len(locks))
 	var small []int
 	var gets []clientv3.Op
@@ -65,11 +65,11 @@ func (r *Record) Unread() bool { return r.Name == "" }
 
 // Large reports whether a lock takes several requests to read: it has big values, or
 // many keys.
-func Large(l *lock.Lock) bool { return l.Large() || l.Keys >= readLimit }
+func Large(l *protocol.Lock) bool { return l.Large() || l.Keys >= readLimit }
 
 // getFields reads known fields of a lock: together if they are known to be small, otherwise one
 // by one, at the revision of the first.
-func (st Store) getFields(ctx context.Context, l lock.Lock, keys []string) ([]*etcdserverpb.RangeResponse, error) {
+func (st Store) getFields(ctx context.Context, l protocol.Lock, keys []string) ([]*etcdserverpb.RangeResponse, error) {
 	if l.Revision > 0 && !l.Large() {
 		gets := make([]clientv3.Op, len(keys))
 		for i, key := range keys {
@@ -127,10 +127,10 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 // readLarge reads a lock whole that has big values, many keys, or names nested in it: its
 // known fields and then, at the same revision, which keys it has. It takes up to some
 // thousand requests.
-func (st Store) readLarge(ctx context.Context, l lock.Lock) (Record, error) {
+func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) {
 	var keys []string
 	var spans []span
-	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f <= protocol.FieldUUID; f++ {
 		key := st.Layout.Key(l.Name, f.String())
 		keys = append(keys, key)
 		spans = append(spans, span{from: key})

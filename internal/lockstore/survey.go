@@ -9,18 +9,18 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // surveyor finds the gaps in the range of a lock between keys that do not belong to it: those
 // of nested names, and those of other programs, which have a lease. Each gap becomes a span as
 // a whole, so that the transaction detects a key that is written into it later.
 type surveyor struct {
-	layout lock.Layout
+	layout protocol.Layout
 	name   string
 	base   string
 
-	build lock.Builder
+	build protocol.Builder
 	// owned are the gaps with keys of the lock, empty the first of the gaps without.
 	owned, empty []span
 	// from is the start of the present gap. own is set if it has a key of the lock.
@@ -28,7 +28,7 @@ type surveyor struct {
 	own  bool
 }
 
-func newSurveyor(layout lock.Layout, name string) *surveyor {
+func newSurveyor(layout protocol.Layout, name string) *surveyor {
 	base, _ := layout.Range(name)
 	return &surveyor{layout: layout, name: name, base: base, from: base}
 }
@@ -37,8 +37,8 @@ func newSurveyor(layout lock.Layout, name string) *surveyor {
 // except that single keys of the lock may be added first.
 func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
 	name, fieldName, valid := s.layout.Split(kv.Key)
-	f := lock.ParseField(fieldName)
-	if !valid || string(name) != s.name || f == lock.FieldUnknown && kv.Lease != 0 {
+	f := protocol.ParseField(fieldName)
+	if !valid || string(name) != s.name || f == protocol.FieldUnknown && kv.Lease != 0 {
 		if key := string(kv.Key); key >= s.from {
 			from, end := s.group(key)
 			s.closeGap(from)
@@ -46,7 +46,7 @@ func (s *surveyor) add(kv *mvccpb.KeyValue) (own bool) {
 		}
 		return false
 	}
-	s.build.Add(lock.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+	s.build.Add(protocol.KV{Field: f, Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 	s.own = true
 	return true
 }
@@ -74,7 +74,7 @@ func (s *surveyor) closeGap(end string) {
 
 // finish returns the lock, and the spans to compare and to delete: all gaps or, if those are
 // too many, the gaps with keys of the lock.
-func (s *surveyor) finish() (lock.Lock, []span) {
+func (s *surveyor) finish() (protocol.Lock, []span) {
 	_, end := s.layout.Range(s.name)
 	s.closeGap(end)
 	spans := s.owned
@@ -112,7 +112,7 @@ const keptBytes = 1 << 20
 // keep adds an unknown field to the record, up to the limits of Shown. It copies the field, so
 // that the memory of the answer can be freed.
 func (rec *Record) keep(f field) {
-	if lock.ParseField([]byte(f.name)) != lock.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
+	if protocol.ParseField([]byte(f.name)) != protocol.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
 		return
 	}
 	f.name = strings.Clone(f.name[:min(len(f.name), MaxName+utf8.UTFMax)])

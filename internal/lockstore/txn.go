@@ -5,7 +5,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // maxTxnOps is the default limit of etcd on the compares, and on the operations, of a
@@ -38,11 +38,11 @@ type deletion struct {
 // the deadline, and the newest revision of the keys (S1). It has no put, and no other branch
 // (S5).
 func (st Store) expired(r *Record) deletion {
-	uuid := st.Layout.Key(r.Name, lock.FieldUUID.String())
+	uuid := st.Layout.Key(r.Name, protocol.FieldUUID.String())
 	if r.Token == 0 {
 		return r.deletion(clientv3.Compare(clientv3.Version(uuid), "=", 0))
 	}
-	deadline := st.Layout.Key(r.Name, lock.FieldAutoUnlockAt.String())
+	deadline := st.Layout.Key(r.Name, protocol.FieldAutoUnlockAt.String())
 	return r.deletion(
 		clientv3.Compare(clientv3.Value(uuid), "=", r.UUID()),
 		clientv3.Compare(clientv3.Value(deadline), "=", r.AutoUnlockText()))
@@ -51,7 +51,7 @@ func (st Store) expired(r *Record) deletion {
 // manual is the deletion for a manual unlock. It compares the given uuid, and the newest
 // revision of the keys, so that no key is deleted that was not read.
 func (st Store) manual(r *Record, uuid string) deletion {
-	return r.deletion(clientv3.Compare(clientv3.Value(st.Layout.Key(r.Name, lock.FieldUUID.String())), "=", uuid))
+	return r.deletion(clientv3.Compare(clientv3.Value(st.Layout.Key(r.Name, protocol.FieldUUID.String())), "=", uuid))
 }
 
 // deletion deletes the spans of the record if the compares hold and no key in the spans is

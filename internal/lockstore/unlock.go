@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // smallLock is the maximum number of keys of a lock of unknown size that are read by one range:
@@ -15,15 +15,15 @@ import (
 const smallLock = 16
 
 // ReadOne reads one lock. The error is ErrNoLock if there is no key under the name, and that of
-// lock.ValidateName if the name is not valid.
+// protocol.ValidateName if the name is not valid.
 func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
-	if err := lock.ValidateName(name); err != nil {
+	if err := protocol.ValidateName(name); err != nil {
 		return Record{}, err
 	}
-	rec, err := st.ReadAlone(ctx, lock.Lock{Name: name, Keys: smallLock - 1})
+	rec, err := st.ReadAlone(ctx, protocol.Lock{Name: name, Keys: smallLock - 1})
 	switch {
 	case err != nil:
-		return Record{}, fmt.Errorf("read lock %q: %w", lock.Clip([]byte(name), MaxName), err)
+		return Record{}, fmt.Errorf("read lock %q: %w", protocol.Clip([]byte(name), MaxName), err)
 	case rec.Keys == 0:
 		return Record{}, ErrNoLock
 	}
@@ -31,8 +31,8 @@ func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 }
 
 // ReadAlone reads a lock whole, in as many requests as that takes.
-func (st Store) ReadAlone(ctx context.Context, l lock.Lock) (Record, error) {
-	records, err := st.Read(ctx, []lock.Lock{l})
+func (st Store) ReadAlone(ctx context.Context, l protocol.Lock) (Record, error) {
+	records, err := st.Read(ctx, []protocol.Lock{l})
 	if err != nil {
 		return Record{}, err
 	}
@@ -80,7 +80,7 @@ func (st Store) Unlock(ctx context.Context, name, uuid string, trace Trace) (rec
 // value.
 func (r *Record) heldBy(uuid string) error {
 	for _, f := range r.fields {
-		if f.name != lock.FieldUUID.String() {
+		if f.name != protocol.FieldUUID.String() {
 			continue
 		}
 		if string(f.value) != uuid {

@@ -18,9 +18,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Unlocker removes locks. It is a plain value, safe for concurrent use.
@@ -42,7 +42,7 @@ func (u Unlocker) TryRecord(ctx context.Context, name string) (refused, err erro
 	ctx, cancel := context.WithTimeout(ctx, u.Config.Etcd.RequestTimeout)
 	defer cancel()
 	prefix := u.Config.AuditKeys()
-	never := etcd.Never(u.Store.Layout.Key(name, lock.FieldUUID.String()))
+	never := etcd.Never(u.Store.Layout.Key(name, protocol.FieldUUID.String()))
 	_, err = u.Client.Txn(ctx).If(never).Then(clientv3.OpPut(prefix, "")).Commit()
 	switch lockstore.Classify(err) {
 	case lockstore.ReasonPermission, lockstore.ReasonRejected:

@@ -12,8 +12,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -28,7 +28,7 @@ func TestUnlockThatLosesLeavesNothing(t *testing.T) {
 	client, err := etcd.New(etcd.FromConfig(c.Etcd, slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	layout, err := lock.NewLayout(c.Prefix)
+	layout, err := protocol.NewLayout(c.Prefix)
 	require.NoError(t, err)
 	later := time.Now().Add(time.Hour)
 	e.Put(e.Lock("a", later, later)...)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
@@ -15,13 +14,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // full is a snapshot with at least one series in every family.
 func full() Snapshot {
 	return Snapshot{
 		Table: table.Stats{
-			Locks:   [lock.NumStates]int{lock.Held: 5, lock.Overdue: 1, lock.Expired: 2, lock.Undated: 3, lock.Malformed: 4, lock.Orphaned: 6},
+			Locks:   [protocol.NumStates]int{protocol.Held: 5, protocol.Overdue: 1, protocol.Expired: 2, protocol.Undated: 3, protocol.Malformed: 4, protocol.Orphaned: 6},
 			Backlog: 2, StormDelayed: 3,
 			Overdue: []table.Overdue{makeOverdue("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",

@@ -6,10 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -42,11 +42,11 @@ func families() []family {
 
 	add("unlocker_locks", gauge, "Locks by state.", states, "state")
 	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken; corrected where its holder's clock is off.",
-		dates((*lock.Lock).LockedAt), "lock")
+		dates((*protocol.Lock).LockedAt), "lock")
 	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock past its alert time; corrected where its holder's clock is off.",
-		dates((*lock.Lock).AlertAt), "lock")
+		dates((*protocol.Lock).AlertAt), "lock")
 	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "The auto-unlock time of a lock past its alert time; corrected where its holder's clock is off.",
-		dates((*lock.Lock).AutoUnlockAt), "lock")
+		dates((*protocol.Lock).AutoUnlockAt), "lock")
 	add("unlocker_lock_info", gauge, "The holder of a lock past its alert time; always 1.",
 		infos, "lock", "hostname", "owner")
 	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time that have no series of their own.",
@@ -162,15 +162,15 @@ func nativeOldest(v *view, e emit) {
 
 func states(v *view, e emit) {
 	for s, n := range v.Table.Locks {
-		e(float64(n), lock.State(s).String())
+		e(float64(n), protocol.State(s).String())
 	}
 }
 
-func dates(of func(*lock.Lock) lock.Timestamp) func(*view, emit) {
+func dates(of func(*protocol.Lock) protocol.Timestamp) func(*view, emit) {
 	return func(v *view, e emit) {
 		for _, o := range v.overdue {
 			if t := of(&o.lock.Lock); !t.IsZero() {
-				e((t - lock.Timestamp(o.lock.Ahead)).Seconds(), o.name)
+				e((t - protocol.Timestamp(o.lock.Ahead)).Seconds(), o.name)
 			}
 		}
 	}
@@ -220,5 +220,5 @@ func seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}
-	return lock.TimestampOf(t).Seconds()
+	return protocol.TimestampOf(t).Seconds()
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func requireParses(tb testing.TB, text []byte) {
@@ -100,6 +100,6 @@ func FuzzLabel(f *testing.F) {
 		require.True(t, utf8.ValidString(l))
 		require.LessOrEqual(t, len(l), maxName+len("…"))
 		require.Equal(t, l, label(l, maxName))
-		require.Equal(t, l, lock.Clip([]byte(s), maxName))
+		require.Equal(t, l, protocol.Clip([]byte(s), maxName))
 	})
 }

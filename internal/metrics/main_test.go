@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,10 +39,10 @@ func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) 
 type fields map[string]string
 
 func makeOverdue(name string, f fields) table.Overdue {
-	var b lock.Builder
-	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
+	var b protocol.Builder
+	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
 	for k, v := range f {
-		b.Add(lock.KV{Field: lock.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
+		b.Add(protocol.KV{Field: protocol.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
 	}
 	return table.Overdue{Lock: b.Lock(name)}
 }

@@ -3,9 +3,9 @@ package metrics
 import (
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Label values are truncated to these numbers of bytes, and an ellipsis is appended. The
@@ -88,5 +88,5 @@ func (v *view) omitted() int {
 // label returns a valid label value for untrusted text. It is idempotent.
 func label(s string, maximum int) string {
 	// A name may have a megabyte; Clip needs no more than this.
-	return lock.Clip([]byte(s[:min(len(s), 2*maximum)]), maximum)
+	return protocol.Clip([]byte(s[:min(len(s), 2*maximum)]), maximum)
 }

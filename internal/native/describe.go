@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Limits of what Describe reads at a time, and of the bytes that it keeps of a value.
@@ -59,7 +59,7 @@ func Describe(ctx context.Context, client *clientv3.Client, maximum int, prefixe
 
 func newShown(k Key) shown {
 	return shown{Key: k, answer: api.NativeKey{
-		Key: lock.Clip([]byte(k.Key), maxKey), Revision: k.Created, Lease: leaseID(leaseOf(k.Key)), LeaseState: api.LeaseUnknown,
+		Key: protocol.Clip([]byte(k.Key), maxKey), Revision: k.Created, Lease: leaseID(leaseOf(k.Key)), LeaseState: api.LeaseUnknown,
 	}}
 }
 
@@ -92,7 +92,7 @@ func (k *shown) read(ctx context.Context, client *clientv3.Client) {
 		return
 	}
 	kv := resp.Kvs[0]
-	k.answer.Lease, k.answer.Value = leaseID(kv.Lease), lock.Clip(kv.Value, maxValue)
+	k.answer.Lease, k.answer.Value = leaseID(kv.Lease), protocol.Clip(kv.Value, maxValue)
 	if len(kv.Value) > maxValue {
 		k.answer.TruncatedFrom = len(kv.Value)
 	}
@@ -118,7 +118,7 @@ func holderOf(l Lock, keys []shown) (_ api.NativeHolder, held bool) {
 		return api.NativeHolder{}, false
 	}
 	h := api.NativeHolder{
-		Name: lock.Clip([]byte(l.Name), maxKey), NativeKey: left[0].answer, Foreign: l.Foreign, Since: l.Since, Waiters: []api.NativeKey{},
+		Name: protocol.Clip([]byte(l.Name), maxKey), NativeKey: left[0].answer, Foreign: l.Foreign, Since: l.Since, Waiters: []api.NativeKey{},
 		MoreWaiters: l.Waiting - (listed - 1),
 	}
 	if left[0].Key != l.Keys[0] {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/follow"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Options are the options of New.
@@ -126,7 +126,7 @@ func (p *Pauses) keep(e follow.Event, record Record, err error) (old Record, was
 }
 
 // named returns a key as logs and answers show it.
-func (p *Pauses) named(key string) string { return lock.Clip([]byte(p.Prefix+key), maxError) }
+func (p *Pauses) named(key string) string { return protocol.Clip([]byte(p.Prefix+key), maxError) }
 
 func (p *Pauses) arrange() {
 	p.shown = p.shown[:0:0]
@@ -179,7 +179,7 @@ func (p *Pauses) All() string {
 	if len(p.broken) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(p.broken)))
 		words = append(words, fmt.Sprintf("the record %s is not a pause that can be read (%s), so all locks are kept until it is deleted",
-			p.named(first), lock.Clip([]byte(p.broken[first].Error()), maxError)))
+			p.named(first), protocol.Clip([]byte(p.broken[first].Error()), maxError)))
 	}
 	if omitted {
 		words = append(words, fmt.Sprintf("under %s are more than %d records, or one with a very long key, so all locks are kept", p.Prefix, MaxRecords))
@@ -197,7 +197,7 @@ func (p *Pauses) Unseen() string {
 	case s.InView:
 		return ""
 	case s.Err != nil:
-		return fmt.Sprintf("the pauses under %s cannot be read: %s", p.Prefix, lock.Clip([]byte(s.Err.Error()), maxError))
+		return fmt.Sprintf("the pauses under %s cannot be read: %s", p.Prefix, protocol.Clip([]byte(s.Err.Error()), maxError))
 	}
 	return fmt.Sprintf("the pauses under %s are not read yet", p.Prefix)
 }

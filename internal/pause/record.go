@@ -10,7 +10,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Record is one pause, as the value of its key.
@@ -50,7 +50,7 @@ const (
 
 // CheckMatch returns an error if a pattern is not valid, takes too long, or matches no name.
 func CheckMatch(match string) error {
-	shown := lock.Clip([]byte(match), maxMatch)
+	shown := protocol.Clip([]byte(match), maxMatch)
 	switch {
 	case len(match) > maxMatch, strings.Count(match, ",") > maxCommas:
 		return fmt.Errorf("the pattern %q is too long: at most %d bytes and %d commas", shown, maxMatch, maxCommas)
@@ -79,7 +79,7 @@ func Parse(key string, value []byte) (Record, error) {
 	}
 	switch {
 	case Key(r.Match) != key:
-		return r, fmt.Errorf("its key is not that of its match %q", lock.Clip([]byte(r.Match), maxMatch))
+		return r, fmt.Errorf("its key is not that of its match %q", protocol.Clip([]byte(r.Match), maxMatch))
 	case r.Until.Unix() <= 0:
 		return r, errors.New("it has no until")
 	}
@@ -88,7 +88,7 @@ func Parse(key string, value []byte) (Record, error) {
 			return r, err
 		}
 	}
-	r.By, r.Reason = lock.Clip([]byte(r.By), maxBy), lock.Clip([]byte(r.Reason), MaxReason)
+	r.By, r.Reason = protocol.Clip([]byte(r.By), maxBy), protocol.Clip([]byte(r.Reason), MaxReason)
 	return r, nil
 }
 

@@ -4,9 +4,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // ledgerBytes is the maximum size of the forced unlocks in the ledger: some 100,000 locks of the
@@ -71,9 +71,9 @@ func (l *Ledger) self(a *attempt) {
 }
 
 // other adds a lock that somebody else removed past its deadline.
-func (l *Ledger) other(removed *lock.Lock, revision int64) {
+func (l *Ledger) other(removed *protocol.Lock, revision int64) {
 	l.add(&l.others, Removal{
-		Name:     lock.Clip([]byte(removed.Name), lockstore.MaxName),
+		Name:     protocol.Clip([]byte(removed.Name), lockstore.MaxName),
 		UUID:     removed.UUID(),
 		Hostname: removed.Hostname(),
 		Owner:    removed.Owner(),
@@ -117,7 +117,7 @@ const shownLedgerBytes = 4 << 20
 // Page returns up to n entries for the API, the newest first: those with this name, or all if it is
 // empty. It returns fewer if they are big. A name may be the truncated one of a metric.
 func (l *Ledger) Page(name string, n int) (page []Removal) {
-	name = lock.Clip([]byte(name), lockstore.MaxName)
+	name = protocol.Clip([]byte(name), lockstore.MaxName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forced.expire(l.now().Add(-l.retention))

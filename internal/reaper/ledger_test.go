@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // removal is an attempt that needs no etcd.
 func removal(name string) *attempt {
-	return &attempt{record: lockstore.Record{Lock: lock.Lock{Name: name}}, verdict: verdict.Verdict{Trigger: verdict.Expiry}}
+	return &attempt{record: lockstore.Record{Lock: protocol.Lock{Name: name}}, verdict: verdict.Verdict{Trigger: verdict.Expiry}}
 }
 
 func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
@@ -75,7 +75,7 @@ func TestS7_LedgerBoundsWhatOthersRemoved(t *testing.T) {
 	const n = 60_000
 	for i := range n {
 		now = now.Add(time.Millisecond)
-		l.other(&lock.Lock{Name: fmt.Sprint(i)}, 1)
+		l.other(&protocol.Lock{Name: fmt.Sprint(i)}, 1)
 	}
 	l.self(removal("last"))
 	require.Len(t, l.Recent(n), 2)
@@ -94,7 +94,7 @@ func TestLedgerFindsByName(t *testing.T) {
 	for _, name := range []string{"a", "a/b", long, "a", "a\xff", "A"} {
 		l.self(removal(name))
 	}
-	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, lock.Clip([]byte(long), lockstore.MaxName): 1, "a\xfe": 1} {
+	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, protocol.Clip([]byte(long), lockstore.MaxName): 1, "a\xfe": 1} {
 		require.Len(t, l.Page(name, 100), want, "%.20q", name)
 	}
 	require.Len(t, l.Page("a", 1), 1)

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
@@ -154,10 +154,10 @@ func requireLeft(h *harness, d table.Due) {
 	for _, p := range h.source.postponed() {
 		require.Equal(h.t, table.UntilModified, p.delay)
 	}
-	uuid := lock.KV{Field: lock.FieldUUID, Value: []byte("u"), Create: d.Token, Mod: newest}
-	deadline := lock.KV{Field: lock.FieldAutoUnlockAt, Value: []byte(expiry), Create: d.Token, Mod: newest}
-	for _, keys := range [][]lock.KV{{uuid, deadline}, {deadline}} {
-		var b lock.Builder
+	uuid := protocol.KV{Field: protocol.FieldUUID, Value: []byte("u"), Create: d.Token, Mod: newest}
+	deadline := protocol.KV{Field: protocol.FieldAutoUnlockAt, Value: []byte(expiry), Create: d.Token, Mod: newest}
+	for _, keys := range [][]protocol.KV{{uuid, deadline}, {deadline}} {
+		var b protocol.Builder
 		for _, kv := range keys {
 			b.Add(kv)
 		}

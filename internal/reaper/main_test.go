@@ -16,11 +16,11 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m, closeShared) }
@@ -79,7 +79,7 @@ var (
 	expiry = stamp(past)
 )
 
-func stamp(t time.Time) string { return lock.TimestampOf(t).String() }
+func stamp(t time.Time) string { return protocol.TimestampOf(t).String() }
 
 // harness is a reaper with all that it needs. It runs from the first lock that it is
 // given to the end of the test, and keeps nothing then but what waits for its event.
@@ -108,7 +108,7 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	if client != nil {
 		h.spy.KVClient = clientv3.RetryKVClient(client)
 	}
-	layout, err := lock.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
+	layout, err := protocol.NewLayout(fmt.Sprintf("/%s %d/", t.Name(), shared.tests.Add(1)))
 	require.NoError(t, err)
 	h.direct = lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy.KVClient, client), Layout: layout, RequestTimeout: soon}
 	o := reaper.Options{
@@ -248,7 +248,7 @@ func (h *harness) crowd(format string, n int) {
 func (h *harness) release(name string) {
 	h.t.Helper()
 	var ops []clientv3.Op
-	for f := lock.FieldUnknown + 1; f <= lock.FieldUUID; f++ {
+	for f := protocol.FieldUnknown + 1; f <= protocol.FieldUUID; f++ {
 		ops = append(ops, clientv3.OpDelete(h.direct.Layout.Key(name, f.String())))
 	}
 	h.commit(ops...)
@@ -275,10 +275,10 @@ func (h *harness) keys() []string {
 // due is a lock as the table gives it, which a listing found ages ago.
 func (h *harness) due(name string) table.Due {
 	h.t.Helper()
-	var b lock.Builder
+	var b protocol.Builder
 	for _, kv := range h.get(name + "/") {
 		if n, f, _ := h.direct.Layout.Split(kv.Key); string(n) == name {
-			b.Add(lock.KV{Field: lock.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
+			b.Add(protocol.KV{Field: protocol.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
 	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now()}

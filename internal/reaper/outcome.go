@@ -4,10 +4,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // answered counts and logs the answer of a transaction for one lock.
@@ -96,6 +96,6 @@ func (w *worker) announce(msg string, a *attempt) error {
 
 func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {
 	w.Logger.LogAttrs(w.requests, slog.LevelWarn, message.CannotRead,
-		slog.Int("locks", len(due)), slog.String("lock", lock.Clip([]byte(due[0].Name), lockstore.MaxName)),
+		slog.Int("locks", len(due)), slog.String("lock", protocol.Clip([]byte(due[0].Name), lockstore.MaxName)),
 		slog.String("reason", string(reason)), slog.Any("error", err))
 }

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -85,7 +85,7 @@ func (w *worker) read(due []table.Due) ([]*attempt, error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
-	locks := make([]lock.Lock, len(due))
+	locks := make([]protocol.Lock, len(due))
 	for i := range due {
 		locks[i] = due[i].Lock
 	}

@@ -12,19 +12,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // newReplica returns the chain from scan to reaper, running on the locks below a
 // prefix that all replicas share.
 func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Options)) (*harness, *table.Table) {
 	t.Helper()
-	layout, err := lock.NewLayout("/mutexes/")
+	layout, err := protocol.NewLayout("/mutexes/")
 	require.NoError(t, err)
 	var locks *table.Table
 	var scanner *scan.Scanner

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const updateInterval = reaper.UpdateInterval
@@ -155,7 +155,7 @@ func TestS3_AShutGateIsNoHotLoop(t *testing.T) {
 			}
 		})
 		for _, name := range names("n%d", 100) {
-			h.give(table.Due{Lock: lock.Lock{Name: name, Token: 1}, At: time.Now()})
+			h.give(table.Due{Lock: protocol.Lock{Name: name, Token: 1}, At: time.Now()})
 		}
 		<-time.After(time.Minute)
 		require.Empty(t, h.source.postponed(), "they stay where they are")

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestBatchesOfEverySizeGoInOneTransaction(t *testing.T) {
@@ -209,7 +209,7 @@ func TestALockWithoutPermissionHoldsNobodyUp(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	h := newHarness(t, nil)
 	for i, edit := range []func(*reaper.Options){
-		func(o *reaper.Options) { o.Store.KV = nil }, func(o *reaper.Options) { o.Store.Layout = lock.Layout{} },
+		func(o *reaper.Options) { o.Store.KV = nil }, func(o *reaper.Options) { o.Store.Layout = protocol.Layout{} },
 		func(o *reaper.Options) { o.Store.RequestTimeout = 0 }, func(o *reaper.Options) { o.Source = nil },
 		func(o *reaper.Options) { o.Delay = nil }, func(o *reaper.Options) { o.Logger = nil },
 		func(o *reaper.Options) { o.Signals = nil }, func(o *reaper.Options) { o.Leader = nil },

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -43,7 +43,7 @@ func BenchmarkList1M(b *testing.B) {
 		bytes += liveHeap() - before
 		stats, err := s.Table.Stats(b.Context(), 0)
 		require.NoError(b, err)
-		require.Equal(b, benchLocks, stats.Locks[lock.Held])
+		require.Equal(b, benchLocks, stats.Locks[protocol.Held])
 	}
 	b.ReportMetric(own.Seconds()/base.Seconds(), "x-bare")
 	b.ReportMetric(float64(bytes)/float64(b.N)/benchLocks, "B/lock")
@@ -75,9 +75,9 @@ func load(b *testing.B, c *clientv3.Client) {
 	b.Helper()
 	const writers, perTxn = 8, 20
 	now := time.Now()
-	locked := lock.TimestampOf(now).String()
-	alert := lock.TimestampOf(now.Add(time.Hour)).String()
-	auto := lock.TimestampOf(now.Add(2 * time.Hour)).String()
+	locked := protocol.TimestampOf(now).String()
+	alert := protocol.TimestampOf(now.Add(time.Hour)).String()
+	auto := protocol.TimestampOf(now.Add(2 * time.Hour)).String()
 	var group sync.WaitGroup
 	for w := range writers {
 		group.Go(func() {

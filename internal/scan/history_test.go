@@ -19,8 +19,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 func TestS3_TheHistoryIsThatOfTheNewestWriteSeen(t *testing.T) {

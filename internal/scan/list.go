@@ -14,30 +14,30 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // lister lists all keys under a prefix at one revision, as locks.
 type lister struct {
 	kv     clientv3.KV
-	layout lock.Layout
+	layout protocol.Layout
 	// timeout limits the wait for each part of the answer.
 	timeout time.Duration
 	// emit receives the locks, and may keep them.
-	emit func([]lock.Lock) error
+	emit func([]protocol.Lock) error
 
 	// newest is the key with the newest modification.
 	newest *mvccpb.KeyValue
 
 	open  []*openLock
 	free  []*openLock
-	batch []lock.Lock
+	batch []protocol.Lock
 	keys  int
 }
 
 // List reads all locks under the prefix at one revision, which it returns. It calls emit with
 // parts of them, in no defined order. The timeout limits the wait for each part of the answer.
-func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration, emit func([]lock.Lock) error) (revision int64, err error) {
+func List(ctx context.Context, kv clientv3.KV, layout protocol.Layout, timeout time.Duration, emit func([]protocol.Lock) error) (revision int64, err error) {
 	h, err := header(ctx, kv, layout, timeout)
 	if err != nil {
 		return 0, fmt.Errorf("read the current revision: %w", err)
@@ -49,7 +49,7 @@ func List(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.
 
 // header reads the current revision, with the consent of a quorum. It gets the key that equals
 // the prefix, which every role with a permission on the prefix may read.
-func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout time.Duration) (*etcdserverpb.ResponseHeader, error) {
+func header(ctx context.Context, kv clientv3.KV, layout protocol.Layout, timeout time.Duration) (*etcdserverpb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	resp, err := kv.Get(ctx, layout.Prefix(), clientv3.WithKeysOnly())
@@ -63,7 +63,7 @@ func header(ctx context.Context, kv clientv3.KV, layout lock.Layout, timeout tim
 // its own.
 type openLock struct {
 	name  string
-	build lock.Builder
+	build protocol.Builder
 }
 
 // batchLocks is the number of locks that are sent to the table at once: enough to amortize the
@@ -134,15 +134,15 @@ func (l *lister) add(kvs []*mvccpb.KeyValue) error {
 		}
 		key := toKV(kv)
 		if valid {
-			key.Field = lock.ParseField(field)
+			key.Field = protocol.ParseField(field)
 		}
 		o.build.Add(key)
 	}
 	return nil
 }
 
-func toKV(kv *mvccpb.KeyValue) lock.KV {
-	return lock.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
+func toKV(kv *mvccpb.KeyValue) protocol.KV {
+	return protocol.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
 }
 
 // openFor returns the open lock of a key, and closes the locks that can get no more keys. With
@@ -197,6 +197,6 @@ func (l *lister) flush() error {
 		return nil
 	}
 	batch := l.batch
-	l.batch = make([]lock.Lock, 0, batchLocks)
+	l.batch = make([]protocol.Lock, 0, batchLocks)
 	return l.emit(batch)
 }

@@ -11,12 +11,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // listAll lists as a command does.
-func listAll(ctx context.Context, kv clientv3.KV, timeout time.Duration) (locks []lock.Lock, parts int, revision int64, err error) {
-	revision, err = List(ctx, kv, layout, timeout, func(part []lock.Lock) error {
+func listAll(ctx context.Context, kv clientv3.KV, timeout time.Duration) (locks []protocol.Lock, parts int, revision int64, err error) {
+	revision, err = List(ctx, kv, layout, timeout, func(part []protocol.Lock) error {
 		locks = append(locks, part...)
 		parts++
 		return nil
@@ -105,6 +105,6 @@ func TestListEndsWhenEmitFails(t *testing.T) {
 	w := idle(t)
 	w.acquire("a")
 	enough := errors.New("enough")
-	_, err := List(t.Context(), w.etcd.Client.KV, layout, etcdtest.Soon, func([]lock.Lock) error { return enough })
+	_, err := List(t.Context(), w.etcd.Client.KV, layout, etcdtest.Soon, func([]protocol.Lock) error { return enough })
 	require.ErrorIs(t, err, enough)
 }

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // oldKV is an etcd before 3.7.
@@ -37,15 +37,15 @@ func (o *oldKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 }
 
 // listed lists by kv.
-func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []lock.Lock, keys int) {
+func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []protocol.Lock, keys int) {
 	t.Helper()
-	l := lister{kv: kv, layout: layout, timeout: etcdtest.Soon, emit: func(batch []lock.Lock) error {
+	l := lister{kv: kv, layout: layout, timeout: etcdtest.Soon, emit: func(batch []protocol.Lock) error {
 		locks = append(locks, batch...)
 		return nil
 	}}
 	keys, err := l.run(t.Context(), rev)
 	require.NoError(t, err)
-	slices.SortFunc(locks, func(a, b lock.Lock) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(locks, func(a, b protocol.Lock) int { return strings.Compare(a.Name, b.Name) })
 	return locks, keys
 }
 
@@ -73,7 +73,7 @@ func TestStreamAndPagesGiveTheSameLocks(t *testing.T) {
 	require.Len(t, stream, 606+7)
 	require.Equal(t, stream, pages)
 	require.Equal(t, []int64{16, 128, 1024, 8192}, old.limits)
-	require.True(t, stream[slices.IndexFunc(stream, func(l lock.Lock) bool { return l.Name == "ключ" })].Large())
+	require.True(t, stream[slices.IndexFunc(stream, func(l protocol.Lock) bool { return l.Name == "ключ" })].Large())
 }
 
 // TestLocksOfAllMixturesOfKeys compares the lister with grouping by Split.
@@ -87,22 +87,22 @@ func TestLocksOfAllMixturesOfKeys(t *testing.T) {
 			r := int64(rev + 1)
 			keys[key] = &mvccpb.KeyValue{Key: []byte(key), Value: []byte("v"), CreateRevision: r, ModRevision: r}
 		}
-		var got []lock.Lock
-		l := lister{layout: layout, emit: func(batch []lock.Lock) error {
+		var got []protocol.Lock
+		l := lister{layout: layout, emit: func(batch []protocol.Lock) error {
 			got = append(got, batch...)
 			return nil
 		}}
-		want := make(map[string]*lock.Builder)
+		want := make(map[string]*protocol.Builder)
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			kv := keys[key]
 			require.NoError(t, l.add([]*mvccpb.KeyValue{kv}))
 			name, field, valid := layout.Split(kv.Key)
 			if want[string(name)] == nil {
-				want[string(name)] = &lock.Builder{}
+				want[string(name)] = &protocol.Builder{}
 			}
 			k := toKV(kv)
 			if valid {
-				k.Field = lock.ParseField(field)
+				k.Field = protocol.ParseField(field)
 			}
 			want[string(name)].Add(k)
 		}
@@ -144,7 +144,7 @@ func TestFailingTableEndsTheListing(t *testing.T) {
 		w.acquire(fmt.Sprint(i))
 	}
 	full := fmt.Errorf("no more")
-	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func([]lock.Lock) error { return full }}
+	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func([]protocol.Lock) error { return full }}
 	_, err := l.run(t.Context(), 0)
 	require.ErrorIs(t, err, full)
 }

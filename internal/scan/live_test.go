@@ -10,14 +10,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // taking is the response of a watch that shows a lock of a host taken.
 func taking(rev int64, host string) clientv3.WatchResponse {
 	r := clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: rev}}
 	for field, value := range map[string]string{
-		"hostname": host, "locked_at": lock.TimestampOf(time.Now()).String(), "uuid": host,
+		"hostname": host, "locked_at": protocol.TimestampOf(time.Now()).String(), "uuid": host,
 	} {
 		r.Events = append(r.Events, &clientv3.Event{Type: mvccpb.PUT, Kv: &mvccpb.KeyValue{
 			Key: []byte(layout.Key(host, field)), Value: []byte(value), CreateRevision: rev, ModRevision: rev,

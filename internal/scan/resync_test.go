@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func often(o *Options) { o.Resync = 30 * time.Millisecond }
@@ -25,8 +25,8 @@ func TestResyncRepairsDriftAndCountsIt(t *testing.T) {
 	require.Zero(t, w.stats().Drift)
 	forged := w.Status().Revision
 	require.NoError(t, w.Table.Apply(w.ctx(), []table.Event{
-		{Name: []byte("a"), Deleted: true, KV: lock.KV{Field: lock.FieldHostname, Mod: forged}},
-		{Name: []byte("ghost"), KV: lock.KV{Field: lock.FieldUUID, Value: []byte("x"), Create: forged, Mod: forged}},
+		{Name: []byte("a"), Deleted: true, KV: protocol.KV{Field: protocol.FieldHostname, Mod: forged}},
+		{Name: []byte("ghost"), KV: protocol.KV{Field: protocol.FieldUUID, Value: []byte("x"), Create: forged, Mod: forged}},
 	}))
 	w.eventually(func() bool { return w.stats().Drift == 2 }, "drift found")
 	w.inLine()
@@ -79,7 +79,7 @@ func (w *world) owner(name string) {
 	from, end := layout.Range(name)
 	for _, ops := range [][]clientv3.Op{
 		w.fieldsOf(name),
-		{clientv3.OpPut(layout.Key(name, "auto_unlock_at"), lock.TimestampOf(time.Now().Add(time.Hour)).String())},
+		{clientv3.OpPut(layout.Key(name, "auto_unlock_at"), protocol.TimestampOf(time.Now().Add(time.Hour)).String())},
 		{clientv3.OpDelete(from, clientv3.WithRange(end))},
 	} {
 		if _, err := w.etcd.Client.Txn(w.t.Context()).Then(ops...).Commit(); err != nil {

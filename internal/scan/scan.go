@@ -11,15 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Options are the options of New.
 type Options struct {
 	Client *clientv3.Client
-	Layout lock.Layout
+	Layout protocol.Layout
 	Table  *table.Table
 	// Tolerance is how long the watch may stand still before what it shows next does
 	// not count as observed live.
@@ -161,8 +161,8 @@ func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 // the table applies the last one.
 func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
-	batches := make(chan []lock.Lock, 2)
-	l := lister{kv: s.Client.KV, layout: s.Layout, timeout: s.RequestTimeout, emit: func(batch []lock.Lock) error {
+	batches := make(chan []protocol.Lock, 2)
+	l := lister{kv: s.Client.KV, layout: s.Layout, timeout: s.RequestTimeout, emit: func(batch []protocol.Lock) error {
 		locks += len(batch)
 		select {
 		case batches <- batch:

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 func TestS2_WhatWaitedForTheStreamIsLate(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // watching is one watch and its goroutines.
@@ -215,7 +215,7 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 		name, field, valid := w.Layout.Split(ev.Kv.Key)
 		e := table.Event{Name: name, KV: toKV(ev.Kv), Deleted: ev.Type == mvccpb.DELETE}
 		if valid {
-			e.KV.Field = lock.ParseField(field)
+			e.KV.Field = protocol.ParseField(field)
 		}
 		into = append(into, e)
 	}

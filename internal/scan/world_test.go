@@ -13,9 +13,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -33,8 +33,8 @@ type ignored struct{}
 
 func (ignored) Observe(float64) {}
 
-var layout = func() lock.Layout {
-	l, err := lock.NewLayout("/mutexes/")
+var layout = func() protocol.Layout {
+	l, err := protocol.NewLayout("/mutexes/")
 	if err != nil {
 		panic(err)
 	}
@@ -179,11 +179,11 @@ func (w *world) release(name string) {
 }
 
 // known returns the table's locks by name.
-func (w *world) known() map[string]lock.Lock {
+func (w *world) known() map[string]protocol.Lock {
 	page, err := w.Table.Page(w.ctx(), table.Query{Limit: 1 << 20})
 	require.NoError(w.t, err)
 	require.False(w.t, page.More)
-	locks := make(map[string]lock.Lock)
+	locks := make(map[string]protocol.Lock)
 	for _, it := range page.Items {
 		locks[it.Name] = it.Lock
 	}
@@ -200,8 +200,8 @@ func (w *world) stats() table.Stats {
 func (w *world) inLine() {
 	w.t.Helper()
 	w.eventually(func() bool {
-		want := make(map[string]lock.Lock)
-		l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func(locks []lock.Lock) error {
+		want := make(map[string]protocol.Lock)
+		l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func(locks []protocol.Lock) error {
 			for _, l := range locks {
 				want[l.Name] = l
 			}

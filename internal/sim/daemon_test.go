@@ -13,15 +13,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // without takes rules out of the daemon, at the seams that it has.
@@ -100,7 +100,7 @@ func explain(err error) error { return err }
 
 // wire makes the parts as internal/app does.
 func (d *daemon) wire(c config.Config) (err error) {
-	layout, err := lock.NewLayout(c.Prefix)
+	layout, err := protocol.NewLayout(c.Prefix)
 	if err != nil {
 		return err
 	}

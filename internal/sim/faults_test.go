@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/pause"
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // kind is what goes wrong.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/sim/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // history is all that happens in one run.

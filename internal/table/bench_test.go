@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const manyLocks = 200_000
@@ -25,17 +25,17 @@ func fill(c *core, n, overdue int) {
 			alert = -time.Duration(i+1) * time.Second
 		}
 		rev := int64(i + 1)
-		var b lock.Builder
-		for f, v := range map[lock.Field]string{
-			lock.FieldUUID:         fmt.Sprintf("%08x-0000-4000-8000-0123456789ab", i),
-			lock.FieldHostname:     fmt.Sprintf("host-%d.example.org", i%20),
-			lock.FieldLockedAt:     at(-time.Minute),
-			lock.FieldAlertAt:      at(alert),
-			lock.FieldAutoUnlockAt: at(2*time.Hour + time.Duration(i)*time.Millisecond),
+		var b protocol.Builder
+		for f, v := range map[protocol.Field]string{
+			protocol.FieldUUID:         fmt.Sprintf("%08x-0000-4000-8000-0123456789ab", i),
+			protocol.FieldHostname:     fmt.Sprintf("host-%d.example.org", i%20),
+			protocol.FieldLockedAt:     at(-time.Minute),
+			protocol.FieldAlertAt:      at(alert),
+			protocol.FieldAutoUnlockAt: at(2*time.Hour + time.Duration(i)*time.Millisecond),
 		} {
-			b.Add(lock.KV{Field: f, Value: []byte(v), Create: rev, Mod: rev})
+			b.Add(protocol.KV{Field: f, Value: []byte(v), Create: rev, Mod: rev})
 		}
-		_ = c.list([]lock.Lock{b.Lock(fmt.Sprintf("batch/job-%010d", i))})
+		_ = c.list([]protocol.Lock{b.Lock(fmt.Sprintf("batch/job-%010d", i))})
 	}
 	c.end()
 }
@@ -64,7 +64,7 @@ func bytesPerLock(t require.TestingT) float64 {
 	c := alone(t)
 	fill(c, manyLocks, 0)
 	after := liveHeap()
-	require.Equal(t, manyLocks, c.counts[lock.Held])
+	require.Equal(t, manyLocks, c.counts[protocol.Held])
 	runtime.KeepAlive(c)
 	return float64(after-before) / manyLocks
 }
@@ -91,8 +91,8 @@ func BenchmarkRenewal(b *testing.B) {
 		rev++
 		created := int64(i%manyLocks) + 1
 		name := fmt.Appendf(nil, "batch/job-%010d", created-1)
-		events[0] = Event{Name: name, KV: lock.KV{Field: lock.FieldAliveAt, Value: []byte(at(0)), Create: created, Mod: rev}}
-		events[1] = Event{Name: name, KV: lock.KV{Field: lock.FieldAutoUnlockAt, Value: []byte(at(time.Hour)), Create: created, Mod: rev}}
+		events[0] = Event{Name: name, KV: protocol.KV{Field: protocol.FieldAliveAt, Value: []byte(at(0)), Create: created, Mod: rev}}
+		events[1] = Event{Name: name, KV: protocol.KV{Field: protocol.FieldAutoUnlockAt, Value: []byte(at(time.Hour)), Create: created, Mod: rev}}
 		c.apply(events[:], true, 0)
 	}
 }

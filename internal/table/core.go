@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // core is the table without its goroutine. It does not lock or block.
@@ -25,7 +25,7 @@ type core struct {
 	misses   nearMisses
 	changed  bool // since Run last signalled it
 
-	counts  [lock.NumStates]int
+	counts  [protocol.NumStates]int
 	backlog int
 	totals  totals
 	storm   storm
@@ -50,7 +50,7 @@ func newCore(o Options) *core {
 	c.overdue = index{
 		key: func(e *entry) int64 {
 			// By the clocks as of the last step, so that no key changes until the next.
-			return int64(e.OverdueSince()) - int64(c.ahead(e, reading{wall: lock.Timestamp(c.clock.last)}))
+			return int64(e.OverdueSince()) - int64(c.ahead(e, reading{wall: protocol.Timestamp(c.clock.last)}))
 		},
 		pos: func(e *entry) *int32 { return &e.overduePos },
 	}
@@ -66,13 +66,13 @@ type change struct {
 // basis is what the due of a lock depends on.
 type basis struct {
 	token    int64
-	deadline lock.Timestamp
+	deadline protocol.Timestamp
 }
 
 func basisOf(e *entry) basis { return basis{e.Token, e.AutoUnlockAt()} }
 
 func (c *core) add(name string) *entry {
-	e := &entry{Lock: lock.Lock{Name: name}, state: none}
+	e := &entry{Lock: protocol.Lock{Name: name}, state: none}
 	c.locks[name] = e
 	return e
 }
@@ -92,7 +92,7 @@ func (c *core) released(e *entry, rev int64, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(c.holderTime(e, now)-at)).Seconds())
 	}
-	if past := e.State(c.holderTime(e, now)) == lock.Expired; past || e.has(unanswered) {
+	if past := e.State(c.holderTime(e, now)) == protocol.Expired; past || e.has(unanswered) {
 		c.reportGone(e, rev, now, past)
 		return
 	}
@@ -219,9 +219,9 @@ func (c *core) inputs(e *entry, now reading) verdict.Inputs {
 
 // nextWake returns the next instant at which the state of the lock changes, or due if that
 // is earlier. holders is the time by its holder's clock.
-func nextWake(e *entry, due instant, now reading, holders lock.Timestamp) instant {
+func nextWake(e *entry, due instant, now reading, holders protocol.Timestamp) instant {
 	wake := due
-	for _, t := range [...]lock.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
+	for _, t := range [...]protocol.Timestamp{e.AlertAt(), e.AutoUnlockAt()} {
 		if t > holders {
 			wake = min(wake, now.mono+instant(t-holders))
 		}
@@ -231,7 +231,7 @@ func nextWake(e *entry, due instant, now reading, holders lock.Timestamp) instan
 
 // wait puts e into the pending index until its next transition or, where it is
 // due, into the ready index for the next call of Take.
-func (c *core) wait(e *entry, due instant, now reading, holders lock.Timestamp) {
+func (c *core) wait(e *entry, due instant, now reading, holders protocol.Timestamp) {
 	if due > now.mono {
 		if e.phase != suspended {
 			c.setPhase(e, waiting)
@@ -281,9 +281,9 @@ func (c *core) mayRemove(e *entry) bool {
 }
 
 // none is the state of an entry that is not counted.
-const none = lock.NumStates
+const none = protocol.NumStates
 
-func (c *core) setState(e *entry, s lock.State) {
+func (c *core) setState(e *entry, s protocol.State) {
 	if e.state != none {
 		c.counts[e.state]--
 	}
@@ -295,7 +295,7 @@ func (c *core) setState(e *entry, s lock.State) {
 
 // dated counts the locks with a deadline.
 func (c *core) dated() int {
-	return c.counts[lock.Held] + c.counts[lock.Overdue] + c.counts[lock.Expired]
+	return c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
 }
 
 // now reads the clocks. Where the wall clock stepped it computes the due of every
@@ -305,7 +305,7 @@ func (c *core) now() reading {
 	if step, stepped := c.clock.stepped(now); stepped {
 		c.hosts.shift(-step)
 		c.overdue.clear() // the keys change
-		before := reading{now.mono, now.wall - lock.Timestamp(step)}
+		before := reading{now.mono, now.wall - protocol.Timestamp(step)}
 		for _, e := range c.locks {
 			c.keepAfterStep(e, before)
 			c.schedule(e, now)

@@ -7,23 +7,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestTimeAloneMovesALockThroughItsStates(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 		w.pass(10*time.Second - 1)
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 		require.Zero(t, w.stats().OverdueTotal)
 		w.pass(1)
-		require.Equal(t, lock.Overdue, w.state("a"))
+		require.Equal(t, protocol.Overdue, w.state("a"))
 		require.Equal(t, 1, w.stats().OverdueTotal)
 		w.pass(10*time.Second - 1)
-		require.Equal(t, lock.Overdue, w.state("a"))
+		require.Equal(t, protocol.Overdue, w.state("a"))
 		w.pass(1)
-		require.Equal(t, lock.Expired, w.state("a"))
+		require.Equal(t, protocol.Expired, w.state("a"))
 		require.Zero(t, w.stats().Backlog)
 		w.pass(grace - 1)
 		require.Empty(t, w.taken())
@@ -41,7 +41,7 @@ func TestDeadlineMovesBothWays(t *testing.T) {
 		w.pass(2*time.Second + grace)
 		require.Equal(t, 1, w.stats().Backlog)
 		w.renew("a", time.Hour, 2*time.Hour)
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 		require.Zero(t, w.stats().Backlog)
 		require.Zero(t, w.stats().OverdueTotal)
 		require.Empty(t, w.taken())
@@ -92,7 +92,7 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 		require.Len(t, w.gone(), 1)
 		require.Equal(t, old, w.gone()[0].Token)
 		require.Equal(t, old+1, w.gone()[0].Revision)
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 		require.Zero(t, w.stats().Backlog)
 		require.Equal(t, counted{acquired: 2}, w.counted(), "Gone reports the release")
 		w.pass(2*time.Second + grace)
@@ -103,7 +103,7 @@ func TestReleaseAndReacquisitionInOneBatch(t *testing.T) {
 func TestOrphanGraceRestartsWhenModified(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
-		require.Equal(t, lock.Orphaned, w.state("a"))
+		require.Equal(t, protocol.Orphaned, w.state("a"))
 		w.pass(orphanGrace - 1)
 		w.live(w.put("a", map[string]string{"alert_at": at(time.Hour)}))
 		w.pass(orphanGrace - 1)
@@ -205,10 +205,10 @@ func TestS8_UndatedAndMalformedAreNeverTaken(t *testing.T) {
 		w.pass(48 * time.Hour)
 		require.Empty(t, w.taken())
 		require.Zero(t, w.get("millis").Due)
-		require.Equal(t, [lock.NumStates]int{lock.Undated: 1, lock.Malformed: 5}, w.stats().Locks)
+		require.Equal(t, [protocol.NumStates]int{protocol.Undated: 1, protocol.Malformed: 5}, w.stats().Locks)
 		require.Equal(t, 1, w.stats().OverdueTotal, "an undated lock has an alert all the same")
 		w.live(w.put("bad", deadline(time.Second)))
-		require.Equal(t, lock.Overdue, w.state("bad"))
+		require.Equal(t, protocol.Overdue, w.state("bad"))
 		w.pass(time.Second + grace)
 		require.Equal(t, []string{"bad"}, w.taken())
 	})
@@ -219,7 +219,7 @@ func TestS8_LeftoverFieldsAreNotTheNextHolders(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 0, 0)
 		w.live(append(w.del("a", "uuid", "hostname"), w.put("a", map[string]string{"uuid": "next"})...))
-		require.Equal(t, lock.Undated, w.state("a"))
+		require.Equal(t, protocol.Undated, w.state("a"))
 		w.listing(true)
 		w.pass(time.Hour)
 		require.Empty(t, w.taken())
@@ -233,7 +233,7 @@ func TestTenThousandMalformedKeys(t *testing.T) {
 			events = append(events, w.put(fmt.Sprintf("/%d", i), map[string]string{"": "v"})...)
 		}
 		w.live(events)
-		require.Equal(t, [lock.NumStates]int{lock.Malformed: 10_000}, w.stats().Locks)
+		require.Equal(t, [protocol.NumStates]int{protocol.Malformed: 10_000}, w.stats().Locks)
 		require.Zero(t, w.core.pending.Len(), "none costs anything as time passes")
 	})
 }
@@ -244,7 +244,7 @@ func TestAlertAfterTheDeadline(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Hour, time.Second)
 		w.pass(time.Second)
-		require.Equal(t, lock.Expired, w.state("a"))
+		require.Equal(t, protocol.Expired, w.state("a"))
 		require.Equal(t, 1, w.stats().OverdueTotal)
 	})
 }
@@ -253,7 +253,7 @@ func TestDeletedDeadlineIsNotARenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, time.Minute)
 		w.live(w.del("a", "auto_unlock_at"))
-		require.Equal(t, lock.Undated, w.state("a"))
+		require.Equal(t, protocol.Undated, w.state("a"))
 		require.Zero(t, w.counted().renewed)
 		w.release("a")
 		require.Equal(t, counted{acquired: 1, released: 1}, w.counted())
@@ -268,9 +268,9 @@ func TestSuspendedLockFollowsTheWallClock(t *testing.T) {
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), UntilModified)
 		w.clock(-time.Hour)
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 		w.pass(time.Hour)
-		require.Equal(t, lock.Expired, w.state("a"))
+		require.Equal(t, protocol.Expired, w.state("a"))
 		require.Empty(t, w.taken())
 	})
 }

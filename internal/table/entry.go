@@ -4,13 +4,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // entry is a lock and its place in the indexes. A million of these are kept: every
 // field counts.
 type entry struct {
-	lock.Lock
+	protocol.Lock
 	// wake is the key in the pending and the ready index: the next transition or,
 	// where that has come, the due.
 	wake instant
@@ -31,7 +31,7 @@ type entry struct {
 	stale    uint16
 	marks    marks
 	attempts uint8
-	state    lock.State
+	state    protocol.State
 	phase    phase
 	margin   margin
 }
@@ -115,11 +115,11 @@ type clock struct {
 // reading is the time of both clocks.
 type reading struct {
 	mono instant
-	wall lock.Timestamp
+	wall protocol.Timestamp
 }
 
 func (c *clock) read() reading {
-	return reading{mono: instant(time.Since(c.base)), wall: lock.TimestampOf(c.wall())}
+	return reading{mono: instant(time.Since(c.base)), wall: protocol.TimestampOf(c.wall())}
 }
 
 // instantOf converts a time with a monotonic reading; the zero time lies before all.

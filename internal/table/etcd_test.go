@@ -6,26 +6,26 @@ import (
 	"slices"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // etcd is a model of the keys below the prefix: it makes the events that the
 // real one would, in its order, and lists them.
 type etcd struct {
 	rev   int64
-	locks map[string]map[string]lock.KV
+	locks map[string]map[string]protocol.KV
 }
 
-func newEtcd() *etcd { return &etcd{rev: 1, locks: make(map[string]map[string]lock.KV)} }
+func newEtcd() *etcd { return &etcd{rev: 1, locks: make(map[string]map[string]protocol.KV)} }
 
 // put writes fields in one transaction, in key order.
 func (s *etcd) put(name string, fields map[string]string) (events []Event) {
 	s.rev++
 	if s.locks[name] == nil {
-		s.locks[name] = make(map[string]lock.KV)
+		s.locks[name] = make(map[string]protocol.KV)
 	}
 	for _, f := range slices.Sorted(maps.Keys(fields)) {
-		kv := lock.KV{Field: lock.ParseField([]byte(f)), Value: []byte(fields[f]), Create: s.rev, Mod: s.rev}
+		kv := protocol.KV{Field: protocol.ParseField([]byte(f)), Value: []byte(fields[f]), Create: s.rev, Mod: s.rev}
 		if old, ok := s.locks[name][f]; ok {
 			kv.Create = old.Create
 		}
@@ -48,7 +48,7 @@ func (s *etcd) del(name string, fields ...string) (events []Event) {
 		}
 		delete(s.locks[name], f)
 		events = append(events, Event{Name: []byte(name), Deleted: true,
-			KV: lock.KV{Field: lock.ParseField([]byte(f)), Mod: s.rev}})
+			KV: protocol.KV{Field: protocol.ParseField([]byte(f)), Mod: s.rev}})
 	}
 	if len(s.locks[name]) == 0 {
 		delete(s.locks, name)
@@ -57,9 +57,9 @@ func (s *etcd) del(name string, fields ...string) (events []Event) {
 }
 
 // collect returns all locks as a listing would.
-func (s *etcd) collect() (locks []lock.Lock) {
+func (s *etcd) collect() (locks []protocol.Lock) {
 	for name, fields := range s.locks {
-		var b lock.Builder
+		var b protocol.Builder
 		for _, kv := range fields {
 			b.Add(kv)
 		}
@@ -72,7 +72,7 @@ func (s *etcd) token(name string) int64 { return s.locks[name]["uuid"].Create }
 
 // snapshot is a backup.
 func (s *etcd) snapshot() *etcd {
-	backup := &etcd{rev: s.rev, locks: make(map[string]map[string]lock.KV)}
+	backup := &etcd{rev: s.rev, locks: make(map[string]map[string]protocol.KV)}
 	for name, fields := range s.locks {
 		backup.locks[name] = maps.Clone(fields)
 	}
@@ -109,7 +109,7 @@ func deadline(auto time.Duration) map[string]string {
 	return map[string]string{"auto_unlock_at": at(auto)}
 }
 
-func at(d time.Duration) string { return lock.TimestampOf(present().Add(d)).String() }
+func at(d time.Duration) string { return protocol.TimestampOf(present().Add(d)).String() }
 
 // present is the true time of the tests: a bubble's begins in 2000, when no
 // timestamp of a lock is plausible.

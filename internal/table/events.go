@@ -1,13 +1,13 @@
 package table
 
-import "github.com/etcd-unlocker/unlocker/internal/lock"
+import "github.com/etcd-unlocker/unlocker/mutex/protocol"
 
 // Event is a write or a deletion of one key.
 type Event struct {
 	// Name is the name of the lock as Layout.Split returns it. The table copies it.
 	Name []byte
 	// KV is the key. For a deletion only Field and Mod are used.
-	KV      lock.KV
+	KV      protocol.KV
 	Deleted bool
 }
 
@@ -46,8 +46,8 @@ func sameRevision(events []Event) int {
 func (c *core) applyRevision(events []Event, live bool, now reading) {
 	for i := range events {
 		ev := &events[i]
-		released := ev.Deleted && ev.KV.Field == lock.FieldUUID
-		renewed := !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && live
+		released := ev.Deleted && ev.KV.Field == protocol.FieldUUID
+		renewed := !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && live
 		if !released && !renewed {
 			continue
 		}
@@ -96,29 +96,29 @@ func (c *core) applyOne(ev *Event, now reading) {
 		// is not known.
 		e.mark(measured|acquiredSeen|aliveSeen, false)
 		e.margin = 0
-	case e.Token != 0 && !ev.Deleted && ev.KV.Field == lock.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
+	case e.Token != 0 && !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.renewed++
 	}
 }
 
 // write applies a write, and reports whether that wrote another uuid over one.
-func (e *entry) write(kv lock.KV) (over bool) {
+func (e *entry) write(kv protocol.KV) (over bool) {
 	uuid := ""
 	switch kv.Field {
-	case lock.FieldUUID:
+	case protocol.FieldUUID:
 		uuid = e.UUID()
 		e.mark(writtenSeen, true)
-	case lock.FieldAutoUnlockAt:
+	case protocol.FieldAutoUnlockAt:
 		e.mark(writtenSeen, true)
-	case lock.FieldAliveAt:
+	case protocol.FieldAliveAt:
 		e.mark(aliveSeen, true)
 	}
 	e.Put(kv)
-	return kv.Field == lock.FieldUUID && e.UUID() != uuid
+	return kv.Field == protocol.FieldUUID && e.UUID() != uuid
 }
 
 func (c *core) deleteKey(e *entry, ev *Event, now reading) {
-	orphan := e.State(now.wall) == lock.Orphaned && c.dueAt(e, now) <= now.mono
+	orphan := e.State(now.wall) == protocol.Orphaned && c.dueAt(e, now) <= now.mono
 	e.Delete(ev.KV.Field, ev.KV.Mod)
 	if e.Keys > 0 {
 		return
@@ -128,5 +128,5 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 	if orphan || e.has(unanswered) {
 		c.reportGone(e, ev.KV.Mod, now, orphan)
 	}
-	e.Lock = lock.Lock{Name: e.Name, Revision: e.Revision}
+	e.Lock = protocol.Lock{Name: e.Name, Revision: e.Revision}
 }

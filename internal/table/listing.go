@@ -3,7 +3,7 @@ package table
 import (
 	"errors"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // listing is the state of the newest listing, finished or in progress.
@@ -52,7 +52,7 @@ func (c *core) begin(revision int64, resync bool, known instant) {
 var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
 
 // list adds locks as they were at the revision of the listing.
-func (c *core) list(locks []lock.Lock) (err error) {
+func (c *core) list(locks []protocol.Lock) (err error) {
 	now := c.now()
 	for i := range locks {
 		if c.listOne(&locks[i], now) {
@@ -64,7 +64,7 @@ func (c *core) list(locks []lock.Lock) (err error) {
 }
 
 // listOne reports whether the lock is older than it was seen before.
-func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
+func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	e := c.locks[l.Name]
 	if e == nil {
 		if _, gone := c.listing.deleted[l.Name]; gone {
@@ -88,7 +88,7 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 		e.margin = 0
 	}
 	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
-		l.Revision > e.Revision && l.Newest(lock.FieldAutoUnlockAt) // the same values again
+		l.Revision > e.Revision && l.Newest(protocol.FieldAutoUnlockAt) // the same values again
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {
@@ -103,7 +103,7 @@ func (c *core) listOne(l *lock.Lock, now reading) (older bool) {
 // isOlder reports whether a listing shows a lock older than it is known, which only
 // another history can do: one whose uuid was created earlier, or whose newest key is
 // older although it has another deadline, or although none was deleted.
-func isOlder(known *entry, listed *lock.Lock) bool {
+func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
 		return listed.Token != 0 && listed.Token < known.Token
 	}
@@ -117,7 +117,7 @@ func isOlder(known *entry, listed *lock.Lock) bool {
 // same reports whether a listing agrees with the known lock. Revisions are not sufficient:
 // that of the listing may be lower, as a listing does not show deletions, and it may be equal
 // although an earlier event was lost.
-func same(known, listed *lock.Lock) bool {
+func same(known, listed *protocol.Lock) bool {
 	return known.Token == listed.Token && known.UUID() == listed.UUID() &&
 		known.Keys == listed.Keys && known.SameFields(listed) && listed.Revision <= known.Revision &&
 		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
@@ -127,7 +127,7 @@ func same(known, listed *lock.Lock) bool {
 }
 
 // countUnseen counts the changes of which the watch showed no events.
-func (c *core) countUnseen(e *entry, l *lock.Lock, now reading) {
+func (c *core) countUnseen(e *entry, l *protocol.Lock, now reading) {
 	if c.listing.resync {
 		c.totals.drift++
 	}

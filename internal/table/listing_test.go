@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestFirstListingCountsNothing(t *testing.T) {
@@ -99,7 +99,7 @@ func TestDriftCountsOnlyDuringAWatch(t *testing.T) {
 				want.drift = 3
 			}
 			require.Equal(t, want, w.counted())
-			require.Equal(t, lock.TimestampOf(present().Add(2*time.Hour)), w.get("b").AutoUnlockAt())
+			require.Equal(t, protocol.TimestampOf(present().Add(2*time.Hour)), w.get("b").AutoUnlockAt())
 			w.listing(true)
 			require.Equal(t, want, w.counted(), "corrected once")
 		})
@@ -146,7 +146,7 @@ func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
 			w.listing(true)
 			require.EqualValues(t, 1, w.counted().drift)
 			w.live(w.del("a", "uuid"))
-			require.Equal(t, lock.Malformed, w.state("a"), "an orphan has no unknown field")
+			require.Equal(t, protocol.Malformed, w.state("a"), "an orphan has no unknown field")
 		})
 	})
 	t.Run("nothing", func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestListingCorrectsALease(t *testing.T) {
 		w.locks["a"]["hostname"] = kv
 		w.live(w.put("a", map[string]string{"alert_at": at(time.Minute)}))
 		w.listing(true)
-		require.Equal(t, lock.Malformed, w.state("a"))
+		require.Equal(t, protocol.Malformed, w.state("a"))
 	})
 }
 

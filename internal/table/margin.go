@@ -3,8 +3,8 @@ package table
 import (
 	"math"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // margin is a share of patience in steps of 1/250, plus one; 0 is none. It is one byte, since
@@ -29,9 +29,9 @@ func (m margin) share() *float64 {
 // renewal is a lock whose deadline a transaction writes.
 type renewal struct {
 	*entry
-	before lock.Lock
+	before protocol.Lock
 	// arrived is when the write before arrived, by its holder's clock; 0 where that is not known.
-	arrived lock.Timestamp
+	arrived protocol.Timestamp
 }
 
 // renewalOf is called before the lock changes.
@@ -44,15 +44,15 @@ func renewalOf(e *entry) renewal {
 }
 
 // holderAt returns the time by the clock of a holder that was measured.
-func (e *entry) holderAt(i instant) lock.Timestamp {
-	return lock.Timestamp(i) + lock.Timestamp(e.ahead)
+func (e *entry) holderAt(i instant) protocol.Timestamp {
+	return protocol.Timestamp(i) + protocol.Timestamp(e.ahead)
 }
 
 // observeMargins observes the renewals of the transaction that was just applied.
 func (c *core) observeMargins(now reading) {
 	for _, r := range c.renewals {
 		e := r.entry
-		if e.Token == 0 || e.Newest(lock.FieldUUID) {
+		if e.Token == 0 || e.Newest(protocol.FieldUUID) {
 			continue // released or taken by another holder in the same transaction
 		}
 		at := e.AliveAt()

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // stormOfTwo is a storm of which few locks make one.
@@ -33,7 +33,7 @@ type model struct {
 // seen is a lock as it was after the step before.
 type seen struct {
 	token    int64
-	deadline lock.Timestamp
+	deadline protocol.Timestamp
 	patience time.Duration
 	due      time.Time // by the monotonic clock
 }

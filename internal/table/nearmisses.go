@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -55,7 +55,7 @@ type miss struct {
 func newNearMisses() nearMisses { return nearMisses{make(map[missKey]*list.Element), list.New()} }
 
 func (n nearMisses) add(e *entry, m margin, now instant) {
-	key := missKey{lock.Clip([]byte(e.Name), maxMissName), e.Owner()}
+	key := missKey{protocol.Clip([]byte(e.Name), maxMissName), e.Owner()}
 	element := n.of[key]
 	if element == nil {
 		if len(n.of) == maxMisses {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // observed records what the arrival of a lock's events shows, after they were
@@ -21,7 +21,7 @@ func (c *core) observed(e *entry, live bool, known instant, now reading) {
 	}
 	e.learn(now.mono, known)
 	e.mark(late, !live)
-	stamp := lock.Timestamp(0)
+	stamp := protocol.Timestamp(0)
 	if acquired {
 		stamp = e.LockedAt()
 	}
@@ -45,8 +45,8 @@ func (c *core) ahead(e *entry, now reading) time.Duration {
 }
 
 // holderTime returns the time by the clock of a lock's holder.
-func (c *core) holderTime(e *entry, now reading) lock.Timestamp {
-	return now.wall + lock.Timestamp(c.ahead(e, now))
+func (c *core) holderTime(e *entry, now reading) protocol.Timestamp {
+	return now.wall + protocol.Timestamp(c.ahead(e, now))
 }
 
 // offset is the holder's clock minus ours, if measured.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // A holder whose clock is off and that renews in time is neither overdue nor expired. Once it
@@ -20,20 +20,20 @@ func TestStatesFollowTheHoldersClock(t *testing.T) {
 				w.live(w.put("a", clock.takes(20*time.Second, time.Minute)))
 				for range 10 {
 					w.pass(10 * time.Second)
-					require.Equal(t, lock.Held, w.state("a"))
+					require.Equal(t, protocol.Held, w.state("a"))
 					w.live(w.put("a", clock.defers(20*time.Second, time.Minute)))
 				}
 				w.pass(20*time.Second - 1)
-				require.Equal(t, [lock.NumStates]int{lock.Held: 1}, w.stats().Locks)
+				require.Equal(t, [protocol.NumStates]int{protocol.Held: 1}, w.stats().Locks)
 				require.Zero(t, w.stats().OverdueTotal)
 				w.pass(1)
-				require.Equal(t, [lock.NumStates]int{lock.Overdue: 1}, w.stats().Locks)
+				require.Equal(t, [protocol.NumStates]int{protocol.Overdue: 1}, w.stats().Locks)
 				require.Equal(t, 1, w.stats().OverdueTotal)
 				w.pass(40*time.Second - 1)
-				require.Equal(t, lock.Overdue, w.state("a"))
+				require.Equal(t, protocol.Overdue, w.state("a"))
 				w.pass(1)
-				require.Equal(t, [lock.NumStates]int{lock.Expired: 1}, w.stats().Locks)
-				require.Equal(t, lock.Expired, w.state("a"))
+				require.Equal(t, [protocol.NumStates]int{protocol.Expired: 1}, w.stats().Locks)
+				require.Equal(t, protocol.Expired, w.state("a"))
 			})
 		}
 	}
@@ -58,9 +58,9 @@ func TestStatesWithoutAnObservation(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.put("a", slow.takes(time.Minute, time.Hour))
 		w.listing(false)
-		require.Equal(t, lock.Overdue, w.state("a"))
+		require.Equal(t, protocol.Overdue, w.state("a"))
 		w.live(w.put("a", slow.defers(time.Minute, time.Hour)))
-		require.Equal(t, lock.Held, w.state("a"))
+		require.Equal(t, protocol.Held, w.state("a"))
 	})
 }
 
@@ -84,7 +84,7 @@ func TestOverdueIsCorrectedByTheMedianOfTheHosts(t *testing.T) {
 			for i, name := range []string{"slow", "right"} { // by the holders' clocks it is the other way round
 				o := s.Overdue[i]
 				require.Equal(t, name, o.Name)
-				require.Equal(t, time.Duration(10-i)*time.Second, time.Duration(lock.TimestampOf(present())-o.AlertAt())+o.Ahead)
+				require.Equal(t, time.Duration(10-i)*time.Second, time.Duration(protocol.TimestampOf(present())-o.AlertAt())+o.Ahead)
 			}
 		})
 	}

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Query selects locks for a page.
 type Query struct {
 	// States are the states to include; empty means all.
-	States []lock.State
+	States []protocol.State
 	// Contains is a part of the name, Hostname and Owner the whole host and service name of the
 	// holder; empty means any.
 	Contains, Hostname, Owner string
@@ -38,8 +38,8 @@ type Page struct {
 
 // Item is a lock as it was when a page was made.
 type Item struct {
-	lock.Lock
-	State lock.State
+	protocol.Lock
+	State protocol.State
 	// Position is the place in the order that the query asked for.
 	Position Position
 	// Observation is the clock observation of the lock at the time At, which has a monotonic
@@ -162,7 +162,7 @@ type selection struct {
 	matched int
 }
 
-func (s *selection) offer(c *core, e *entry, state lock.State, now reading) {
+func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) {
 	if !s.matches(e, state) {
 		return
 	}
@@ -179,7 +179,7 @@ func (s *selection) offer(c *core, e *entry, state lock.State, now reading) {
 	s.items = append(s.items, it)
 }
 
-func (q *Query) matches(e *entry, state lock.State) bool {
+func (q *Query) matches(e *entry, state protocol.State) bool {
 	return (len(q.States) == 0 || slices.Contains(q.States, state)) &&
 		(q.Hostname == "" || e.Hostname() == q.Hostname) &&
 		(q.Owner == "" || e.Owner() == q.Owner) &&

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestPageWalksAllLocksInOrder(t *testing.T) {
@@ -53,8 +53,8 @@ func TestPageFilters(t *testing.T) {
 			matched int
 		}{
 			{Query{}, []string{"billing/a", "billing/b", "mail"}, 3},
-			{Query{States: []lock.State{lock.Overdue}}, []string{"billing/b", "mail"}, 2},
-			{Query{States: []lock.State{lock.Held, lock.Undated}}, []string{"billing/a"}, 1},
+			{Query{States: []protocol.State{protocol.Overdue}}, []string{"billing/b", "mail"}, 2},
+			{Query{States: []protocol.State{protocol.Held, protocol.Undated}}, []string{"billing/a"}, 1},
 			{Query{Contains: "ing/"}, []string{"billing/a", "billing/b"}, 2},
 			{Query{Hostname: "h2"}, []string{"mail"}, 1},
 			{Query{Hostname: "h"}, nil, 0},
@@ -156,7 +156,7 @@ func TestPagesOfSeveralQueries(t *testing.T) {
 		require.True(t, slices.IsSortedFunc(whole.Items, func(a, b Item) int { return cmp.Compare(a.Position.String(), b.Position.String()) }))
 		var walked []Item
 		for q := (Query{ByUrgency: true, Limit: 7}); len(walked) < 405; {
-			pages, _, err := w.Pages(w.ctx, []Query{q, {States: []lock.State{lock.Malformed}, Limit: 1}})
+			pages, _, err := w.Pages(w.ctx, []Query{q, {States: []protocol.State{protocol.Malformed}, Limit: 1}})
 			require.NoError(t, err)
 			require.Equal(t, 405, pages[0].Matched)
 			require.Equal(t, 1, pages[1].Matched)
@@ -201,9 +201,9 @@ func TestLocksThatChangeDuringAScan(t *testing.T) {
 // acquireAgain lists a lock that was dropped, with another holder.
 func acquireAgain(t *testing.T, c *core, name string) *entry {
 	t.Helper()
-	var b lock.Builder
-	b.Add(lock.KV{Field: lock.FieldUUID, Value: []byte("another"), Create: 1 << 40, Mod: 1 << 40})
-	require.NoError(t, c.list([]lock.Lock{b.Lock(name)}))
+	var b protocol.Builder
+	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte("another"), Create: 1 << 40, Mod: 1 << 40})
+	require.NoError(t, c.list([]protocol.Lock{b.Lock(name)}))
 	return c.locks[name]
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // A lock that a pause keeps is not taken again before the pauses change, and is then at once.
@@ -19,7 +19,7 @@ func TestPausedUntilResume(t *testing.T) {
 		require.Len(t, w.within(time.Minute), 1)
 		w.postpone("a", w.token("a"), WhilePaused)
 		require.Zero(t, w.stats().Backlog)
-		require.Equal(t, 1, w.stats().Locks[lock.Expired])
+		require.Equal(t, 1, w.stats().Locks[protocol.Expired])
 		require.Empty(t, w.within(time.Hour))
 		require.NoError(t, w.Reschedule(w.ctx))
 		require.Empty(t, w.within(time.Hour))

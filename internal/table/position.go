@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Position is the place of a lock in an order of locks: by name, or by urgency.
@@ -28,11 +28,11 @@ const noTime = 99_999_999_999_999
 
 // urgency returns the position of a lock in the order of urgency, by the daemon's clock as of its
 // last step, so that no position changes with the jitter of clocks.
-func (c *core) urgency(e *entry, state lock.State) Position {
+func (c *core) urgency(e *entry, state protocol.State) Position {
 	rank, at := e.Urgency(state)
 	p := Position{rank: rank, at: noTime, name: e.Name}
 	if at != 0 {
-		ahead := c.ahead(e, reading{wall: lock.Timestamp(c.clock.last)})
+		ahead := c.ahead(e, reading{wall: protocol.Timestamp(c.clock.last)})
 		p.at = max(0, int64(at)/int64(time.Millisecond)-ahead.Milliseconds())
 	}
 	return p

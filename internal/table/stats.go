@@ -3,14 +3,14 @@ package table
 import (
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Stats are the aggregates of the table.
 type Stats struct {
-	// Locks is the number of locks in each state, indexed by lock.State.
-	Locks [lock.NumStates]int
+	// Locks is the number of locks in each state, indexed by protocol.State.
+	Locks [protocol.NumStates]int
 	// Backlog counts the locks that are due, may be removed (neither a policy nor a pause keeps
 	// them), and are still there, StormDelayed those that would be due but for a storm.
 	Backlog, StormDelayed int
@@ -30,7 +30,7 @@ type Stats struct {
 
 // Overdue is a lock past its alert time.
 type Overdue struct {
-	lock.Lock
+	protocol.Lock
 	// Ahead is by how much its holder's clock is ahead of the median of the hosts, which a
 	// wrong clock of the daemon does not move, or of the daemon's while fewer than three hosts
 	// are known. It is 0 where that was not measured, or is within the tolerance.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
@@ -20,7 +20,7 @@ func TestStatsListTheLongestOverdueFirstAndCapped(t *testing.T) {
 		s, err := w.Stats(w.ctx, 3)
 		require.NoError(t, err)
 		require.Equal(t, 20, s.OverdueTotal)
-		require.Equal(t, [lock.NumStates]int{lock.Held: 1, lock.Overdue: 20}, s.Locks)
+		require.Equal(t, [protocol.NumStates]int{protocol.Held: 1, protocol.Overdue: 20}, s.Locks)
 		require.Len(t, s.Overdue, 3)
 		for i, l := range s.Overdue {
 			require.Equal(t, present().Add(-time.Duration(20-i)*time.Second).UTC(), l.AlertAt().Time())
@@ -79,7 +79,7 @@ func TestGetReturnsStateAndDue(t *testing.T) {
 		item, found, err := w.Get(w.ctx, "a")
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, lock.Held, item.State)
+		require.Equal(t, protocol.Held, item.State)
 		require.Equal(t, present().Add(time.Hour+grace).UTC(), item.Due)
 		_, found, err = w.Get(w.ctx, "b")
 		require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const day = 24 * time.Hour
@@ -40,7 +40,7 @@ func TestS2_AStepForwardDoesNotHasten(t *testing.T) {
 		w.acquire("a", 10*time.Second, 20*time.Second)
 		w.pass(time.Second)
 		w.clock(time.Hour)
-		require.Equal(t, lock.Held, w.state("a"), "states follow the holder's clock")
+		require.Equal(t, protocol.Held, w.state("a"), "states follow the holder's clock")
 		w.pass(19*time.Second + grace - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
@@ -95,7 +95,7 @@ func TestS2_AStepBackDelays(t *testing.T) {
 		w.acquire("ready", 0, -grace)
 		w.pass(time.Second)
 		w.clock(-time.Hour)
-		require.Equal(t, [lock.NumStates]int{lock.Held: 1, lock.Expired: 2}, w.stats().Locks, "by the holder's clock")
+		require.Equal(t, [protocol.NumStates]int{protocol.Held: 1, protocol.Expired: 2}, w.stats().Locks, "by the holder's clock")
 		require.Empty(t, w.taken())
 		w.pass(time.Hour - time.Second - 2)
 		require.Empty(t, w.taken())
@@ -183,7 +183,7 @@ func TestS2_AStepIsNoticedWithinASecond(t *testing.T) {
 		w.ahead.Store(int64(2 * time.Hour))
 		time.Sleep(stepCheck)
 		w.check()
-		require.Equal(t, [lock.NumStates]int{lock.Held: 1, lock.Expired: 1}, w.core.counts)
+		require.Equal(t, [protocol.NumStates]int{protocol.Held: 1, protocol.Expired: 1}, w.core.counts)
 		require.Equal(t, time.Hour+grace-stepCheck, w.due("a"))
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Options are the options of New.
@@ -183,7 +183,7 @@ func (t *Table) Begin(ctx context.Context, revision int64, resync bool, known ti
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder
 // where they show another history of etcd.
-func (t *Table) List(ctx context.Context, locks []lock.Lock) error {
+func (t *Table) List(ctx context.Context, locks []protocol.Lock) error {
 	var older error
 	if err := t.do(ctx, func(c *core) { older = c.list(locks) }); err != nil {
 		return err

@@ -5,13 +5,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Due is a lock that is due within Options.Lead.
 type Due struct {
-	lock.Lock
+	protocol.Lock
 	// Observation is the clock observation at the time At, which has a monotonic clock
 	// reading.
 	Observation verdict.Observation
@@ -35,7 +35,7 @@ type Gone struct {
 	At time.Time
 	// Past is the lock if it was past its auto_unlock_at, or an orphan that was due; nil
 	// otherwise. Its other fields may have been deleted before the uuid.
-	Past *lock.Lock
+	Past *protocol.Lock
 }
 
 // Take waits until at least one lock is due and returns up to limit locks, the

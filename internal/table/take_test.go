@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // within waits at most d for locks that are due.
@@ -223,7 +223,7 @@ func TestSuspendedUntilModified(t *testing.T) {
 			require.Empty(t, w.within(24*time.Hour))
 			s := w.stats()
 			require.Equal(t, 1, s.Backlog)
-			require.Equal(t, 1, s.Locks[lock.Expired])
+			require.Equal(t, 1, s.Locks[protocol.Expired])
 			require.Zero(t, w.get("a").Due, "never")
 			w.listing(true)
 			w.clock(time.Hour)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -184,7 +184,7 @@ func (w *world) get(name string) *Item {
 	return &item
 }
 
-func (w *world) state(name string) lock.State { return w.get(name).State }
+func (w *world) state(name string) protocol.State { return w.get(name).State }
 
 // observation is what is known of a lock now.
 func (w *world) observation(name string) verdict.Observation { return w.get(name).Observation }
@@ -242,7 +242,7 @@ func (w *world) taken() (names []string) {
 }
 
 func (w *world) postpone(name string, token int64, delay time.Duration) {
-	w.answer(Due{Lock: lock.Lock{Name: name, Token: token}}, delay)
+	w.answer(Due{Lock: protocol.Lock{Name: name, Token: token}}, delay)
 }
 
 func (w *world) answer(d Due, delay time.Duration) {
@@ -268,7 +268,7 @@ func (w *world) check() {
 	synctest.Wait()
 	c := w.core
 	now := c.clock.read()
-	var counts [lock.NumStates]int
+	var counts [protocol.NumStates]int
 	backlog, stormWaits, inPending, inReady, inOverdue := 0, 0, 0, 0, 0
 	for name, e := range c.locks {
 		require.Equal(w.t, name, e.Name)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // maxName is the maximum length of a name, in bytes.
@@ -141,4 +141,4 @@ func subject(c *x509.Certificate) string {
 	return clip(cmp.Or(name, fmt.Sprintf("certificate %x", c.SerialNumber)))
 }
 
-func clip(name string) string { return lock.Clip([]byte(name), maxName) }
+func clip(name string) string { return protocol.Clip([]byte(name), maxName) }

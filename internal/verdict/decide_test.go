@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestDecide(t *testing.T) {
@@ -250,7 +250,7 @@ func TestS2_NothingOverflows(t *testing.T) {
 // decide, but not be logged (UTC drops it).
 func TestDecideOnWhatIsLogged(t *testing.T) {
 	zone := time.FixedZone("", 3600)
-	for _, l := range []*lock.Lock{listed("a", lock.FieldUUID, lock.FieldLockedAt), listed("orphan")} {
+	for _, l := range []*protocol.Lock{listed("a", protocol.FieldUUID, protocol.FieldLockedAt), listed("orphan")} {
 		for _, late := range []time.Duration{-time.Nanosecond, 0, time.Nanosecond} {
 			since := time.Now()
 			in := rules().Inputs(l, verdict.Observation{Age: late.Abs(), NotBefore: late}, since.Add(late).In(zone))

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Hold is a reason why no lock is removed automatically.
@@ -152,7 +152,7 @@ func disconnected(now time.Time, s Signals, freshness time.Duration) string {
 	case now.Sub(s.LastSign) > freshness:
 		return "the watch shows neither an event nor a progress notice"
 	case !s.Probed && s.ProbeErr != nil:
-		return "the probe fails: " + lock.Clip([]byte(s.ProbeErr.Error()), maxReason)
+		return "the probe fails: " + protocol.Clip([]byte(s.ProbeErr.Error()), maxReason)
 	case !s.Probed:
 		return "the probe fails"
 	}

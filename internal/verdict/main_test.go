@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,10 +29,10 @@ func rules(policies ...verdict.Policy) verdict.Rules {
 }
 
 // listed is a lock as a listing shows it, with the deadline past.
-func listed(name string, fields ...lock.Field) *lock.Lock {
-	var b lock.Builder
-	for _, f := range append(fields, lock.FieldAutoUnlockAt) {
-		b.Add(lock.KV{Field: f, Value: []byte(lock.TimestampOf(past).String()), Create: 7, Mod: 7})
+func listed(name string, fields ...protocol.Field) *protocol.Lock {
+	var b protocol.Builder
+	for _, f := range append(fields, protocol.FieldAutoUnlockAt) {
+		b.Add(protocol.KV{Field: f, Value: []byte(protocol.TimestampOf(past).String()), Create: 7, Mod: 7})
 	}
 	l := b.Lock(name)
 	return &l

@@ -3,7 +3,7 @@ package verdict
 import (
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // writtenAt returns when the holder wrote the deadline in force, by its own clock, or the zero
@@ -20,7 +20,7 @@ func writtenAt(lockedAt, aliveAt time.Time, renewed bool) time.Time {
 // maximum. before is the lock before the renewal, and the times are by the holder's clock:
 // renewed is that of the renewal, and arrived that of the write before, which counts where
 // the lock's own times do not show when that was. ok reports whether the share is known.
-func Margin(before *lock.Lock, arrived, renewed lock.Timestamp) (share float64, ok bool) {
+func Margin(before *protocol.Lock, arrived, renewed protocol.Timestamp) (share float64, ok bool) {
 	deadline := before.AutoUnlockAt()
 	written := writtenAt(before.LockedAt().Time(), before.AliveAt().Time(), before.Renewed())
 	if written.IsZero() {

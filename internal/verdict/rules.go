@@ -7,7 +7,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"github.com/etcd-unlocker/unlocker/internal/lock"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Mode is what happens to a lock that is due.
@@ -93,7 +93,7 @@ func (m Mode) beyond(other Mode) bool {
 
 // Inputs returns what the verdict on a lock depends on, except for OrphanDue,
 // Allowance and Leader, which neither the lock nor the rules know.
-func (r Rules) Inputs(l *lock.Lock, o Observation, now time.Time) Inputs {
+func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 	p, _ := r.Policy(l.Name)
 	return Inputs{
 		Now:          now.UTC(),

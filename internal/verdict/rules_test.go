@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestS2_ObservationsAge(t *testing.T) {
@@ -36,7 +36,7 @@ func TestS2_PoliciesFirstMatchWins(t *testing.T) {
 		"batch/a": r.Policies[0], "batch/a/b": r.Policies[1], "batch/db": r.Policies[0], "batch/x/db": r.Policies[1],
 		"db": r.Policies[2], "a/b/db": r.Policies[2], "host-1": r.Policies[3], "host-10": none, "Batch/a": none, "\xff": none,
 	} {
-		in := r.Inputs(&lock.Lock{Name: name}, verdict.Observation{}, past)
+		in := r.Inputs(&protocol.Lock{Name: name}, verdict.Observation{}, past)
 		require.Equal(t, want, verdict.Policy{Match: in.Policy, Mode: in.Mode, Grace: in.Grace}, name)
 	}
 }
@@ -66,7 +66,7 @@ func TestS2_DueInIsWhatTheVerdictFinds(t *testing.T) {
 	r := rules(verdict.Policy{Match: "a", Mode: verdict.Enforce, Grace: time.Hour})
 	for name, want := range map[string]time.Duration{"a": time.Hour, "b": grace} {
 		o := verdict.Observation{Measured: true, Offset: -time.Minute}
-		in := r.Inputs(listed(name, lock.FieldUUID, lock.FieldLockedAt), o, past.Add(time.Minute))
+		in := r.Inputs(listed(name, protocol.FieldUUID, protocol.FieldLockedAt), o, past.Add(time.Minute))
 		in.Leader, in.Allowance = true, time.Second
 		require.Equal(t, want+time.Second, verdict.Decide(in).Remaining)
 		require.Equal(t, want+time.Second, in.DueIn())
@@ -81,9 +81,9 @@ func TestS2_InputsAreWhatIsKnown(t *testing.T) {
 		Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5,
 		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby,
 	}
-	l := listed("a", lock.FieldUUID, lock.FieldLockedAt)
-	for _, f := range []lock.Field{lock.FieldAliveAt, lock.FieldAutoUnlockAt} {
-		l.Put(lock.KV{Field: f, Value: []byte(lock.TimestampOf(past).String()), Create: 7, Mod: 9})
+	l := listed("a", protocol.FieldUUID, protocol.FieldLockedAt)
+	for _, f := range []protocol.Field{protocol.FieldAliveAt, protocol.FieldAutoUnlockAt} {
+		l.Put(protocol.KV{Field: f, Value: []byte(protocol.TimestampOf(past).String()), Create: 7, Mod: 9})
 	}
 	r := rules(verdict.Policy{Match: "*", Mode: verdict.DryRun, Grace: time.Hour})
 	require.Equal(t, want, r.Inputs(l, o, past.In(time.FixedZone("", 3600))))

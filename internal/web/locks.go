@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Limits of a page.
@@ -146,7 +146,7 @@ func (h *handler) history(r *http.Request) (any, error) {
 		return nil, err
 	}
 	name := values.Get("name")
-	if err := lock.ValidateName(name); err != nil {
+	if err := protocol.ValidateName(name); err != nil {
 		return nil, badRequest("name: " + err.Error())
 	}
 	return h.Source.History(r.Context(), name)
@@ -167,6 +167,8 @@ func (h *handler) status(r *http.Request) (any, error) {
 }
 
 // clip bounds what an answer or a log line quotes of a request.
-func clip(text string) string { return lock.Clip([]byte(text), 200) }
+func clip(text string) string { return protocol.Clip([]byte(text), 200) }
 
-func errorBody(err error) api.Error { return api.Error{Error: lock.Clip([]byte(err.Error()), 1000)} }
+func errorBody(err error) api.Error {
+	return api.Error{Error: protocol.Clip([]byte(err.Error()), 1000)}
+}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/web/page"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // dashboard answers / with the parameters of /api/v1/locks.
@@ -88,7 +88,7 @@ func (h *handler) name(r *http.Request, path string, parameters ...string) (stri
 	}
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+path))
 	if err == nil {
-		err = lock.ValidateName(name)
+		err = protocol.ValidateName(name)
 	}
 	if err != nil {
 		return "", badRequest(err.Error())

@@ -12,8 +12,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Lock prints one lock. A table holds the beginning of long values only.
@@ -49,7 +49,7 @@ func printOne(w io.Writer, f Format, name string, data any, table func(*bufio.Wr
 
 // Unrecorded says that an unlock leaves no record, and why.
 func Unrecorded(err error) string {
-	return terminal.Text(lock.Clip([]byte("etcd refuses the record of this unlock, so that none is left: "+err.Error()), 1000))
+	return terminal.Text(protocol.Clip([]byte("etcd refuses the record of this unlock, so that none is left: "+err.Error()), 1000))
 }
 
 // Question returns the question that unlock asks once it has printed the lock.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Options say how List prints.
@@ -106,13 +106,13 @@ func newTable(o Options, colored bool) *table {
 // colorOf is the color of the word of a state: the worse the state, the more it is seen.
 func colorOf(state string) terminal.Color {
 	switch state {
-	case lock.Expired.String():
+	case protocol.Expired.String():
 		return terminal.Red
-	case lock.Overdue.String():
+	case protocol.Overdue.String():
 		return terminal.Yellow
-	case lock.Malformed.String(), lock.Undated.String(), lock.Orphaned.String():
+	case protocol.Malformed.String(), protocol.Undated.String(), protocol.Orphaned.String():
 		return terminal.Magenta
-	case lock.Held.String():
+	case protocol.Held.String():
 		return terminal.Green
 	}
 	return terminal.Plain

@@ -11,8 +11,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lock"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Watches reports whether changes can be printed in a format.
@@ -126,7 +126,7 @@ func Frame(o Options, v admin.View, note string, colored bool, columns, rows int
 // summary counts what is in a list.
 func summary(v admin.View) string {
 	var states []string
-	for _, s := range lock.ByUrgency() {
+	for _, s := range protocol.ByUrgency() {
 		if n := v.States[s]; n > 0 {
 			states = append(states, fmt.Sprintf("%d %s", n, s))
 		}

@@ -1,4 +1,4 @@
-package lock
+package protocol
 
 // State is the state of a lock at an instant. A lock is in exactly one.
 type State uint8

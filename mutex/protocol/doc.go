@@ -1,4 +1,4 @@
-// Package lock is the lock model of protocol 1: which keys belong to a lock, what
+// Package protocol is the lock model of protocol 1: which keys belong to a lock, what
 // their values mean, and which state a lock is in.
 //
 // Everything here is a pure function of values and of the time that is passed in.
@@ -8,4 +8,4 @@
 // hosts and times are claims of the client that wrote them.
 //
 // The protocol is described in docs/protocol.md.
-package lock
+package protocol

@@ -1,4 +1,4 @@
-package lock
+package protocol
 
 // Builder builds a lock from the keys of a listing, which must all have been read
 // at one revision. They may be added in any order. Its size does not depend on the

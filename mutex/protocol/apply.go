@@ -1,4 +1,4 @@
-package lock
+package protocol
 
 // KV is one key of a lock as etcd stores it.
 type KV struct {
