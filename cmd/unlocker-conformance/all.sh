@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# all.sh PROGRAM DRIVER…: judges all drivers at the same time, each with an etcd of its own. It prints each result whole.
+set -euo pipefail
+program=$1
+shift
+logs=$(mktemp -d)
+pids=() failed=0
+trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
+for i in $(seq 0 $(($# - 1))); do
+  driver=${*:i+1:1}
+  "$program" -- $driver >"$logs/$i" 2>&1 & # a driver is a command with its arguments
+  pids+=($!)
+done
+for i in "${!pids[@]}"; do
+  echo "== ${*:i+1:1}"
+  wait "${pids[$i]}" || failed=1
+  cat "$logs/$i"
+done
+exit $failed
