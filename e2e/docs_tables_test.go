@@ -107,6 +107,7 @@ var expected = map[string]expectation{
 
 // notHere are the commands that this test does not execute, and why.
 var notHere = map[string]string{
+	"make quick":       inTheGate,
 	"make test":        inTheGate,
 	"make lint":        inTheGate,
 	"make e2e":         inTheGate,
@@ -118,11 +119,14 @@ var notHere = map[string]string{
 	"make conformance": inTheGate,
 	"go run ./cmd/unlocker-conformance -- python3 clients/python/conformance.py": "is part of make conformance",
 	"go run ./cmd/unlocker-conformance --run lost -v -- ./my-driver":             "needs a driver of the reader",
-	".ci/run": "is the gate",
+	".ci/run":     "is the gate",
+	".ci/nightly": "takes two hours",
+	"make race":   inNightly,
+	"make fuzz":   inNightly,
 	"go test -v -run TestS6_TwoReplicas ./internal/app":                                             "is part of make test",
 	"go test -count=1 -tags e2e -v -run 'TestEachOverdueLockIsNotifiedInTime|TestMonitoring' ./e2e": "is part of make e2e",
 
-	"make hunt": "takes 45 minutes; make hunt-short is the same with another HUNT_TIME",
+	"make hunt": inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench": measurement,
 	"go test -run '^$' -bench Removal -benchtime 1x ./bench":                measurement,
 	"go test -run '^$' -bench Uncontended -benchtime 1x ./bench":            measurement,
@@ -153,6 +157,7 @@ var notHere = map[string]string{
 
 const (
 	inTheGate   = "is a line of .ci/run"
+	inNightly   = "is a line of .ci/nightly"
 	measurement = "measures for minutes"
 	noEngine    = "needs a container engine, a registry or a cluster"
 )
