@@ -185,12 +185,12 @@ type NearMiss struct {
 	Renewals uint64    `json:"renewals"`
 }
 
-// Hold is a reason why the daemon removes no lock at this moment.
+// Hold is a hold in force.
 type Hold struct {
 	// Hold is its name, as in unlocker_reaper_hold. Reason is for people.
-	Hold   string    `json:"hold"`
-	Since  time.Time `json:"since"`
-	Reason string    `json:"reason"`
+	Hold   verdict.Hold `json:"hold"`
+	Since  time.Time    `json:"since"`
+	Reason string       `json:"reason"`
 }
 
 // Pause is how a person stopped the removal of all locks, or of those that match, for a while.

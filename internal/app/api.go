@@ -17,7 +17,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -185,16 +184,11 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
 		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
 		Locks: make(map[string]int), Backlog: s.Table.Backlog,
-		Holds: []api.Hold{}, Pauses: pauses(v.app.pauses.Records()), Etcd: etcdStatus(s), Clock: clockStatus(s),
+		Holds: append([]api.Hold{}, s.Holds...), Pauses: pauses(v.app.pauses.Records()), Etcd: etcdStatus(s), Clock: clockStatus(s),
 		Removed: make(map[string]uint64), NearMisses: nearMisses(s.Table.NearMisses),
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[protocol.State(state).String()] = n
-	}
-	for _, h := range verdict.AllHolds() {
-		if hold, held := s.Holds[h]; held {
-			status.Holds = append(status.Holds, api.Hold{Hold: string(h), Since: hold.Since.UTC(), Reason: hold.Reason})
-		}
 	}
 	for trigger, n := range s.Reaper.Removed {
 		status.Removed[string(trigger)] = n

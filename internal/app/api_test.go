@@ -222,7 +222,7 @@ func TestAPIStatus(t *testing.T) {
 	require.Equal(t, "dry-run", s.Mode)
 	require.Equal(t, map[string]int{"held": 3, "overdue": 0, "expired": 0, "undated": 0, "malformed": 0, "orphaned": 0}, s.Locks)
 	require.Len(t, s.Holds, 1)
-	require.Equal(t, "dry_run", s.Holds[0].Hold)
+	require.Equal(t, verdict.HoldDryRun, s.Holds[0].Hold)
 	require.NotEmpty(t, s.Holds[0].Reason)
 	require.WithinDuration(t, time.Now(), s.Holds[0].Since, etcdtest.Soon)
 	require.Empty(t, s.Etcd.Alarms)

@@ -38,15 +38,14 @@ type hold struct {
 	outage bool
 }
 
-// holding returns the holds in force but dry_run, which the verdicts themselves name.
+// holding returns the holds in force that stop removals. What others do the verdicts themselves say.
 func (a *App) holding() hold {
 	now, probed, overdue := time.Now(), a.probe.Status(), a.probe.Overdue()
 	h := hold{outage: overdue || len(probed.Alarms) > 0}
 	var words []string
-	holds := a.reaper.Holding()
-	for _, name := range verdict.AllHolds() {
-		if s, held := holds[name]; held && name != verdict.HoldDryRun {
-			words = append(words, fmt.Sprintf("since %s: %s", verdict.Instant(now, s.Since), s.Reason))
+	for _, h := range a.reaper.Holding() {
+		if h.Hold.Kind().Stops {
+			words = append(words, fmt.Sprintf("since %s: %s", verdict.Instant(now, h.Since), h.Reason))
 		}
 	}
 	switch {

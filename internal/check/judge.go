@@ -12,7 +12,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Rules define what is worth an alert.
@@ -159,10 +158,10 @@ func (j *judgement) alarms(came []Answer) {
 	}
 }
 
-// longest returns the hold of a daemon that began first, except dry_run.
+// longest returns the hold of a daemon that began first, of those that stop removals.
 func longest(s api.Status) (first api.Hold, held bool) {
 	for _, h := range s.Holds {
-		if h.Hold != string(verdict.HoldDryRun) && (!held || h.Since.Before(first.Since)) {
+		if h.Hold.Kind().Stops && (!held || h.Since.Before(first.Since)) {
 			first, held = h, true
 		}
 	}
@@ -189,7 +188,7 @@ func (j *judgement) holds(came []Answer) {
 	if j.Hold > 0 && wait > j.Hold {
 		state = Warning
 	}
-	j.find(state, "removals are on hold for %s: %s (%s)", terminal.Duration(wait), clean(hold.Hold, maxName), clean(hold.Reason, maxReason))
+	j.find(state, "removals are on hold for %s: %s (%s)", terminal.Duration(wait), clean(string(hold.Hold), maxName), clean(hold.Reason, maxReason))
 }
 
 // removal is a forced unlock and how long ago it was, by the clock of its daemon.
@@ -262,7 +261,7 @@ func about(a Answer) string {
 		words = append(words, fmt.Sprintf("etcd revision %d", s.Etcd.Revision))
 	}
 	for _, h := range s.Holds {
-		words = append(words, fmt.Sprintf("on hold for %s: %s (%s)", terminal.Duration(s.Now.Sub(h.Since)), clean(h.Hold, maxName), clean(h.Reason, maxReason)))
+		words = append(words, fmt.Sprintf("on hold for %s: %s (%s)", terminal.Duration(s.Now.Sub(h.Since)), clean(string(h.Hold), maxName), clean(h.Reason, maxReason)))
 	}
 	for i, p := range s.Pauses {
 		if i == maxPauses {

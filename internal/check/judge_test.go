@@ -45,7 +45,7 @@ func cutOff(a *Answer) {
 
 func hold(name string, since time.Duration) func(*Answer) {
 	return func(a *Answer) {
-		a.Status.Holds = append(a.Status.Holds, api.Hold{Hold: name, Since: ago(since), Reason: "because of " + name})
+		a.Status.Holds = append(a.Status.Holds, api.Hold{Hold: verdict.Hold(name), Since: ago(since), Reason: "because of " + name})
 	}
 }
 

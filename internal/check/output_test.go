@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // What a plugin prints, to the byte.
@@ -63,7 +64,7 @@ func TestHostileText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(what string) string { return evil.Draw(t, what) }
 		a := Answer{URL: text("url"), Status: api.Status{Version: text("version"), Identity: text("identity"), Now: now, Mode: text("mode"), Ready: true,
-			Locks: map[string]int{}, Backlog: count.Draw(t, "backlog"), Holds: []api.Hold{{Hold: text("hold"), Reason: text("reason"), Since: ago(time.Hour)}},
+			Locks: map[string]int{}, Backlog: count.Draw(t, "backlog"), Holds: []api.Hold{{Hold: verdict.Hold(text("hold")), Reason: text("reason"), Since: ago(time.Hour)}},
 			Pauses: []api.Pause{{Match: text("match"), By: text("by"), Reason: text("why")}},
 			Etcd:   api.Etcd{Up: rapid.Bool().Draw(t, "up"), Error: text("error"), Alarms: []string{text("alarm")}}}}
 		for _, s := range api.States() {

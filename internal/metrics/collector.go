@@ -8,12 +8,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Snapshot is the state that one scrape exports. It is read-only.
@@ -24,7 +24,7 @@ type Snapshot struct {
 	// Forced are the recent forced unlocks, newest first.
 	Forced []reaper.Removal
 	// Holds are those in force.
-	Holds map[verdict.Hold]reaper.HoldStatus
+	Holds []api.Hold
 	// Pauses is the number of pauses in force, of all locks or of some.
 	Pauses int
 	Probe  probe.Status

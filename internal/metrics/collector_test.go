@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
@@ -45,7 +46,7 @@ func full() Snapshot {
 			removal("x", "h2", 0), {Name: "y", At: noon, Trigger: verdict.Orphan},
 			{Name: "z", At: noon, Trigger: verdict.Manual},
 		},
-		Holds:  map[verdict.Hold]reaper.HoldStatus{verdict.HoldAlarm: {Since: noon}, verdict.HoldStarting: {Since: noon}},
+		Holds:  []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
 		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
 		Native: []native.Status{{Prefix: "/locks/", Held: 3, Oldest: noon}, {Prefix: "/elections/"}},

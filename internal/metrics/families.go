@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -114,7 +115,7 @@ func (s *Snapshot) EtcdUp() bool { return s.Scan.Connected && s.Probe.Up }
 
 func holds(v *view, e emit) {
 	for _, h := range verdict.AllHolds() {
-		_, held := v.Holds[h]
+		held := slices.ContainsFunc(v.Holds, func(in api.Hold) bool { return in.Hold == h })
 		e(boolean(held), string(h))
 	}
 }

@@ -3,72 +3,66 @@ package reaper
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// gate is closed while a hold is in force, or while a probe is overdue.
+// gate is closed while a hold that stops removals is in force, or while a probe is overdue.
 type gate struct {
 	signals func() verdict.Signals
 	logger  *slog.Logger
 
 	mu      sync.Mutex
 	machine *verdict.Holds
-	active  map[verdict.Hold]HoldStatus
-}
-
-// HoldStatus is a hold in force.
-type HoldStatus struct {
-	Since  time.Time
-	Reason string
+	active  map[verdict.Hold]api.Hold
 }
 
 func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *slog.Logger) *gate {
-	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]HoldStatus)}
+	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]api.Hold)}
 }
 
-// open reads all signals and reports whether locks may be removed now. A dry run
-// is a hold, but lets verdicts be made.
+// open reads all signals and reports whether verdicts may be carried out now.
 func (g *gate) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// Not before: an older reading that came after a newer one would end a hold, and begin it again.
-	now := time.Now() // what fails after it is newer, and counts in the next reading
+	// Under the mutex: an older reading applied late would end a hold and start it again.
+	now := time.Now().UTC() // what fails after it is newer, and counts in the next reading
 	s := g.signals()
 	found := g.machine.Update(now, s)
-	for hold, was := range g.active {
-		if _, still := found[hold]; !still {
+	open := !s.Overdue
+	for _, hold := range verdict.AllHolds() {
+		reason, held := found[hold]
+		was, before := g.active[hold]
+		if !held && before {
 			delete(g.active, hold)
 			g.logger.Info(message.HoldEnds, "hold", string(hold), "lasted", now.Sub(was.Since))
 		}
-	}
-	for hold, reason := range found {
-		was, already := g.active[hold]
-		if !already {
-			was.Since = now
-			g.logBegin(hold, reason, found)
+		if !held {
+			continue
 		}
-		g.active[hold] = HoldStatus{Since: was.Since, Reason: reason}
+		kind := hold.Kind()
+		open = open && !kind.Stops
+		if !before {
+			was.Since = now
+			g.logBegin(kind, reason, found)
+		}
+		g.active[hold] = api.Hold{Hold: hold, Since: was.Since, Reason: reason}
 	}
-	_, dry := found[verdict.HoldDryRun]
-	return !s.Overdue && (len(found) == 0 || dry && len(found) == 1)
+	return open
 }
 
-// logBegin logs as a warning what is not a part of every start, nor configured or asked for.
-func (g *gate) logBegin(hold verdict.Hold, reason string, found map[verdict.Hold]string) {
-	if hold == verdict.HoldDryRun {
-		g.logger.Info(message.DryRun, "reason", reason)
-		return
+// logBegin logs as a warning what is bad, unless it is a part of every start: a failure to connect
+// has its own warning.
+func (g *gate) logBegin(kind verdict.Kind, reason string, found map[verdict.Hold]string) {
+	level := slog.LevelInfo
+	if _, starting := found[verdict.HoldStarting]; kind.Severity == verdict.Bad && (!starting || !kind.AtStart) {
+		level = slog.LevelWarn
 	}
-	level := slog.LevelWarn
-	if _, starting := found[verdict.HoldStarting]; hold == verdict.HoldPaused || starting && hold != verdict.HoldAlarm {
-		level = slog.LevelInfo // not connected yet; a failure to connect has its own warning
-	}
-	g.logger.Log(context.Background(), level, message.HoldBegins, "hold", string(hold), "reason", reason)
+	g.logger.Log(context.Background(), level, kind.Begins, "hold", string(kind.Hold), "reason", reason)
 }
 
 // updateInterval is the maximum time between two readings of the signals.
@@ -107,8 +101,14 @@ func every(ctx context.Context, interval time.Duration, do func()) error {
 	}
 }
 
-func (g *gate) holds() map[verdict.Hold]HoldStatus {
+// holds returns the holds in force, in the order of their declaration.
+func (g *gate) holds() (all []api.Hold) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return maps.Clone(g.active)
+	for _, hold := range verdict.AllHolds() {
+		if h, held := g.active[hold]; held {
+			all = append(all, h)
+		}
+	}
+	return all
 }

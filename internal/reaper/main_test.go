@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -322,6 +323,15 @@ func (h *harness) removed() (n int) {
 		n += int(count)
 	}
 	return n
+}
+
+// holding are the holds in force.
+func (h *harness) holding() map[verdict.Hold]api.Hold {
+	found := make(map[verdict.Hold]api.Hold)
+	for _, in := range h.Holding() {
+		found[in.Hold] = in
+	}
+	return found
 }
 
 // failures are those that there were.

@@ -88,7 +88,7 @@ func TestAPauseIsLoggedAtInfo(t *testing.T) {
 	h.start()
 	paused.Store(true)
 	h.await(func() bool { return len(h.log.with(t, message.HoldBegins, "")) == 1 })
-	require.Equal(t, "paused by ada", h.Holding()[verdict.HoldPaused].Reason)
+	require.Equal(t, "paused by ada", h.holding()[verdict.HoldPaused].Reason)
 	line := h.log.with(t, message.HoldBegins, "")[0]
 	require.Contains(t, line.text, `"level":"INFO"`)
 	require.Equal(t, "paused", line.Hold)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -117,8 +118,8 @@ func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
 	return verdict.Decide(in)
 }
 
-// Holding returns the holds in force.
-func (r *Reaper) Holding() map[verdict.Hold]HoldStatus { return r.gate.holds() }
+// Holding returns the holds in force, in the order of their declaration.
+func (r *Reaper) Holding() []api.Hold { return r.gate.holds() }
 
 // Ledger returns the recent removals.
 func (r *Reaper) Ledger() *Ledger { return r.ledger }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -21,9 +22,61 @@ const (
 	HoldDryRun       Hold = "dry_run"
 )
 
-// AllHolds returns all holds, for metrics that begin at zero.
-func AllHolds() []Hold {
-	return []Hold{HoldStarting, HoldDisconnected, HoldAlarm, HoldRegressed, HoldPaused, HoldDryRun}
+// Severity is how bad a hold is.
+type Severity string
+
+// The severities, with their names on the dashboard.
+const (
+	Bad  Severity = "bad"  // something is wrong
+	Warn Severity = "warn" // it ends by itself, or a user asked for it
+	Info Severity = "info" // it is configured
+)
+
+// Kind is the declaration of a hold: all that the log, the metrics, the API, the dashboard and
+// unlocker check have to know of it.
+type Kind struct {
+	Hold     Hold
+	Severity Severity
+	// Stops reports whether it stops removals. Where it does not, verdicts are made, and each says
+	// itself what keeps its lock.
+	Stops bool
+	// AtStart reports whether it is expected while HoldStarting is in force.
+	AtStart bool
+	// Begins is the log message of its begin.
+	Begins string
+	// reason returns why it is in force, or "". It is called after the troubles were updated.
+	reason func(h *Holds, now time.Time, s Signals) string
+}
+
+// kinds declares the holds. They are shown in this order.
+func kinds() [6]Kind {
+	return [...]Kind{
+		{HoldStarting, Warn, true, true, message.HoldBegins, (*Holds).starting},
+		{HoldDisconnected, Bad, true, true, message.HoldBegins, (*Holds).disconnected},
+		{HoldAlarm, Bad, true, false, message.HoldBegins, (*Holds).alarm},
+		{HoldRegressed, Bad, true, false, message.HoldBegins, (*Holds).regressed},
+		{HoldPaused, Warn, true, true, message.HoldBegins, func(_ *Holds, _ time.Time, s Signals) string { return s.Paused }},
+		{HoldDryRun, Info, false, true, message.DryRun, (*Holds).dryRun},
+	}
+}
+
+// Kind returns the declaration of a hold. One that is not declared, as another version of the
+// daemon may report it, is as bad as any and stops removals.
+func (h Hold) Kind() Kind {
+	for _, k := range kinds() {
+		if k.Hold == h {
+			return k
+		}
+	}
+	return Kind{Hold: h, Severity: Bad, Stops: true, Begins: message.HoldBegins}
+}
+
+// AllHolds returns the declared holds in their order.
+func AllHolds() (all []Hold) {
+	for _, k := range kinds() {
+		all = append(all, k.Hold)
+	}
+	return all
 }
 
 // Signals are what the holds depend on. Times are by our
@@ -60,8 +113,10 @@ type HoldRules struct {
 
 // Holds is the state machine of the holds. It is not safe for concurrent use.
 type Holds struct {
-	rules                 HoldRules
-	disconnected, alarmed trouble
+	rules         HoldRules
+	lost, alarmed trouble
+	// why is the reason of lost, while it lasts.
+	why string
 }
 
 // trouble is a state of etcd that needs settle when it is over.
@@ -85,30 +140,61 @@ func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
 // Update returns the holds that are in force at now, each with its reason in
 // words. Calls must be in the order of time.
 func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
-	holds := make(map[Hold]string)
-	h.listing(now, s, holds)
-	reason := disconnected(now, s, h.rules.Freshness)
-	h.disconnected.update(now, reason != "", latest(s.Failed, s.Lost))
+	h.why = lost(now, s, h.rules.Freshness)
+	h.lost.update(now, h.why != "", latest(s.Failed, s.Lost))
 	h.alarmed.update(now, len(s.Alarms) > 0, s.Alarmed)
-	if reason != "" {
-		holds[HoldDisconnected] = reason
-	} else if s.Unseen != "" {
-		holds[HoldDisconnected] = s.Unseen // holders can renew meanwhile: no need to settle
-	} else if h.settling(now, h.disconnected.last) {
-		holds[HoldDisconnected] = h.until(h.disconnected.last, "the connection to etcd was restored")
-	}
-	if len(s.Alarms) > 0 {
-		holds[HoldAlarm] = "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
-	} else if h.settling(now, h.alarmed.last) {
-		holds[HoldAlarm] = h.until(h.alarmed.last, "an alarm of etcd")
-	}
-	if s.Paused != "" {
-		holds[HoldPaused] = s.Paused
-	}
-	if h.rules.DryRun {
-		holds[HoldDryRun] = "reaper.mode is dry-run"
+	holds := make(map[Hold]string)
+	for _, k := range kinds() {
+		if reason := k.reason(h, now, s); reason != "" {
+			holds[k.Hold] = reason
+		}
 	}
 	return holds
+}
+
+func (h *Holds) starting(now time.Time, s Signals) string {
+	if s.History > 0 {
+		return ""
+	}
+	return h.listing(now, s, "the first listing")
+}
+
+func (h *Holds) regressed(now time.Time, s Signals) string {
+	if s.History == 0 {
+		return ""
+	}
+	return h.listing(now, s, "etcd showed another history")
+}
+
+func (h *Holds) listing(now time.Time, s Signals, after string) string {
+	if s.ListedAt.IsZero() {
+		return "the locks are not listed yet"
+	}
+	return h.settling(now, s.ListedAt, after)
+}
+
+func (h *Holds) disconnected(now time.Time, s Signals) string {
+	switch {
+	case h.why != "":
+		return h.why
+	case s.Unseen != "":
+		return s.Unseen // holders can renew meanwhile: no need to settle
+	}
+	return h.settling(now, h.lost.last, "the connection to etcd was restored")
+}
+
+func (h *Holds) alarm(now time.Time, s Signals) string {
+	if len(s.Alarms) > 0 {
+		return "etcd raised the alarm " + strings.Join(s.Alarms, ", ")
+	}
+	return h.settling(now, h.alarmed.last, "an alarm of etcd")
+}
+
+func (h *Holds) dryRun(time.Time, Signals) string {
+	if h.rules.DryRun {
+		return "reaper.mode is dry-run"
+	}
+	return ""
 }
 
 func latest(a, b time.Time) time.Time {
@@ -118,34 +204,20 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-func (h *Holds) settling(now, bad time.Time) bool {
-	return !bad.IsZero() && now.Sub(bad) < h.rules.Settle
-}
-
-// until says for how long holders get time to renew after something, which ended at.
-func (h *Holds) until(at time.Time, after string) string {
+// settling says for how long holders get time to renew after something that ended at, zero for
+// never. It returns "" once they have had it.
+func (h *Holds) settling(now, at time.Time, after string) string {
+	if at.IsZero() || now.Sub(at) >= h.rules.Settle {
+		return ""
+	}
 	return fmt.Sprintf("settling until %s after %s", at.Add(h.rules.Settle).UTC().Format(time.TimeOnly), after)
-}
-
-func (h *Holds) listing(now time.Time, s Signals, holds map[Hold]string) {
-	hold, after := HoldStarting, "the first listing"
-	if s.History > 0 {
-		hold, after = HoldRegressed, "etcd showed another history"
-	}
-	switch {
-	case s.ListedAt.IsZero():
-		holds[hold] = "the locks are not listed yet"
-	case h.settling(now, s.ListedAt):
-		holds[hold] = h.until(s.ListedAt, after)
-	}
 }
 
 // maxReason is the maximum length of an error in a reason, in bytes.
 const maxReason = 500
 
-// disconnected returns the reason why renewals may not reach etcd, or may not be observed here,
-// or "".
-func disconnected(now time.Time, s Signals, freshness time.Duration) string {
+// lost returns the reason why renewals may not reach etcd, or may not be observed here, or "".
+func lost(now time.Time, s Signals, freshness time.Duration) string {
 	switch {
 	case !s.Connected:
 		return "the watch is down"

@@ -180,3 +180,23 @@ func TestS3_HoldsAtOnce(t *testing.T) {
 	f.signals.ListedAt, f.signals.Connected, f.signals.Alarms = time.Time{}, false, []string{"NOSPACE"}
 	f.after(0, verdict.HoldStarting, verdict.HoldDisconnected, verdict.HoldAlarm, verdict.HoldDryRun)
 }
+
+// What a hold does is declared, not known to those that show it.
+func TestKindsOfHolds(t *testing.T) {
+	want := map[verdict.Hold]verdict.Kind{
+		verdict.HoldStarting:     {Severity: verdict.Warn, Stops: true, AtStart: true},
+		verdict.HoldDisconnected: {Severity: verdict.Bad, Stops: true, AtStart: true},
+		verdict.HoldAlarm:        {Severity: verdict.Bad, Stops: true},
+		verdict.HoldRegressed:    {Severity: verdict.Bad, Stops: true},
+		verdict.HoldPaused:       {Severity: verdict.Warn, Stops: true, AtStart: true},
+		verdict.HoldDryRun:       {Severity: verdict.Info, AtStart: true},
+		"of a newer daemon":      {Severity: verdict.Bad, Stops: true},
+	}
+	for hold, k := range want {
+		got := hold.Kind()
+		require.Equal(t, hold, got.Hold)
+		require.NotEmpty(t, got.Begins)
+		require.Equal(t, []any{k.Severity, k.Stops, k.AtStart}, []any{got.Severity, got.Stops, got.AtStart}, hold)
+	}
+	require.Len(t, want, len(verdict.AllHolds())+1)
+}

@@ -26,14 +26,7 @@ func (d document) Notices(s api.Status) (all []notice) {
 		all = append(all, notice{"bad", "The connection to etcd is lost.", s.Etcd.Error, "the list is as of", d.At(s.Etcd.Progress)})
 	}
 	for _, h := range s.Holds {
-		level := "bad"
-		switch verdict.Hold(h.Hold) {
-		case verdict.HoldDryRun:
-			level = "info"
-		case verdict.HoldStarting, verdict.HoldPaused:
-			level = "warn"
-		}
-		all = append(all, notice{level, "No lock is removed:", h.Reason, "since", d.At(h.Since)})
+		all = append(all, notice{string(h.Hold.Kind().Severity), "No lock is removed:", h.Reason, "since", d.At(h.Since)})
 	}
 	if verdict.Mode(s.Mode) == verdict.Off {
 		all = append(all, notice{Level: "info", Title: "No lock is removed:", Text: "reaper.mode is off"})

@@ -2,6 +2,7 @@ package page
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -46,14 +47,9 @@ func outlookOf(l *api.LockDetail, held bool) outlook {
 	return outlook{Lead: "Will be removed", Tail: tail, At: at}
 }
 
-// holding reports whether a hold prevents removals. Verdicts name dry_run themselves.
+// holding reports whether a hold stops removals.
 func holding(s *api.Status) bool {
-	for _, h := range s.Holds {
-		if verdict.Hold(h.Hold) != verdict.HoldDryRun {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Holds, func(h api.Hold) bool { return h.Hold.Kind().Stops })
 }
 
 // input is one key of a verdict.

@@ -45,8 +45,8 @@ func TestOutlook(t *testing.T) {
 
 func TestHolding(t *testing.T) {
 	require.False(t, holding(&api.Status{}))
-	require.False(t, holding(&api.Status{Holds: []api.Hold{{Hold: string(verdict.HoldDryRun)}}}))
-	require.True(t, holding(&api.Status{Holds: []api.Hold{{Hold: string(verdict.HoldAlarm)}, {Hold: string(verdict.HoldDryRun)}}}))
+	require.False(t, holding(&api.Status{Holds: []api.Hold{{Hold: verdict.HoldDryRun}}}))
+	require.True(t, holding(&api.Status{Holds: []api.Hold{{Hold: verdict.HoldAlarm}, {Hold: verdict.HoldDryRun}}}))
 }
 
 func TestInputs(t *testing.T) {
