@@ -69,7 +69,7 @@ func (d *daemon) close() (err error) {
 }
 
 // logReader reads the daemon's log, which is written line by line: one line before each
-// removal, and one with its outcome. The daemon goes on when the report has the line.
+// removal, and one with its outcome. The daemon continues when the report has the line.
 type logReader struct{ *report }
 
 // Write implements io.Writer.

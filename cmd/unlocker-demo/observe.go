@@ -72,8 +72,8 @@ func (r *report) scraped(metrics string) {
 		{slow + `(?s:.*)^unlocker_locks\{state="expired"\} 1`, "api expired", "deploy/api has expired; it is removed after a grace period"},
 		{`unlocker_forced_unlock_timestamp_seconds\{hostname="deploy-3",lock="deploy/api"(?s:.*)` +
 			`^unlocker_forced_unlocks_total\{trigger="expiry"\} 1`, apiCounted, "unlocker_forced_unlocks_total is 1"},
-		{`unlocker_locks\{state="malformed"\} 1`, warmupMalformed, "cache/warmup is malformed: no one can tell when it expires"},
-		{slow, nightlyMeasured, "the clock of backup-6 is an hour slow, which is corrected"},
+		{`unlocker_locks\{state="malformed"\} 1`, warmupMalformed, "cache/warmup is malformed: its deadline is unreadable"},
+		{slow, nightlyMeasured, "the clock of backup-6 is an hour slow: taken into account"},
 	} {
 		if has(metrics, m.pattern) && r.first(m.seen) {
 			r.say("metrics", warn, "%s", m.text)

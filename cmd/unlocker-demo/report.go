@@ -23,7 +23,7 @@ const (
 	apiCounted       = api + ": counted as a forced unlock in the metrics"
 	apiPassedOn      = api + ": now held by the worker that waited"
 	warmupMalformed  = warmup + ": counted as malformed in the metrics"
-	warmupKept       = warmup + ": not removed, as no one can tell when it expires"
+	warmupKept       = warmup + ": not removed, as its deadline is unreadable"
 	nightlyMeasured  = nightly + ": its holder's slow clock shows in the metrics"
 	nightlyKept      = nightly + ": not removed, as its holder renews it"
 )
@@ -111,7 +111,7 @@ func (r *report) introduce() {
 	r.print(`
 Each line below says when (in seconds) and where something was observed: by a
 worker, in etcd, in the daemon's metrics, or in its log. The story takes about
-15 seconds. Ctrl-C stops it at any time; no files are left.
+15 seconds. Ctrl-C stops it at any time and leaves no files.
 
 `)
 }
@@ -123,7 +123,8 @@ func (r *report) ready(d *daemon) {
 	r.say("demo", plain, "etcd and unlocker are up: open http://%s/", d.app.WebAddr())
 	r.say("demo", plain, "or, in another terminal, same directory:")
 	r.print(`
-    go run ./cmd/unlocker list --etcd-endpoints %s -o wide --url http://%s
+    go run ./cmd/unlocker list -o wide --etcd-endpoints %s \
+      --url http://%s
     curl -s http://%s/metrics | grep ^unlocker_
     curl -s http://%s/api/v1/locks
     tail -f %s
@@ -152,14 +153,17 @@ func (r *report) finish(d *daemon) {
 Everything keeps running until Ctrl-C. Try this in another terminal:
 
   # see what unlocker logged before it removed deploy/api
-    grep '%s' %s
-  # remove cache/warmup by hand, as unlocker never does
-    go run ./cmd/unlocker unlock cache/warmup --uuid %s --etcd-endpoints %[4]s
-  # take a lock and do not renew it: unlocker removes it in 7 seconds (needs etcdctl)
-    t=$(date +%%s); printf '\nput /mutexes/try/uuid me\nput /mutexes/try/locked_at %%d\nput /mutexes/try/auto_unlock_at %%d\n\n\n' $t $((t+5)) |
-      etcdctl --endpoints=%[4]s txn
-  # see what it waits for
-    go run ./cmd/unlocker show try --url http://%[5]s --etcd-endpoints %[4]s
+    grep '%s' \
+      %s
+  # remove cache/warmup by hand; unlocker never removes it by itself
+    go run ./cmd/unlocker unlock cache/warmup --etcd-endpoints %[4]s \
+      --uuid %[3]s
+  # take a lock whose holder is killed: unlocker removes it 7 seconds later
+    go run ./cmd/unlocker lock try --patience 5s \
+      --etcd-endpoints %[4]s -- sh -c 'kill -9 $PPID'
+  # meanwhile, ask when that will be
+    go run ./cmd/unlocker show try --etcd-endpoints %[4]s \
+      --url http://%[5]s
 `, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0), d.app.WebAddr())
 	}
 	r.print("\nRead next: README.md, docs/protocol.md (how to lock), docs/metrics.md (alerts)\n\n")
@@ -179,7 +183,7 @@ func (r *report) paint(colour, text string) string {
 	return colour + text + "\x1b[0m"
 }
 
-// print writes text; it ends the demo when nobody reads it any more.
+// print writes text; it ends the demo when the output is closed.
 func (r *report) print(format string, args ...any) {
 	if _, err := fmt.Fprintf(r.out, format, args...); err != nil {
 		r.stop()

@@ -129,7 +129,7 @@ func (w *worker) lock(ctx context.Context) error {
 			w.say(plain, "locked %s: alert in %v, expires in %v, token %d", w.name, w.alert, w.unlock, resp.Header.Revision)
 			return nil
 		}
-		w.say(plain, "waits for %s: watches for the delete of its uuid", w.name)
+		w.say(plain, "waits for %s: watches for the deletion of its uuid", w.name)
 		// It answers with a delete, or is closed: in both cases, try again.
 		<-w.client.Watch(clientv3.WithRequireLeader(ctx), w.key("uuid"), clientv3.WithRev(resp.Header.Revision), clientv3.WithFilterPut())
 	}
