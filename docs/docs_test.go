@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // walk calls f for all of the repository but .git, whose directories come and go.
@@ -68,4 +69,27 @@ func TestTestsNamedInTheDocsExist(t *testing.T) {
 	for name, page := range wanted {
 		require.True(t, tests[name], "%s names %s", page, name)
 	}
+}
+
+// TestWorkflowsOnlyCallTheGate keeps what CI does in the repository, where anyone can run it.
+func TestWorkflowsOnlyCallTheGate(t *testing.T) {
+	files, err := filepath.Glob("../.github/workflows/*.yml")
+	require.NoError(t, err)
+	var runs []string
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		var workflow struct {
+			Jobs map[string]struct{ Steps []struct{ Run string } }
+		}
+		require.NoError(t, yaml.Unmarshal(text, &workflow), f)
+		for _, job := range workflow.Jobs {
+			for _, step := range job.Steps {
+				if step.Run != "" {
+					runs = append(runs, step.Run)
+				}
+			}
+		}
+	}
+	require.ElementsMatch(t, []string{".ci/run", ".ci/nightly", "make release"}, runs)
 }
