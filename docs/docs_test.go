@@ -91,5 +91,6 @@ func TestWorkflowsOnlyCallTheGate(t *testing.T) {
 			}
 		}
 	}
+	require.FileExists(t, "../.ci/nightly")
 	require.ElementsMatch(t, []string{".ci/run", ".ci/nightly", "make release"}, runs)
 }
