@@ -20,8 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const (
@@ -173,7 +173,7 @@ func launch(b *testing.B, binary string, endpoints ...string) (*process, time.Du
 	})
 	lines := bufio.NewScanner(stderr)
 	var line struct{ Msg, Ops, Web string }
-	for line.Msg != message.Started {
+	for line.Msg != api.LogStarted {
 		require.True(b, lines.Scan(), "the daemon ended")
 		require.NoError(b, json.Unmarshal(lines.Bytes(), &line))
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // axeVersion is the version of axe-core that .ci/run fetches.
@@ -57,7 +57,7 @@ func startSite(t *testing.T, flags ...string) *site {
 func (s *site) serve(etcd string, flags ...string) {
 	s.t.Helper()
 	s.daemon = startDaemon(s.t, etcd, append([]string{"--reaper-freshness", "10s"}, flags...)...)
-	s.web = "http://" + s.line(message.Started)["web"].(string)
+	s.web = "http://" + s.line(api.LogStarted)["web"].(string)
 	s.awaitMetric(1, "unlocker_etcd_up")
 }
 

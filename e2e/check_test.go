@@ -24,8 +24,8 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // check runs the plugin as Nagios does.
@@ -53,7 +53,7 @@ func awaitCheck(t *testing.T, code int, output string, args ...string) {
 
 // web returns the URL of the web listener.
 func (d *daemon) web(scheme string) string {
-	return scheme + "://" + d.line(message.Started)["web"].(string)
+	return scheme + "://" + d.line(api.LogStarted)["web"].(string)
 }
 
 // The plugin against two real replicas behind TLS and a password.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // outcome is the exit code and the output of a command.
@@ -106,7 +106,7 @@ func TestUnlockDuringAHold(t *testing.T) {
 	d.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
 	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "manual")
 	require.EqualValues(t, 1, d.metric("unlocker_forced_unlocks_total"))
-	require.Equal(t, "OPS-1", d.awaitLine(message.Unlocked)["reason"])
+	require.Equal(t, "OPS-1", d.awaitLine(api.LogUnlocked)["reason"])
 }
 
 // At a terminal the command asks for confirmation, and does nothing without a yes.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // daemon is a process of the binary that serves.
@@ -24,7 +24,7 @@ func startDaemon(t *testing.T, etcd string, flags ...string) *daemon {
 	d := &daemon{process: start(t, unlocker, append([]string{"serve", "--etcd-endpoints", etcd, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
 		"--reaper-freshness", "2s", "--reaper-grace", "1s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "250ms",
 		"--reaper-settle", "500ms", "--reaper-storm-min-locks", "0"}, flags...)...)}
-	d.base = "http://" + d.awaitLine(message.Started)["ops"].(string)
+	d.base = "http://" + d.awaitLine(api.LogStarted)["ops"].(string)
 	return d
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // TestDocumentedCommands executes every command of the documentation as it is written, except
@@ -51,7 +51,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		var blocks []block
 		for _, b := range pages[i].blocks() {
-			if b.prose && (mentioned(b.commands[0], all) || b.commands[0] == message.Started || b.commands[0] == message.Failed) {
+			if b.prose && (mentioned(b.commands[0], all) || b.commands[0] == api.LogStarted || b.commands[0] == api.LogFailed) {
 				continue
 			}
 			commands += len(b.commands)

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // One of three members hangs while the other two answer. That costs neither a hold nor, with the
@@ -39,15 +39,15 @@ func TestAMemberThatHangsCostsNoHold(t *testing.T) {
 		d.awaitMetric(0, "unlocker_reaper_hold")
 		role := fmt.Sprintf("member %d, leader %v, with %v watchers", i, m.leads(), m.watchers())
 		others := connect(t, append(append([]string{}, addrs[:i]...), addrs[i+1:]...)...)
-		begun := len(d.log.Lines(message.HoldBegins))
+		begun := len(d.log.Lines(api.LogHoldBegins))
 		dead := &dying{client: others}
 		m.suspend()
 		longest := dead.measure(t, fmt.Sprintf("hung-%d", i), hang)
 		m.resume()
-		held := len(d.log.Lines(message.HoldBegins)) - begun
+		held := len(d.log.Lines(api.LogHoldBegins)) - begun
 		t.Logf("%s: the longest of %d delays is %s, %d holds", role, dead.count, longest.Round(time.Millisecond), held)
 		if os.Getenv("E2E_HANG") == "" {
-			require.Zero(t, held, "%v", d.log.Lines(message.HoldBegins)[begun:])
+			require.Zero(t, held, "%v", d.log.Lines(api.LogHoldBegins)[begun:])
 			require.Less(t, longest, settle-5*time.Second)
 		}
 		m.awaitReady()

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // The shipped configuration is valid, with the shipped example of a host and with a host whose
@@ -50,7 +50,7 @@ object Host "without unlocker" { check_command = "dummy" }
 func TestIcinga(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	d := startDaemon(t, etcd.addr)
-	web := "http://" + d.line(message.Started)["web"].(string)
+	web := "http://" + d.line(api.LogStarted)["web"].(string)
 	etcd.putLocks("icinga", 1, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
 	const name = "icinga/00000"
 	i := newIcinga(t, fmt.Sprintf(`

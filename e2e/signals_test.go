@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // On SIGTERM and SIGINT the daemon ends within five seconds with exit code 0.
@@ -56,7 +56,7 @@ func TestSignals(t *testing.T) {
 				code, took := d.end(sig)
 				require.Zero(t, code)
 				require.Less(t, took, 5*time.Second)
-				require.NotNil(t, d.line(message.Stopped))
+				require.NotNil(t, d.line(api.LogStopped))
 				t.Logf("ended after %s", took.Round(time.Millisecond))
 				if name != "removing thousands" {
 					return

@@ -20,8 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const systemd = "../deploy/systemd"
@@ -109,7 +109,7 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 		removed := 0
 		for line := range strings.Lines(m.run("journalctl", "-u", "unlocker", "-o", "cat")) {
 			var l map[string]any
-			if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == message.Removed {
+			if json.Unmarshal([]byte(line), &l) == nil && l["msg"] == api.LogRemoved {
 				removed++
 			}
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // freshness is longer than a busy machine stands still.
@@ -61,8 +61,8 @@ func testRemoval(t *testing.T, d *daemon, etcd *server) {
 	require.True(t, time.Now().After(due.Truncate(time.Second)))
 	d.awaitMetric(before+1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	d.awaitMetric(0, "unlocker_locks", "state", "expired")
-	require.EqualValues(t, fieldsOfALock, d.awaitLine(message.Removed)["keys_deleted"])
-	require.NotNil(t, d.line(message.Removing), "it comes first")
+	require.EqualValues(t, fieldsOfALock, d.awaitLine(api.LogRemoved)["keys_deleted"])
+	require.NotNil(t, d.line(api.LogRemoving), "it comes first")
 	o := command(t, etcd.addr, "history", "one/00000", "--url", d.web("http"))
 	require.Zero(t, o.code, o.stderr)
 	require.Regexp(t, `  expired\n    ended .* UTC\n$`, o.stdout)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -97,9 +97,9 @@ func (j *journal) take(l *line, text string, now time.Time) {
 	switch l.Message {
 	case "":
 		j.other = append(j.other[max(0, len(j.other)-20):], text)
-	case message.Started:
+	case api.LogStarted:
 		j.ops = l.Ops
-	case message.Removing:
+	case api.LogRemoving:
 		_, ahead := j.clock.within(span{now.Add(-maxLag), now})
 		a := &announcement{l.Lock, l.Record.UUID, l.Verdict, span{l.Verdict.Now.Add(-ahead), now}}
 		of := holding{a.name, a.uuid}
@@ -107,11 +107,11 @@ func (j *journal) take(l *line, text string, now time.Time) {
 			j.twice = append(j.twice, of)
 		}
 		j.announce, j.open[of] = append(j.announce, a), a
-	case message.HoldBegins:
+	case api.LogHoldBegins:
 		j.hold(1, now)
-	case message.HoldEnds:
+	case api.LogHoldEnds:
 		j.hold(-1, now)
-	case message.Removed, message.Conflict, message.Withdrawn, message.Refused, message.Ambiguous, message.CannotRemove:
+	case api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove:
 		of := holding{l.Lock, l.UUID}
 		j.outcome = append(j.outcome, outcome{j.open[of], l.UUID, l.Revision, l.Message})
 		delete(j.open, of)
@@ -152,14 +152,14 @@ func (j *journal) held(now time.Time) (all []span) {
 
 // removals returns the removals that the log has.
 func (j *journal) removals() []outcome {
-	return slices.DeleteFunc(slices.Clone(j.outcome), func(o outcome) bool { return o.message != message.Removed })
+	return slices.DeleteFunc(slices.Clone(j.outcome), func(o outcome) bool { return o.message != api.LogRemoved })
 }
 
 // ambiguous returns the announcements of which the log does not say whether the lock was removed:
 // there was no answer from etcd, or the daemon was killed.
 func (j *journal) ambiguous() (all []*announcement) {
 	for _, o := range j.outcome {
-		if o.message == message.Ambiguous && o.announcement != nil {
+		if o.message == api.LogAmbiguous && o.announcement != nil {
 			all = append(all, o.announcement)
 		}
 	}

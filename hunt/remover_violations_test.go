@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -122,16 +122,16 @@ func TestJournal(t *testing.T) {
 	go func() {
 		log := slog.New(slog.NewJSONHandler(to, nil))
 		v := verdict.Verdict{Inputs: verdict.Inputs{Now: time.Unix(3600, 0), Token: 3, Revision: 4, Measured: true, Offset: time.Second}, Reason: verdict.BySlow}
-		log.Info(message.Started, "ops", "127.0.0.1:1")
+		log.Info(api.LogStarted, "ops", "127.0.0.1:1")
 		for _, name := range []string{"a", "b", "c"} {
-			log.Info(message.Removing, "lock", name, "verdict", v, slog.Group("record", "uuid", "u-"+name))
+			log.Info(api.LogRemoving, "lock", name, "verdict", v, slog.Group("record", "uuid", "u-"+name))
 		}
-		log.Info(message.Removing, "lock", "a", "verdict", v, slog.Group("record", "uuid", "another"))
-		log.Info(message.Withdrawn, "lock", "a", "uuid", "another")
-		log.Info(message.Removed, "lock", "a", "uuid", "u-a", "revision", 9)
-		log.Info(message.Removing, "lock", "b", "verdict", v, slog.Group("record", "uuid", "u-b"))
-		log.Info(message.Ambiguous, "lock", "b", "uuid", "u-b", "revision", 0)
-		log.Warn(message.HoldBegins, "hold", "starting")
+		log.Info(api.LogRemoving, "lock", "a", "verdict", v, slog.Group("record", "uuid", "another"))
+		log.Info(api.LogWithdrawn, "lock", "a", "uuid", "another")
+		log.Info(api.LogRemoved, "lock", "a", "uuid", "u-a", "revision", 9)
+		log.Info(api.LogRemoving, "lock", "b", "verdict", v, slog.Group("record", "uuid", "u-b"))
+		log.Info(api.LogAmbiguous, "lock", "b", "uuid", "u-b", "revision", 0)
+		log.Warn(api.LogHoldBegins, "hold", "starting")
 		_, _ = io.WriteString(to, "panic: no JSON\n")
 		_ = to.Close()
 	}()
@@ -143,7 +143,7 @@ func TestJournal(t *testing.T) {
 	require.Equal(t, verdict.BySlow, j.announce[0].verdict.Reason)
 	require.Equal(t, time.Second, j.announce[0].verdict.Offset)
 	require.True(t, time.Unix(0, 0).Equal(j.announce[0].from), "by the true clock")
-	require.Equal(t, []outcome{{j.announce[0], "u-a", 9, message.Removed}}, j.removals())
+	require.Equal(t, []outcome{{j.announce[0], "u-a", 9, api.LogRemoved}}, j.removals())
 	require.ElementsMatch(t, []*announcement{j.announce[2], j.announce[4]}, j.ambiguous(), "no answer, and no outcome")
 	require.Equal(t, []holding{{"b", "u-b"}}, j.twice)
 	require.Equal(t, 1, j.holds[0].n)

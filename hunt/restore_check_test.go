@@ -17,7 +17,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // unfinished returns what must still happen, and of that what should have happened by now.
@@ -111,7 +110,7 @@ func (r *round) showsOlder(d *replica, then, now *era) string {
 
 // listedSince returns the revision at which the daemon first listed an era, or 0.
 func (d *replica) listedSince(e *era) int64 {
-	for _, line := range d.since(e.killed, message.Listed) {
+	for _, line := range d.since(e.killed, api.LogListed) {
 		if revision := revisionOf(line); revision >= e.from {
 			return revision
 		}
@@ -122,7 +121,7 @@ func (d *replica) listedSince(e *era) int64 {
 // regressedSince returns the first line of the log that says that the daemon noticed another
 // history, or nil.
 func (d *replica) regressedSince(t time.Time) map[string]any {
-	for _, line := range d.since(t, message.HoldBegins) {
+	for _, line := range d.since(t, api.LogHoldBegins) {
 		if line["hold"] == "regressed" {
 			return line
 		}
@@ -193,7 +192,7 @@ func (r *round) checkLiving(e *era, m deletion, k *keeper) {
 // checkSettled checks that a daemon had given the holder the time to renew that a restore
 // which it had to notice, or had noticed, demands.
 func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *acquisition) {
-	for _, line := range d.since(time.Time{}, message.HoldBegins) {
+	for _, line := range d.since(time.Time{}, api.LogHoldBegins) {
 		if early := logged(line).Add(roundSettle).Sub(m.at); line["hold"] == "regressed" && early > 0 && early <= roundSettle {
 			r.violate("S3: %s, %s after it noticed the restore", removed, roundSettle-early)
 		}
@@ -219,7 +218,7 @@ func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *
 
 // removed reports whether the daemon logged the deletion.
 func (d *replica) removed(m deletion) bool {
-	return slices.ContainsFunc(d.log.Lines(message.Removed), func(line map[string]any) bool {
+	return slices.ContainsFunc(d.log.Lines(api.LogRemoved), func(line map[string]any) bool {
 		return line["uuid"] == m.uuid && revisionOf(line) == m.revision
 	})
 }

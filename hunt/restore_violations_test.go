@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // restored returns a round after a restore of revision 11. The lock a of the keeper 1-1 was
@@ -57,7 +57,7 @@ func TestRestoresThatMustBeNoticed(t *testing.T) {
 		}, want: true},
 		"an older deadline, listed when it was renewed": {how: bump, renewed: true, edit: func(r *round) {
 			r.now().events, r.now().killed = r.eras[0].events, time.Time{}
-			r.replicas[0].log.Logger().Info(message.Listed, "revision", 12)
+			r.replicas[0].log.Logger().Info(api.LogListed, "revision", 12)
 		}},
 	} {
 		r := restored(c.how, c.renewed)
@@ -91,8 +91,8 @@ func TestRestoreChecksFindViolations(t *testing.T) {
 			}
 			start := r.now().starting.Add(-3 * time.Second)
 			d := r.replicas[0]
-			_, _ = fmt.Fprintf(&d.log, "{\"time\": %q, \"msg\": %q, \"hold\": \"regressed\"}\n", start.Add(2500*time.Millisecond).Format(time.RFC3339Nano), message.HoldBegins)
-			d.log.Logger().Info(message.Removed, "uuid", "1-1", "revision", 30)
+			_, _ = fmt.Fprintf(&d.log, "{\"time\": %q, \"msg\": %q, \"hold\": \"regressed\"}\n", start.Add(2500*time.Millisecond).Format(time.RFC3339Nano), api.LogHoldBegins)
+			d.log.Logger().Info(api.LogRemoved, "uuid", "1-1", "revision", 30)
 			deadline := string(r.now().base[prefix+"a/auto_unlock_at"].Value)
 			r.checkRemoval(r.now(), deletion{name: "a", uuid: "1-1", autoUnlock: deadline, revision: 30, at: start.Add(c.at)})
 			require.Len(t, r.violations, c.want)

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // keeper is the holder of one lock, which it renews until it dies, or for ever.
@@ -230,7 +230,7 @@ func (r *round) note(d *replica) {
 	if d.knows.era != era || s.Scan.Revision == 0 {
 		return
 	}
-	if lines := d.log.Lines(message.Listed); len(lines) > 0 {
+	if lines := d.log.Lines(api.LogListed); len(lines) > 0 {
 		d.knows.revision, d.knows.listed = s.Scan.Revision, revisionOf(lines[len(lines)-1])
 	}
 }

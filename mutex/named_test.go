@@ -19,11 +19,11 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
@@ -196,7 +196,7 @@ func TestRedeployment(t *testing.T) {
 		require.NoError(t, l.Held())
 		require.NoError(t, l.Unlock(t.Context()))
 	}
-	require.Len(t, log.Lines(message.Removed), 1, "the probe")
+	require.Len(t, log.Lines(api.LogRemoved), 1, "the probe")
 }
 
 // TestDeadlock takes two locks in both orders. Who waits for too long gives back what it has;

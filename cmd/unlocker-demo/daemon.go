@@ -12,10 +12,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const (
@@ -86,7 +86,7 @@ func (r logReader) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch l.Msg {
-	case message.Removing:
+	case api.LogRemoving:
 		r.seen[l.Msg+l.Lock] = true
 		r.say("unlocker", bad, "REMOVES %s. It logs the whole lock first:", l.Lock)
 		for _, field := range [][2]string{
@@ -97,9 +97,9 @@ func (r logReader) Write(b []byte) (int, error) {
 				r.say("", plain, "  %-9s  %s", field[0], field[1])
 			}
 		}
-	case message.Removed:
+	case api.LogRemoved:
 		r.say("unlocker", bad, "removed %s: %d keys in one transaction", l.Lock, l.KeysDeleted)
-		if l.Lock == api && r.seen[message.Removing+api] {
+		if l.Lock == deployAPI && r.seen[api.LogRemoving+deployAPI] {
 			r.first(apiLogged)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 const asDemo = "UNLOCKER_DEMO_TEST_MAIN"
@@ -59,7 +59,7 @@ func TestStoryComesTrue(t *testing.T) {
 	}
 	fitsTheTerminal(t, out.String())
 	require.NotContains(t, out.String(), "\x1b", "colour where there is no terminal")
-	require.Contains(t, errs.String(), `"msg":"`+message.Removed+`"`, "--verbose")
+	require.Contains(t, errs.String(), `"msg":"`+api.LogRemoved+`"`, "--verbose")
 }
 
 // fitsTheTerminal holds all that the demo prints, commands included, to 80 columns.
@@ -83,12 +83,12 @@ func TestOutcome(t *testing.T) {
 		"one missed": {func(r *report) { delete(r.seen, apiCounted) }, errNotTrue},
 		"overdue":    {func(r *report) { r.scraped(`unlocker_lock_info{hostname="billing-1",lock="billing/invoices"} 1`) }, errNotTrue},
 		"removed too early": {func(r *report) {
-			r.seen[message.Removing+api] = true
-			r.changed(event(mvccpb.PUT, api+"/auto_unlock_at", (&worker{}).timeIn(time.Hour)))
-			r.changed(event(mvccpb.DELETE, api+"/auto_unlock_at", ""))
+			r.seen[api.LogRemoving+deployAPI] = true
+			r.changed(event(mvccpb.PUT, deployAPI+"/auto_unlock_at", (&worker{}).timeIn(time.Hour)))
+			r.changed(event(mvccpb.DELETE, deployAPI+"/auto_unlock_at", ""))
 		}, errNotTrue},
 		"removed from its holder": {func(r *report) {
-			r.seen[message.Removing+nightly] = true
+			r.seen[api.LogRemoving+nightly] = true
 			r.changed(event(mvccpb.PUT, nightly+"/uuid", "u"))
 			r.changed(event(mvccpb.DELETE, nightly+"/uuid", ""))
 		}, errNotTrue},

@@ -14,7 +14,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 const scrapeInterval = 200 * time.Millisecond
@@ -163,13 +163,13 @@ func (r *report) changed(e *clientv3.Event) {
 // deleted handles that no key of a lock is left.
 func (r *report) deleted(name string, l *lockKeys, atOnce bool) {
 	r.say("etcd", plain, "all %d keys of %s are deleted (revision %d)", l.deleted, name, l.deletedIn)
-	byUnlocker := r.seen[message.Removing+name]
+	byUnlocker := r.seen[api.LogRemoving+name]
 	switch {
 	case byUnlocker && unixNow() < l.expires+grace.Seconds():
 		r.wrong(name + " was removed before it was due")
 	case byUnlocker && slices.Contains([]string{invoices, monthly, warmup, nightly}, name):
 		r.wrong(name + " was removed by unlocker")
-	case byUnlocker && name == api && atOnce:
+	case byUnlocker && name == deployAPI && atOnce:
 		r.first(apiRemoved)
 	case name == invoices && atOnce && l.renewals >= 5:
 		r.first(invoicesUnlocked)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // The checks: the story came true if all of them passed.
@@ -18,10 +18,10 @@ const (
 	invoicesUnlocked = invoices + ": renewed in time, never overdue, unlocked by its holder"
 	monthlyOverdue   = monthly + ": overdue in the metrics, with its holder"
 	monthlyRenewed   = monthly + ": no longer overdue once its holder renewed it"
-	apiLogged        = api + ": logged in full before its removal, the outcome after it"
-	apiRemoved       = api + ": not removed before it was due, then in one transaction"
-	apiCounted       = api + ": counted as a forced unlock in the metrics"
-	apiPassedOn      = api + ": now held by the worker that waited"
+	apiLogged        = deployAPI + ": logged in full before its removal, the outcome after it"
+	apiRemoved       = deployAPI + ": not removed before it was due, then in one transaction"
+	apiCounted       = deployAPI + ": counted as a forced unlock in the metrics"
+	apiPassedOn      = deployAPI + ": now held by the worker that waited"
 	warmupMalformed  = warmup + ": counted as malformed in the metrics"
 	warmupKept       = warmup + ": not removed, as its deadline is unreadable"
 	nightlyMeasured  = nightly + ": its holder's slow clock shows in the metrics"
@@ -164,7 +164,7 @@ Everything keeps running until Ctrl-C. Try this in another terminal:
   # meanwhile, ask when that will be
     go run ./cmd/unlocker show try --etcd-endpoints %[4]s \
       --url http://%[5]s
-`, message.Removing, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0), d.app.WebAddr())
+`, api.LogRemoving, d.log.Name(), r.lock(warmup).fields["uuid"], d.cluster.Addr(0), d.app.WebAddr())
 	}
 	r.print("\nRead next: README.md, docs/protocol.md (how to lock), docs/metrics.md (alerts)\n\n")
 }

@@ -16,11 +16,11 @@ import (
 
 // The workers' locks.
 const (
-	invoices = "billing/invoices"
-	monthly  = "reports/monthly"
-	api      = "deploy/api"
-	warmup   = "cache/warmup"
-	nightly  = "backup/nightly"
+	invoices  = "billing/invoices"
+	monthly   = "reports/monthly"
+	deployAPI = "deploy/api"
+	warmup    = "cache/warmup"
+	nightly   = "backup/nightly"
 )
 
 // worker is a simulated program that takes one lock.
@@ -50,11 +50,11 @@ func workers() []*worker {
 		alert: 3 * time.Second, unlock: 14 * time.Second, idle: 6 * time.Second, renewals: -1,
 	}, {
 		host: "deploy-3", about: "is killed: its lock expires, and unlocker removes it",
-		name: api, owner: "deploy", purpose: "deploy api 2.7",
+		name: deployAPI, owner: "deploy", purpose: "deploy api 2.7",
 		alert: 3 * time.Second, unlock: 6 * time.Second, idle: 1500 * time.Millisecond,
 	}, {
 		host: "deploy-4", about: "waits for that lock and gets it",
-		name: api, owner: "deploy", purpose: "deploy api 2.8",
+		name: deployAPI, owner: "deploy", purpose: "deploy api 2.8",
 		alert: 5 * time.Second, unlock: 10 * time.Second, renewals: -1,
 	}, {
 		host: "cache-5", about: "writes times in milliseconds: unlocker does not remove such a lock",

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // serve runs the daemon and returns the URL of its API.
@@ -32,7 +31,7 @@ func (e etcd) serve() string {
 	go func() {
 		for lines := bufio.NewScanner(log); lines.Scan(); {
 			var line struct{ Msg, Web string }
-			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == message.Started {
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == api.LogStarted {
 				addresses <- line.Web
 			}
 		}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
@@ -30,9 +30,9 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			logger.Info(message.ConfigurationRead, "file", source)
+			logger.Info(api.LogConfigurationRead, "file", source)
 			if err := serve(cmd.Context(), c, logger); err != nil {
-				logger.Error(message.Failed, "error", err)
+				logger.Error(api.LogFailed, "error", err)
 				return exitCode(exitFailure)
 			}
 			return nil

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // What fails although the command line is right is not the caller's error. A program that reads
@@ -38,7 +38,7 @@ func TestFailedStartIsLoggedInTheConfiguredFormat(t *testing.T) {
 			var last struct{ Level, Msg, Error string }
 			require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
 			require.Equal(t, "ERROR", last.Level)
-			require.Equal(t, message.Failed, last.Msg)
+			require.Equal(t, api.LogFailed, last.Msg)
 			require.NotEmpty(t, last.Error)
 
 			code, _, stderr = call(t, t.Context(), append(args, "--log-format=logfmt")...)

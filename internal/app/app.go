@@ -10,12 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/follow"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -269,7 +269,7 @@ func (a *App) Start() {
 	a.start("waiting locks", a.logWaiting)
 	a.start("records of manual unlocks", a.records.Run)
 	a.start("reaper", a.reaper.Run)
-	a.logger.Info(message.Started, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
+	a.logger.Info(api.LogStarted, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())
 }
 
@@ -321,14 +321,14 @@ func (a *App) Run(ctx context.Context) error {
 	var err error
 	select {
 	case <-ctx.Done():
-		a.logger.Info(message.Stopping)
+		a.logger.Info(api.LogStopping)
 	case err = <-a.failed:
 	}
 	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err = errors.Join(err, a.Stop(stopping))
 	if err == nil {
-		a.logger.Info(message.Stopped)
+		a.logger.Info(api.LogStopped)
 	}
 	return err
 }

@@ -12,10 +12,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // A lock is held, overdue and removed. Each step is shown in the metrics, and the removal is
@@ -59,11 +59,11 @@ func TestALockExpires(t *testing.T) {
 
 	lines := d.about("billing/invoices")
 	require.GreaterOrEqual(t, len(lines), 2)
-	require.Equal(t, message.Removing, lines[0]["msg"])
+	require.Equal(t, api.LogRemoving, lines[0]["msg"])
 	record := lines[0]["record"].(map[string]any)
 	require.Equal(t, "main.go:1", record["backtrace"])
 	require.Equal(t, "u-billing/invoices", record["uuid"])
-	require.Equal(t, message.Removed, lines[1]["msg"])
+	require.Equal(t, api.LogRemoved, lines[1]["msg"])
 	require.EqualValues(t, 8, lines[1]["keys_deleted"])
 }
 
@@ -128,7 +128,7 @@ func TestModesThatRemoveNothing(t *testing.T) {
 			d.awaitMetric(verdicts, "unlocker_would_unlock_total")
 			awaitTime(t, time.Now().Add(2*time.Second))
 			require.Equal(t, verdicts, d.metric("unlocker_would_unlock_total"), "one verdict for each lock")
-			require.Len(t, d.names(message.WouldRemove), int(verdicts))
+			require.Len(t, d.names(api.LogWouldRemove), int(verdicts))
 			require.Zero(t, d.metric("unlocker_reaper_backlog"), "none may be removed")
 			require.Zero(t, d.metric("unlocker_forced_unlocks_total"))
 			require.Len(t, e.Keys(""), 3*fieldsOfALock)
@@ -214,14 +214,14 @@ func TestS1_TwoDaemons(t *testing.T) {
 	for _, d := range []*daemon{one, two} {
 		d.awaitMetric(0, "unlocker_locks")
 		d.awaitMetric(n, "unlocker_lock_releases_total")
-		removed := d.names(message.Removed)
+		removed := d.names(api.LogRemoved)
 		var lost map[string]int
 		etcdtest.Eventually(t, func() bool { // a conflict is counted before it is logged
-			lost = d.names(message.Conflict)
-			ended := d.names(message.Withdrawn)
+			lost = d.names(api.LogConflict)
+			ended := d.names(api.LogWithdrawn)
 			maps.Copy(ended, lost)
 			maps.Copy(ended, removed)
-			return len(ended) == len(d.names(message.Removing))
+			return len(ended) == len(d.names(api.LogRemoving))
 		}, "each attempt has an outcome")
 		for name := range removed {
 			both[name] += removed[name]

@@ -13,7 +13,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // clock is a time of day in an explanation.
@@ -94,10 +93,10 @@ func TestS8_ALockThatWaitsIsLogged(t *testing.T) {
 		c.Policies = []config.Policy{{Match: "off/*", Mode: "off", Grace: c.Reaper.Grace}}
 	})
 	d.awaitReaping()
-	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(message.Waiting)) > 0 })
+	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(api.LogWaiting)) > 0 })
 	e.Put(e.Lock("off/second", past, past)...)
-	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(message.Waiting)) > 1 })
-	lines := d.log.Lines(message.Waiting)
+	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(api.LogWaiting)) > 1 })
+	lines := d.log.Lines(api.LogWaiting)
 	require.Len(t, lines, 2)
 	require.Equal(t, "found", lines[0]["lock"])
 	require.Regexp(t, `^waits until `+clock+`: .* learned late, patience 2m0s`, lines[0]["explanation"])

@@ -12,7 +12,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // Nobody can renew while etcd is down: that time delays the removals.
@@ -86,7 +85,7 @@ func (d *daemon) holds(hold string) (began, ended int) {
 	for _, line := range d.log.Lines("") {
 		switch {
 		case line["hold"] != hold:
-		case line["msg"] == message.HoldEnds:
+		case line["msg"] == api.LogHoldEnds:
 			ended++
 		default:
 			began++

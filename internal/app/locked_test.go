@@ -15,7 +15,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // What the log and /readyz say about a missing permission.
@@ -85,7 +84,7 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 			},
 			func(l *locked, d *daemon) {
 				requireNoListing(l, d)
-				d.warnsOnce(message.ElectionFailed, needsElection)
+				d.warnsOnce(api.LogElectionFailed, needsElection)
 			},
 		},
 	} {
@@ -109,7 +108,7 @@ func TestLockedPartOfTheRoleMissing(t *testing.T) {
 // requireNoListing requires that the daemon cannot list the locks, and that the log,
 // /readyz, unlocker_etcd_up and a hold show it.
 func requireNoListing(l *locked, d *daemon) {
-	d.warnsOnce(message.WatchFailed, "reason=permission_denied", needsLocks)
+	d.warnsOnce(api.LogWatchFailed, "reason=permission_denied", needsLocks)
 	etcdtest.Eventually(l.t, func() bool { return d.metric("unlocker_watch_restarts_total", "reason", "permission_denied") > 3 })
 	require.Equal(l.t, 1, d.warned(needsLocks), "one line for all attempts: %v", d.warnings())
 	status, body := d.get("/readyz")
@@ -123,7 +122,7 @@ func requireNoListing(l *locked, d *daemon) {
 // requireNoPauses requires that the daemon lists the locks but removes none, since it cannot know
 // whether that is paused, and that the log, /readyz and a hold show it.
 func requireNoPauses(l *locked, d *daemon) {
-	d.warnsOnce(message.NotInView, needsPauses)
+	d.warnsOnce(api.LogNotInView, needsPauses)
 	d.awaitMetric(1, "unlocker_etcd_up")
 	d.awaitMetric(1, "unlocker_reaper_hold") // the other holds end
 	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))
@@ -145,7 +144,7 @@ func requireNoPauses(l *locked, d *daemon) {
 func requireNoRemoval(l *locked, d *daemon) {
 	d.awaitReaping()
 	l.Put(l.Lock("due", time.Now(), time.Now())...)
-	d.warnsOnce(message.CannotRemove, "reason=permission_denied", needsLocks)
+	d.warnsOnce(api.LogCannotRemove, "reason=permission_denied", needsLocks)
 	d.awaitMetric(1, "unlocker_forced_unlock_failures_total", "reason", "permission_denied")
 	d.awaitMetric(1, "unlocker_reaper_backlog")
 	require.Len(l.t, l.Keys(""), fieldsOfALock)
@@ -154,7 +153,7 @@ func requireNoRemoval(l *locked, d *daemon) {
 // requireNoLeader requires that the daemon removes locks after the standby delay, and that
 // the log and unlocker_leader show that it does not lead.
 func requireNoLeader(l *locked, d *daemon) {
-	d.warnsOnce(message.ElectionFailed, "reason=PermissionDenied", needsElection)
+	d.warnsOnce(api.LogElectionFailed, "reason=PermissionDenied", needsElection)
 	d.awaitReaping()
 	due := time.Now().Add(time.Second)
 	l.Put(l.Lock("late", due, due)...)
@@ -223,7 +222,7 @@ func TestLockedOutWhileTheWatchContinues(t *testing.T) {
 	d.awaitReaping()
 	l.revoke(prefix)
 	l.Put(l.Lock("due", time.Now(), time.Now())...)
-	etcdtest.Eventually(t, func() bool { return d.warned(message.CannotRead, needsLocks) > 0 })
+	etcdtest.Eventually(t, func() bool { return d.warned(api.LogCannotRead, needsLocks) > 0 })
 	etcdtest.Eventually(t, func() bool {
 		return d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied") > 0
 	})

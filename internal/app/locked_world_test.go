@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 const (
@@ -115,7 +115,7 @@ func (l *locked) requireWorking(d *daemon, name string) {
 func (d *daemon) warnings() map[string]int {
 	count := map[string]int{}
 	for _, line := range d.log.Lines("") {
-		if warning := line["level"] == "WARN" || line["level"] == "ERROR"; warning && line["hold"] == nil && line["msg"] != message.MemberHangs {
+		if warning := line["level"] == "WARN" || line["level"] == "ERROR"; warning && line["hold"] == nil && line["msg"] != api.LogMemberHangs {
 			count[fmt.Sprint(line["msg"], "; prefix=", line["prefix"], "; reason=", line["reason"], "; error=", line["error"])]++
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // The daemon shows the locks of other programs, its own election among them, and touches none.
@@ -59,9 +58,9 @@ func TestNativePrefixWithoutPermission(t *testing.T) {
 		c.NativePrefixes = []string{"/locks/"}
 	})
 	d.awaitReaping()
-	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(message.NativeNotListed)) == 1 })
+	etcdtest.Eventually(t, func() bool { return len(d.log.Lines(api.LogNativeNotListed)) == 1 })
 	const refused = `permission denied: user "unlocker" needs read on [/locks/, /locks0) (prefix /locks/)`
-	require.Contains(t, d.log.Lines(message.NativeNotListed)[0]["error"], refused)
+	require.Contains(t, d.log.Lines(api.LogNativeNotListed)[0]["error"], refused)
 	var list api.NativeList
 	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/native", &list))
 	require.Contains(t, list.Prefixes[0].Error, refused)

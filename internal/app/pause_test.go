@@ -18,7 +18,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // obeyed is how soon a pause, or its end, is obeyed.
@@ -147,8 +146,8 @@ func TestS3_APauseIsObeyedWithinASecond(t *testing.T) {
 		began, ended := d.holds("paused")
 		require.Equal(t, 1, began)
 		require.Equal(t, 1, ended)
-		require.Len(t, d.log.Lines(message.PauseBegins), 1)
-		require.Len(t, d.log.Lines(message.PauseEnds), 1)
+		require.Len(t, d.log.Lines(api.LogPauseBegins), 1)
+		require.Len(t, d.log.Lines(api.LogPauseEnds), 1)
 		require.Zero(t, d.metric("unlocker_pauses"))
 	}
 }

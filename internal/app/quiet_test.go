@@ -6,10 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // A start at which nothing is wrong logs nothing above Info, until the daemon has settled.
@@ -39,7 +39,7 @@ func TestCleanStartIsQuiet(t *testing.T) {
 			for _, line := range d.log.Lines("") {
 				require.Contains(t, []any{"DEBUG", "INFO"}, line["level"], line)
 			}
-			require.Len(t, d.log.Lines(message.DryRun), tt.dryRuns)
+			require.Len(t, d.log.Lines(api.LogDryRun), tt.dryRuns)
 		})
 	}
 }
@@ -53,8 +53,8 @@ func TestFailedConnectionIsNamed(t *testing.T) {
 	d := startDaemon(t, []string{e.Addr(0)}, func(c *config.Config) {
 		c.Etcd.TLS.ServerName, c.Etcd.RequestTimeout = "etcd.example", time.Second
 	})
-	d.warnsOnce(message.WatchFailed, "reason=unavailable", "error=no connection: authentication handshake failed: ", advice)
-	d.warnsOnce(message.ElectionFailed, "error=no connection: authentication handshake failed: ", advice)
+	d.warnsOnce(api.LogWatchFailed, "reason=unavailable", "error=no connection: authentication handshake failed: ", advice)
+	d.warnsOnce(api.LogElectionFailed, "error=no connection: authentication handshake failed: ", advice)
 	_, body := d.get("/readyz")
 	require.Contains(t, body, advice)
 }

@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/follow"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -57,7 +57,7 @@ func (r *records) on(e follow.Event) {
 	}
 	switch {
 	case err != nil && r.warn.Allow():
-		r.app.logger.Warn(message.BadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), audit.MaxText), "error", err)
+		r.app.logger.Warn(api.LogBadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), audit.MaxText), "error", err)
 	case err == nil && rec.Prefix == r.app.config.Prefix:
 		r.app.reaper.Manual(context.Background(), rec, e.Revision, e.First)
 	}

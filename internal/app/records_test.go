@@ -18,7 +18,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // auditPrefix is the default for prefix.
@@ -61,7 +60,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 	unlock(t, e, "late", "") // past its deadline: what the watch shows is not listed a second time
 	for _, d := range replicas {
 		d.awaitMetric(2, "unlocker_forced_unlocks_total", "trigger", "manual")
-		lines := d.log.Lines(message.Unlocked)
+		lines := d.log.Lines(api.LogUnlocked)
 		require.Len(t, lines, 2)
 		require.Equal(t, []any{"a/b", "u-a/b", admin.Who(), "OPS-1: worker-1 was replaced", "INFO"},
 			[]any{lines[0]["lock"], lines[0]["uuid"], lines[0]["who"], lines[0]["reason"], lines[0]["level"]})
@@ -94,7 +93,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 	etcdtest.Eventually(t, func() bool { return len(late.forced("")) == 2 })
 	require.Equal(t, "a/b", late.forced("")[1].Name)
 	require.NotZero(t, late.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "a/b", "trigger", "manual"))
-	require.Empty(t, late.log.Lines(message.Unlocked), "the replicas of its time logged and counted it")
+	require.Empty(t, late.log.Lines(api.LogUnlocked), "the replicas of its time logged and counted it")
 	require.Zero(t, late.metric("unlocker_forced_unlocks_total"))
 
 	// What happens while a replica is cut off is new to it afterwards.
@@ -103,7 +102,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 	unlock(t, e, "c", "")
 	require.NoError(t, proxy.Heal())
 	replicas[1].awaitMetric(3, "unlocker_forced_unlocks_total", "trigger", "manual")
-	require.Len(t, replicas[1].log.Lines(message.Unlocked), 3)
+	require.Len(t, replicas[1].log.Lines(api.LogUnlocked), 3)
 }
 
 // Anybody with the right to write under audit_prefix may have written what is there.
@@ -126,9 +125,9 @@ func TestForgedRecordsAreBounded(t *testing.T) {
 	e.Put(puts...)
 	e.Put(clientv3.OpPut(auditPrefix+"last", "junk"))
 	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_forced_unlocks_total", "trigger", "manual") >= 999 }, "the burst but for the foreign one")
-	require.Less(t, len(d.log.Lines(message.Unlocked)), n)
+	require.Less(t, len(d.log.Lines(api.LogUnlocked)), n)
 	require.Empty(t, d.forced("foreign"))
-	bad := d.log.Lines(message.BadRecord)
+	bad := d.log.Lines(api.LogBadRecord)
 	require.Len(t, bad, 1, "once a minute")
 	require.Equal(t, []any{auditPrefix + "huge", "32769 bytes: a record has at most 32768"}, []any{bad[0]["key"], bad[0]["error"]})
 	d.awaitReaping()
@@ -166,7 +165,7 @@ func TestLockedOutOfTheRecords(t *testing.T) {
 	l.revoke(auditPrefix)
 	d := l.daemon(fast, func(c *config.Config) { c.Reaper.Freshness = 3 * time.Second })
 	l.requireWorking(d, "a")
-	d.warnsOnce(message.NotInView, `user "unlocker" needs read on [`+auditPrefix)
+	d.warnsOnce(api.LogNotInView, `user "unlocker" needs read on [`+auditPrefix)
 	later := time.Now().Add(time.Hour)
 	l.Put(l.Lock("b", later, later)...)
 	l.read(auditPrefix)

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // pair is two replicas, each with its own proxy to etcd.
@@ -74,7 +74,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 		for _, name := range []string{"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total"} {
 			require.Zero(t, p.standby.metric(name), name)
 		}
-		require.Empty(t, p.standby.names(message.Removing))
+		require.Empty(t, p.standby.names(api.LogRemoving))
 	})
 	// All connections of the leader break. For etcd this is the same as a SIGKILL: the
 	// lease remains until its TTL ends.
@@ -106,7 +106,7 @@ func TestS6_TwoReplicas(t *testing.T) {
 		t.Logf("leader stopped: the next one removed the lock %s after it was due", delay)
 		require.Less(t, delay, late, "no delay is added")
 		require.GreaterOrEqual(t, delay, time.Duration(0))
-		require.Empty(t, p.leader.names(message.Removed))
+		require.Empty(t, p.leader.names(api.LogRemoved))
 		p.standby.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
 	})
 }

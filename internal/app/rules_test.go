@@ -11,7 +11,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestPolicies(t *testing.T) {
@@ -38,7 +37,7 @@ func TestPolicies(t *testing.T) {
 	d.awaitMetric(1, "unlocker_would_unlock_total")
 	d.awaitMetric(2, "unlocker_locks", "state", "expired")
 	d.awaitMetric(2, "unlocker_forced_unlocks_total") // the answer may come after the event
-	require.Len(t, d.names(message.WouldRemove), 1)
+	require.Len(t, d.names(api.LogWouldRemove), 1)
 	require.Len(t, e.Keys(""), 8)
 }
 

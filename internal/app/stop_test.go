@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // stalls measures, until the function that it returns is called, for how long the machine did not run
@@ -87,7 +87,7 @@ func TestStopWhileRemoving(t *testing.T) {
 	left := len(e.Keys(""))
 	require.NotZero(t, left, "the daemon must be stopped before it has removed all")
 	require.Zero(t, left%fieldsOfALock, "no lock is removed in part")
-	removed, announced := d.names(message.Removed), d.names(message.Removing)
+	removed, announced := d.names(api.LogRemoved), d.names(api.LogRemoving)
 	require.Len(t, announced, len(removed), "each outcome is logged")
 	require.Equal(t, (5000-len(removed))*fieldsOfALock, left)
 	requireStops(t, d, before, func() { require.NoError(t, e.Close()) })

@@ -23,7 +23,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // byHeader allows unlocks by the users of a proxy, and keeps the daemon from removing anything.
@@ -111,10 +110,10 @@ func TestUnlockByTheAPI(t *testing.T) {
 	require.WithinDuration(t, time.Now(), records[0].When, etcdtest.Soon)
 	for _, replica := range []*daemon{d, other} {
 		replica.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "manual")
-		require.Equal(t, "ada@"+host, replica.log.Lines(message.Unlocked)[0]["who"])
+		require.Equal(t, "ada@"+host, replica.log.Lines(api.LogUnlocked)[0]["who"])
 	}
 	require.Equal(t, "ada@"+host, other.forced("a/unlock")[0].Who)
-	lines := d.log.Lines(message.UnlockRequested)
+	lines := d.log.Lines(api.LogUnlockRequested)
 	require.Len(t, lines, 2)
 	require.Equal(t, []any{"ada@" + host, "a/unlock", "removed"}, []any{lines[1]["who"], lines[1]["lock"], lines[1]["outcome"]})
 	require.Contains(t, lines[0]["outcome"], "another uuid")

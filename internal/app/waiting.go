@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -57,7 +57,7 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 			waiting[it.Name] = why
 		} else if named++; named <= maxWaiting {
 			waiting[it.Name] = why
-			a.logger.Info(message.Waiting, "lock", protocol.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
+			a.logger.Info(api.LogWaiting, "lock", protocol.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
 		}
 	}
 	return waiting

@@ -33,7 +33,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 const (
@@ -137,7 +137,7 @@ func (e *Elector) report(ctx context.Context, err error) {
 	if last, ok := e.warned[reason]; !ok || time.Since(last) >= warnInterval {
 		level, e.warned[reason] = slog.LevelWarn, time.Now()
 	}
-	e.Logger.Log(ctx, level, message.ElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
+	e.Logger.Log(ctx, level, api.LogElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
 }
 
 // reasonOf returns the gRPC code of an error, which is Unknown for the errors of this package.
@@ -158,10 +158,10 @@ func (e *Elector) set(holder string, leader bool, why error) {
 	switch {
 	case leader && !e.status.Leader:
 		e.status.Since = time.Now()
-		e.Logger.Info(message.Leading, "key", e.Key)
+		e.Logger.Info(api.LogLeading, "key", e.Key)
 	case !leader && e.status.Leader:
 		e.status.Since = time.Time{}
-		e.Logger.Info(message.NotLeading, "key", e.Key, "reason", why)
+		e.Logger.Info(api.LogNotLeading, "key", e.Key, "reason", why)
 	}
 	e.status.Leader, e.status.Holder = leader, holder
 }

@@ -15,9 +15,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -185,7 +185,7 @@ func (w *world) keyOf(r *replica) *mvccpb.KeyValue {
 func count(log *etcdtest.Log, words string) int { return strings.Count(log.String(), words) }
 
 const (
-	failed = `"msg":"` + message.ElectionFailed + `"`
+	failed = `"msg":"` + api.LogElectionFailed + `"`
 	warned = `"level":"WARN",` + failed
-	lost   = `"msg":"` + message.NotLeading + `"`
+	lost   = `"msg":"` + api.LogNotLeading + `"`
 )

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // alarm is the method of the probe. Its answers are short, so that one which does not come is
@@ -139,7 +139,7 @@ func (h *hangs) intercept(ctx context.Context, method string, req, reply any, cc
 	h.mu.Unlock()
 	err := invoke(context.WithValue(ctx, requestKey{}, r), method, req, reply, cc, opts...)
 	for _, c := range h.ended(r, err == nil) {
-		h.logger.Warn(message.MemberHangs, "member", c.RemoteAddr().String())
+		h.logger.Warn(api.LogMemberHangs, "member", c.RemoteAddr().String())
 		_ = c.Close() // it is broken
 	}
 	return err

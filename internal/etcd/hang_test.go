@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // proxied is a client of three members through proxies.
@@ -102,7 +102,7 @@ func TestAMemberThatHangsIsLeft(t *testing.T) {
 		}
 	}
 	require.Less(t, time.Since(began), keepAliveTime)
-	require.Equal(t, p.proxies[1].Addr(), p.log.Lines(message.MemberHangs)[0]["member"])
+	require.Equal(t, p.proxies[1].Addr(), p.log.Lines(api.LogMemberHangs)[0]["member"])
 	for range 9 {
 		_, err := p.Put(t.Context(), "k", "v") // would fail with the connection
 		require.NoError(t, err, "no request is sent to it")
@@ -126,7 +126,7 @@ func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
 	defer cancel()
 	_, err := p.Get(ctx, "k")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Empty(t, p.log.Lines(message.MemberHangs))
+	require.Empty(t, p.log.Lines(api.LogMemberHangs))
 	for _, proxy := range p.proxies {
 		require.NoError(t, proxy.Heal())
 	}

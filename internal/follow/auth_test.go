@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 func TestAuthTokenExpires(t *testing.T) {
@@ -49,7 +49,7 @@ func TestPermissionDeniedThenGranted(t *testing.T) {
 }
 
 func warnings(w *world) (lines []map[string]any) {
-	for _, line := range w.log.Lines(message.NotInView) {
+	for _, line := range w.log.Lines(api.LogNotInView) {
 		if line["level"] == "WARN" {
 			lines = append(lines, line)
 		}

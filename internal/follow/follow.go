@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // Options are the options of New; all are required.
@@ -137,7 +137,7 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) failed(ctx context.Context, err error) {
 	err = f.Explain(err)
 	f.set(func(s *Status) { s.InView, s.Err = false, err })
-	f.warn(ctx, message.NotInView, "error", err)
+	f.warn(ctx, api.LogNotInView, "error", err)
 }
 
 func (f *Follower) warn(ctx context.Context, msg string, args ...any) {
@@ -151,7 +151,7 @@ func (f *Follower) warn(ctx context.Context, msg string, args ...any) {
 // omit notes whether there are keys that are not passed on.
 func (f *Follower) omit(ctx context.Context, omitted bool) {
 	if omitted && !f.Status().Omitted {
-		f.warn(ctx, message.KeysOmitted, "max_keys", f.MaxKeys, "max_size", f.MaxSize)
+		f.warn(ctx, api.LogKeysOmitted, "max_keys", f.MaxKeys, "max_size", f.MaxSize)
 	}
 	f.set(func(s *Status) { s.Omitted = omitted })
 }

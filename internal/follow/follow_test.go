@@ -14,10 +14,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/follow"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 var shared etcdtest.Shared
@@ -178,7 +178,7 @@ func TestNumberIsLimited(t *testing.T) {
 	require.False(t, w.Status().Omitted, "exactly as many as there may be")
 	w.put("more", "1")
 	etcdtest.Eventually(t, func() bool { return w.Status().Omitted })
-	require.Len(t, w.log.Lines(message.KeysOmitted), 1)
+	require.Len(t, w.log.Lines(api.LogKeysOmitted), 1)
 	require.Len(t, w.shown(), maxKeys)
 
 	late := start(t, e, e.Client)
@@ -245,7 +245,7 @@ func TestDeletionsWhileKeysAreOmittedListOnce(t *testing.T) {
 	w.remove("last")
 	etcdtest.Eventually(t, func() bool { return !w.Status().Omitted && w.value("499") != "" }, "all that is left is shown")
 	require.LessOrEqual(t, len(l.times()), 3+int(took/time.Second))
-	require.Empty(t, w.log.Lines(message.NotInView))
+	require.Empty(t, w.log.Lines(api.LogNotInView))
 }
 
 // Only failures make the pause after a failure longer, not the listings after a watch was resumed.
@@ -298,7 +298,7 @@ func TestConnectionLost(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.Equal(t, []string{"a", "b", "c"}, w.first)
-	require.NotEmpty(t, w.log.Lines(message.NotInView))
+	require.NotEmpty(t, w.log.Lines(api.LogNotInView))
 }
 
 func through(e *etcdtest.Etcd, p *localetcd.Proxy) *clientv3.Client {
@@ -331,7 +331,7 @@ func TestIdleStaysInView(t *testing.T) {
 		require.True(t, w.Status().InView)
 		return time.Since(began) > w.Freshness*3/2
 	})
-	require.Empty(t, w.log.Lines(message.NotInView))
+	require.Empty(t, w.log.Lines(api.LogNotInView))
 }
 
 func TestNoLeader(t *testing.T) {
@@ -393,7 +393,7 @@ func TestRestoredUnnoticed(t *testing.T) {
 	require.NoError(t, p.Heal())
 	w.shows("+old=1", "+new=1", "-new")
 	require.True(t, w.Status().InView)
-	require.Empty(t, w.log.Lines(message.NotInView))
+	require.Empty(t, w.log.Lines(api.LogNotInView))
 }
 
 func TestOptionsAreRequired(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/native"
 )
 
@@ -189,7 +188,7 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, "1001 keys below "+w.Prefix+": at most 1000 are read", p.Error)
 	require.Equal(t, 30, p.Held, "as listed before")
 	require.Empty(t, w.Status(), "no metric")
-	require.Len(t, w.log.Lines(message.NativeNotListed), 1, "a warning a minute")
+	require.Len(t, w.log.Lines(api.LogNativeNotListed), 1, "a warning a minute")
 }
 
 // Keys that anybody may have written.

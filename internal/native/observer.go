@@ -11,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // Options are the options of New; all are required.
@@ -103,7 +102,7 @@ func (o *Observer) list(ctx context.Context, i int, seed maphash.Seed) {
 	err = o.Explain(err, prefix)
 	if err != nil && time.Since(known.warned) >= warnInterval {
 		known.warned = time.Now()
-		o.Logger.WarnContext(ctx, message.NativeNotListed, "prefix", prefix, "error", err)
+		o.Logger.WarnContext(ctx, api.LogNativeNotListed, "prefix", prefix, "error", err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/follow"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -92,13 +92,13 @@ func (p *Pauses) on(e follow.Event) {
 	old, was := p.keep(e, record, err)
 	switch {
 	case e.Deleted && was:
-		p.Logger.Info(message.PauseEnds, "match", old.Match, "by", old.By, "lasted", time.Since(old.Since))
+		p.Logger.Info(api.LogPauseEnds, "match", old.Match, "by", old.By, "lasted", time.Since(old.Since))
 	case e.Deleted:
-		p.Logger.Info(message.PauseEnds, "key", p.named(e.Key))
+		p.Logger.Info(api.LogPauseEnds, "key", p.named(e.Key))
 	case err != nil:
-		p.Logger.Warn(message.PauseBroken, "key", p.named(e.Key), "error", err)
+		p.Logger.Warn(api.LogPauseBroken, "key", p.named(e.Key), "error", err)
 	default:
-		p.Logger.Info(message.PauseBegins, "match", record.Match, "by", record.By, "reason", record.Reason,
+		p.Logger.Info(api.LogPauseBegins, "match", record.Match, "by", record.By, "reason", record.Reason,
 			"since", record.Since, "until", record.Until)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -99,10 +99,10 @@ func TestAPauseOfAllEndsWithItsLease(t *testing.T) {
 	end()
 	w.await(func() bool { return w.All() == "" })
 	require.Zero(t, w.Count())
-	w.await(func() bool { return w.changes.Load() > 0 && len(w.log.Lines(message.PauseEnds)) > 0 })
+	w.await(func() bool { return w.changes.Load() > 0 && len(w.log.Lines(api.LogPauseEnds)) > 0 })
 	for msg, wants := range map[string]map[string]any{
-		message.PauseBegins: {"level": "INFO", "match": "", "by": "ada@laptop", "reason": "why"},
-		message.PauseEnds:   {"level": "INFO", "match": "", "by": "ada@laptop"},
+		api.LogPauseBegins: {"level": "INFO", "match": "", "by": "ada@laptop", "reason": "why"},
+		api.LogPauseEnds:   {"level": "INFO", "match": "", "by": "ada@laptop"},
 	} {
 		lines := w.log.Lines(msg)
 		require.Len(t, lines, 1, msg)
@@ -150,7 +150,7 @@ func TestABrokenRecordPausesAll(t *testing.T) {
 		`so all locks are kept until it is deleted`, e.Prefix), w.All())
 	require.Equal(t, 1, w.Count())
 	require.Empty(t, w.Records())
-	lines := w.log.Lines(message.PauseBroken)
+	lines := w.log.Lines(api.LogPauseBroken)
 	require.Len(t, lines, 1)
 	require.Equal(t, "WARN", lines[0]["level"])
 	require.Equal(t, e.Prefix+"match/a", lines[0]["key"])

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -39,7 +38,7 @@ func (g *gate) open() bool {
 		was, before := g.active[hold]
 		if !held && before {
 			delete(g.active, hold)
-			g.logger.Info(message.HoldEnds, "hold", string(hold), "lasted", now.Sub(was.Since))
+			g.logger.Info(api.LogHoldEnds, "hold", string(hold), "lasted", now.Sub(was.Since))
 		}
 		if !held {
 			continue
@@ -58,11 +57,14 @@ func (g *gate) open() bool {
 // logBegin logs as a warning what is bad, unless it is a part of every start: a failure to connect
 // has its own warning.
 func (g *gate) logBegin(kind verdict.Kind, reason string, found map[verdict.Hold]string) {
-	level := slog.LevelInfo
+	level, msg := slog.LevelInfo, api.LogHoldBegins
+	if !kind.Stops {
+		msg = api.LogDryRun
+	}
 	if _, starting := found[verdict.HoldStarting]; kind.Severity == verdict.Bad && (!starting || !kind.AtStart) {
 		level = slog.LevelWarn
 	}
-	g.logger.Log(context.Background(), level, kind.Begins, "hold", string(kind.Hold), "reason", reason)
+	g.logger.Log(context.Background(), level, msg, "hold", string(kind.Hold), "reason", reason)
 }
 
 // updateInterval is the maximum time between two readings of the signals.

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
@@ -101,7 +101,7 @@ func TestS6_ABigLockOnASlowLinkDelaysNoOther(t *testing.T) {
 		}
 	}
 	h.before = func(context.Context) {
-		if len(h.log.with(t, message.Removing, "big")) > 0 {
+		if len(h.log.with(t, api.LogRemoving, "big")) > 0 {
 			bigRead.CompareAndSwap(0, time.Now().UnixNano())
 		} else {
 			deadGone.CompareAndSwap(0, time.Now().UnixNano())
@@ -152,7 +152,7 @@ func TestS6_ALockThatCannotBeReadBacksOffAlone(t *testing.T) {
 				require.EqualValues(t, len(h.source.postponed()), tries)
 				require.Len(t, h.failures(), 1)
 				require.InDelta(t, 3600/60, tries, 30, "neither never again nor without a pause")
-				require.Len(t, h.log.with(t, message.CannotRead, "culprit"), int(tries))
+				require.Len(t, h.log.with(t, api.LogCannotRead, "culprit"), int(tries))
 				readable.Store(true)
 				<-time.After(90 * time.Second)
 				require.Equal(t, len(all)+1, h.removed())
@@ -175,7 +175,7 @@ func TestS6_AReadErrorOfEtcdIsNoReasonToReadAlone(t *testing.T) {
 		h.remove(names("n%d", 16)...)
 		require.EqualValues(t, 1, h.reads.Load())
 		require.Len(t, h.source.postponed(), 16)
-		require.Len(t, h.log.with(t, message.CannotRead, ""), 1)
+		require.Len(t, h.log.with(t, api.LogCannotRead, ""), 1)
 		for _, p := range h.source.postponed() {
 			require.Zero(t, p.delay)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -23,7 +23,7 @@ func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
 	h.remove("a")
 	require.Empty(t, h.keys())
 	require.EqualValues(t, 1, h.Stats().Removed[verdict.Orphan])
-	require.Contains(t, string(h.log.one(t, message.Removing, "a").Verdict), `"orphan_due"`)
+	require.Contains(t, string(h.log.one(t, api.LogRemoving, "a").Verdict), `"orphan_due"`)
 	require.Len(t, h.source.postponed(), 1, "something may be left")
 }
 
@@ -101,8 +101,8 @@ func TestS4_TooManyGapsAreLeftWhole(t *testing.T) {
 			require.Equal(t, 1, h.removed())
 			require.EqualValues(t, 1, h.sent.Load(), "that of the other lock")
 			require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonTooLarge: 1}, h.failures())
-			require.Len(t, h.log.with(t, message.CannotRemove, "a"), 1)
-			require.Empty(t, h.log.with(t, message.Removing, "a"))
+			require.Len(t, h.log.with(t, api.LogCannotRemove, "a"), 1)
+			require.Empty(t, h.log.with(t, api.LogRemoving, "a"))
 			require.GreaterOrEqual(t, h.putBack(), 50*time.Millisecond)
 		})
 	}
@@ -210,7 +210,7 @@ func TestDryRunLogsAndCountsOnceAndDeletesNothing(t *testing.T) {
 	require.EqualValues(t, 2, h.Stats().Would)
 	require.Zero(t, h.removed())
 	require.Empty(t, h.Ledger().Recent(10))
-	require.Equal(t, "u-a", h.log.one(t, message.WouldRemove, "a").Record["uuid"])
+	require.Equal(t, "u-a", h.log.one(t, api.LogWouldRemove, "a").Record["uuid"])
 	for _, p := range h.source.postponed() {
 		require.Equal(t, table.UntilModified, p.delay)
 	}

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/audit"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -25,7 +25,7 @@ func (r *Reaper) Manual(ctx context.Context, rec audit.Record, revision int64, b
 	if before {
 		return
 	}
-	line := slog.NewRecord(time.Now(), slog.LevelInfo, message.Unlocked, 0)
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, api.LogUnlocked, 0)
 	line.Add("lock", rec.Name, "uuid", rec.UUID, "who", rec.Who, "reason", rec.Reason, "when", rec.When,
 		"revision", revision, "record", rec)
 	// The line comes first, as that of a removal: whoever sees the count finds it.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/audit"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -65,7 +65,7 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 			require.Equal(t, []any{"ada@host", "why", verdict.Manual}, []any{listed[0].Who, listed[0].Reason, listed[0].Trigger})
 			require.Len(t, h.Ledger().Recent(10), 1)
 			require.EqualValues(t, 1, h.Stats().Removed[verdict.Manual])
-			require.Len(t, h.log.with(t, message.Unlocked, ""), 1)
+			require.Len(t, h.log.with(t, api.LogUnlocked, ""), 1)
 		})
 	}
 }
@@ -84,5 +84,5 @@ func TestS7_ManualUnlockBeforeTheStart(t *testing.T) {
 	}
 	require.Equal(t, []string{"future", "now", "minutes", "half"}, names)
 	require.EqualValues(t, 1, h.Stats().Removed[verdict.Manual])
-	require.Len(t, h.log.with(t, message.Unlocked, ""), 1)
+	require.Len(t, h.log.with(t, api.LogUnlocked, ""), 1)
 }

@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -16,12 +16,12 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 	if res.Deleted == 0 {
 		w.tally.end(a)
 		w.tally.conflict()
-		w.outcome(slog.LevelInfo, a, message.Conflict)
+		w.outcome(slog.LevelInfo, a, api.LogConflict)
 		w.retry(a.due, maxBackoff)
 		return
 	}
 	w.ledger.self(a)
-	w.outcome(slog.LevelInfo, a, message.Removed)
+	w.outcome(slog.LevelInfo, a, api.LogRemoved)
 	w.confirmed(w.tally.done(a))
 	if a.due.Token == 0 {
 		w.postpone(a.due, maxBackoff) // a key that was written meanwhile may be left, and no event tells
@@ -31,7 +31,7 @@ func (w *worker) answered(a *attempt, res lockstore.Result) {
 // withdraw ends an attempt that was announced but must not be sent.
 func (w *worker) withdraw(a *attempt) {
 	w.tally.end(a)
-	w.outcome(slog.LevelInfo, a, message.Withdrawn)
+	w.outcome(slog.LevelInfo, a, api.LogWithdrawn)
 	w.postpone(a.due, 0)
 }
 
@@ -39,9 +39,9 @@ func (w *worker) withdraw(a *attempt) {
 func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
-	msg := message.Refused
+	msg := api.LogRefused
 	if reason == lockstore.ReasonAmbiguous {
-		msg = message.Ambiguous
+		msg = api.LogAmbiguous
 	}
 	w.outcome(slog.LevelWarn, a, msg, slog.String("reason", string(reason)), slog.Any("error", err))
 	if a.alone {
@@ -57,7 +57,7 @@ func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
 func (w *worker) refused(a *attempt, reason lockstore.Reason, err error) {
 	w.tally.end(a)
 	w.tally.failed(reason)
-	w.outcome(slog.LevelError, a, message.CannotRemove, slog.String("reason", string(reason)), slog.Any("error", err))
+	w.outcome(slog.LevelError, a, api.LogCannotRemove, slog.String("reason", string(reason)), slog.Any("error", err))
 	w.postpone(a.due, refusedBackoff)
 }
 
@@ -78,7 +78,7 @@ func (w *worker) outcome(level slog.Level, a *attempt, msg string, more ...slog.
 // unlogged is for a verdict whose record could not be written: nothing may be sent.
 func (w *worker) unlogged(a *attempt, err error) {
 	w.tally.failed(lockstore.ReasonUnlogged)
-	w.Logger.LogAttrs(w.requests, slog.LevelError, message.CannotLog,
+	w.Logger.LogAttrs(w.requests, slog.LevelError, api.LogCannotLog,
 		slog.String("lock", a.record.LoggedName()), slog.String("uuid", a.record.LoggedUUID()), slog.Any("error", err))
 	w.retry(a.due, maxBackoff)
 }
@@ -95,7 +95,7 @@ func (w *worker) announce(msg string, a *attempt) error {
 }
 
 func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {
-	w.Logger.LogAttrs(w.requests, slog.LevelWarn, message.CannotRead,
+	w.Logger.LogAttrs(w.requests, slog.LevelWarn, api.LogCannotRead,
 		slog.Int("locks", len(due)), slog.String("lock", protocol.Clip([]byte(due[0].Name), lockstore.MaxName)),
 		slog.String("reason", string(reason)), slog.Any("error", err))
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -37,7 +37,7 @@ func TestS3_APauseKeepsTheLocksThatMatchAndNoOthers(t *testing.T) {
 	for _, p := range h.source.postponed() {
 		require.Equal(t, table.WhilePaused, p.delay)
 	}
-	require.Len(t, h.log.with(t, message.Removing, ""), 1)
+	require.Len(t, h.log.with(t, api.LogRemoving, ""), 1)
 	paused.Store(false)
 	h.remove("deploy/a", "deploy/b")
 	require.Empty(t, h.keys())
@@ -68,7 +68,7 @@ func TestS3_EachTransactionObeysThePauses(t *testing.T) {
 			h.remove(locks...)
 			require.EqualValues(t, 1, h.sent.Load())
 			require.Equal(t, unfit/2, h.removed())
-			require.Len(t, h.log.with(t, message.Withdrawn, ""), unfit/2)
+			require.Len(t, h.log.with(t, api.LogWithdrawn, ""), unfit/2)
 		})
 	}
 }
@@ -87,12 +87,12 @@ func TestAPauseIsLoggedAtInfo(t *testing.T) {
 	})
 	h.start()
 	paused.Store(true)
-	h.await(func() bool { return len(h.log.with(t, message.HoldBegins, "")) == 1 })
+	h.await(func() bool { return len(h.log.with(t, api.LogHoldBegins, "")) == 1 })
 	require.Equal(t, "paused by ada", h.holding()[verdict.HoldPaused].Reason)
-	line := h.log.with(t, message.HoldBegins, "")[0]
+	line := h.log.with(t, api.LogHoldBegins, "")[0]
 	require.Contains(t, line.text, `"level":"INFO"`)
 	require.Equal(t, "paused", line.Hold)
 	require.Equal(t, "paused by ada", line.Reason)
 	paused.Store(false)
-	h.await(func() bool { return len(h.log.with(t, message.HoldEnds, "")) == 1 })
+	h.await(func() bool { return len(h.log.with(t, api.LogHoldEnds, "")) == 1 })
 }

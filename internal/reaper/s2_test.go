@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -30,7 +30,7 @@ func TestS2_LogAndLedgerReplay(t *testing.T) {
 	for _, r := range entries {
 		text, err := json.Marshal(r.Verdict)
 		require.NoError(t, err)
-		logged := h.log.one(t, message.Removing, r.Name).Verdict
+		logged := h.log.one(t, api.LogRemoving, r.Name).Verdict
 		require.JSONEq(t, string(text), string(logged))
 		for _, kept := range [][]byte{text, logged} {
 			var v verdict.Verdict

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -32,7 +32,7 @@ func TestS3_NothingIsSentWhileAProbeIsOverdue(t *testing.T) {
 	h = newHarness(t, sharedClient(t), func(o *reaper.Options) {
 		o.Signals = func() verdict.Signals {
 			s := well() // overdue at will, or right after the verdicts
-			s.Overdue = overdue.Load() || after.Load() && len(h.log.with(t, message.Removing, "")) > 0
+			s.Overdue = overdue.Load() || after.Load() && len(h.log.with(t, api.LogRemoving, "")) > 0
 			return s
 		}
 	})
@@ -40,8 +40,8 @@ func TestS3_NothingIsSentWhileAProbeIsOverdue(t *testing.T) {
 	due := h.dues("a", "b")
 	after.Store(true)
 	h.handle(due...)
-	require.Len(t, h.log.with(t, message.Removing, ""), 2, "the verdicts were made")
-	require.Len(t, h.log.with(t, message.Withdrawn, ""), 2)
+	require.Len(t, h.log.with(t, api.LogRemoving, ""), 2, "the verdicts were made")
+	require.Len(t, h.log.with(t, api.LogWithdrawn, ""), 2)
 	require.Len(t, h.keys(), 10)
 	require.Empty(t, h.failures())
 	back := []postponement{{"a", due[0].Token, 0}, {"b", due[1].Token, 0}}
@@ -53,7 +53,7 @@ func TestS3_NothingIsSentWhileAProbeIsOverdue(t *testing.T) {
 	h.handle(due...)
 	require.EqualValues(t, 1, h.reads.Load())
 	require.Zero(t, h.sent.Load())
-	require.Len(t, h.log.with(t, message.Removing, ""), 2)
+	require.Len(t, h.log.with(t, api.LogRemoving, ""), 2)
 	require.Equal(t, append(back, back...), h.source.postponed())
 
 	overdue.Store(false)
@@ -84,7 +84,7 @@ func TestS3_EachTransactionLooksAgain(t *testing.T) {
 			h.remove(all...)
 			require.EqualValues(t, 1, h.sent.Load())
 			require.Equal(t, unfit/2, h.removed())
-			require.Len(t, h.log.with(t, message.Withdrawn, ""), unfit/2)
+			require.Len(t, h.log.with(t, api.LogWithdrawn, ""), unfit/2)
 			require.Len(t, h.source.postponed(), unfit/2)
 		})
 	}
@@ -186,10 +186,10 @@ func TestS3_AHoldIsLoggedOnceWhenItBeginsAndOnceWhenItEnds(t *testing.T) {
 		broken.Store(false)
 		<-time.After(time.Second)
 		require.Contains(t, h.holding()[verdict.HoldDisconnected].Reason, "settling")
-		require.Empty(t, h.log.with(t, message.HoldEnds, ""))
+		require.Empty(t, h.log.with(t, api.LogHoldEnds, ""))
 		<-time.After(time.Minute)
 		require.Empty(t, h.Holding())
-		begins, ends := h.log.one(t, message.HoldBegins, ""), h.log.one(t, message.HoldEnds, "")
+		begins, ends := h.log.one(t, api.LogHoldBegins, ""), h.log.one(t, api.LogHoldEnds, "")
 		require.Equal(t, "disconnected", begins.Hold)
 		require.Equal(t, "the probe fails", begins.Reason)
 		require.Equal(t, "disconnected", ends.Hold)
@@ -232,8 +232,8 @@ func TestS3_WorkersPutBackWhatTheyHoldAndRemoveItLater(t *testing.T) {
 		<-time.After(2 * time.Second)
 		require.Equal(t, 3, h.removed())
 		require.GreaterOrEqual(t, firstRead.Sub(start), alarmed+time.Second-updateInterval, "read before the gate was open")
-		require.Len(t, h.log.with(t, message.HoldBegins, ""), 1)
-		require.Len(t, h.log.with(t, message.HoldEnds, ""), 1)
+		require.Len(t, h.log.with(t, api.LogHoldBegins, ""), 1)
+		require.Len(t, h.log.with(t, api.LogHoldEnds, ""), 1)
 		require.Len(t, h.source.postponed(), 3)
 		for _, p := range h.source.postponed() {
 			require.Zero(t, p.delay)

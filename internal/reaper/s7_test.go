@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -26,14 +26,14 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	h.set("a", "owner", "billing", "custom", "kept", "pid", "1")
 	var before, after int
 	h.before = func(context.Context) {
-		before, after = len(h.log.with(t, message.Removing, "")), len(h.log.with(t, message.Removed, ""))
+		before, after = len(h.log.with(t, api.LogRemoving, "")), len(h.log.with(t, api.LogRemoved, ""))
 	}
 	due := h.dues("a", "b")
 	h.handle(due...)
 	require.Equal(t, []int{2, 0}, []int{before, after})
 	require.EqualValues(t, 1, h.sent.Load())
 
-	line := h.log.one(t, message.Removing, "a")
+	line := h.log.one(t, api.LogRemoving, "a")
 	require.Equal(t, map[string]any{"auto_unlock_at": expiry, "custom": "kept", "hostname": "host", "locked_at": expiry,
 		"owner": "billing", "pid": "1", "purpose": "test", "uuid": "u-a"}, line.Record)
 	var v map[string]any
@@ -44,7 +44,7 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.EqualValues(t, due[0].Revision, v["revision"])
 	require.EqualValues(t, due[0].Token, v["token"])
 	require.Equal(t, past.Format(time.RFC3339), v["auto_unlock_at"])
-	outcome := h.log.one(t, message.Removed, "a")
+	outcome := h.log.one(t, api.LogRemoved, "a")
 	require.EqualValues(t, 8, outcome.KeysDeleted)
 	require.Equal(t, "u-a", outcome.UUID)
 
@@ -79,7 +79,7 @@ func TestS7_WhatIsLoggedAndKeptIsBounded(t *testing.T) {
 	h.remove(name)
 	h.remove("b")
 	require.Empty(t, h.keys())
-	lines := append(h.log.with(t, message.Removing, ""), h.log.with(t, message.Removed, "")...)
+	lines := append(h.log.with(t, api.LogRemoving, ""), h.log.with(t, api.LogRemoved, "")...)
 	require.Len(t, lines, 4)
 	for _, line := range lines {
 		require.Less(t, len(line.text), 1<<20)
@@ -111,7 +111,7 @@ func TestS7_FieldsWithNamesThatLookTheSame(t *testing.T) {
 	long := strings.Repeat("x", maxName)
 	h.set("a", long+"1", "value 1", long+"2", "value 2", "\xff", "value 3", "\xfe", "value 4")
 	h.remove("a")
-	line := fmt.Sprint(h.log.one(t, message.Removing, "a").Record)
+	line := fmt.Sprint(h.log.one(t, api.LogRemoving, "a").Record)
 	for i := range 4 {
 		require.Contains(t, line, fmt.Sprint("value ", i+1))
 	}
@@ -123,7 +123,7 @@ func TestS7_UnknownFieldsOfALargeLock(t *testing.T) {
 	h.expired("a")
 	h.set("a", "backtrace", strings.Repeat("b", 64<<10), "ticket", "OPS-1", "z/nested/uuid", "u")
 	h.remove("a")
-	record := h.log.one(t, message.Removing, "a").Record
+	record := h.log.one(t, api.LogRemoving, "a").Record
 	require.Equal(t, "OPS-1", record["ticket"])
 	require.NotContains(t, record, "more_fields")
 	require.Len(t, h.keys(), 1, "the nested name")
@@ -157,8 +157,8 @@ func TestS7_AnAmbiguousOutcomeIsCalledSo(t *testing.T) {
 	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 2}, h.failures())
 	require.Zero(t, h.removed())
 	require.Zero(t, h.Stats().Conflicts)
-	require.Len(t, h.log.with(t, message.Ambiguous, ""), 2)
-	require.Empty(t, h.log.with(t, message.Removed, ""))
+	require.Len(t, h.log.with(t, api.LogAmbiguous, ""), 2)
+	require.Empty(t, h.log.with(t, api.LogRemoved, ""))
 	require.Empty(t, h.Ledger().Recent(10))
 	require.Len(t, h.source.postponed(), 2)
 
@@ -219,7 +219,7 @@ func TestS7_AReadThatFailsIsNotAmbiguous(t *testing.T) {
 	proxy.Blackhole()
 	h.remove("a", "b")
 	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnreadable: 2}, h.failures())
-	require.Len(t, h.log.with(t, message.CannotRead, ""), 2, "each alone")
+	require.Len(t, h.log.with(t, api.LogCannotRead, ""), 2, "each alone")
 	require.Len(t, h.source.postponed(), 2)
 	for _, p := range h.source.postponed() {
 		require.GreaterOrEqual(t, p.delay, 50*time.Millisecond)
@@ -291,7 +291,7 @@ func TestS7_ConflictsAndEventsInEitherOrder(t *testing.T) {
 				}
 			}
 			h.handle(d)
-			require.Len(t, h.log.with(t, message.Conflict, "a"), 1)
+			require.Len(t, h.log.with(t, api.LogConflict, "a"), 1)
 			require.Positive(t, h.putBack())
 			require.Empty(t, h.Ledger().Recent(10))
 			if !eventFirst {

@@ -15,9 +15,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -36,8 +36,8 @@ func TestBatchesOfEverySizeGoInOneTransaction(t *testing.T) {
 			require.Len(t, h.keys(), 10)
 			require.Equal(t, n-1, h.removed())
 			require.EqualValues(t, 1, h.Stats().Conflicts)
-			require.Len(t, h.log.with(t, message.Removed, ""), n-1)
-			require.Len(t, h.log.with(t, message.Conflict, all[n/2]), 1)
+			require.Len(t, h.log.with(t, api.LogRemoved, ""), n-1)
+			require.Len(t, h.log.with(t, api.LogConflict, all[n/2]), 1)
 		})
 	}
 }
@@ -66,7 +66,7 @@ func TestAServerThatTakesLessGetsHalves(t *testing.T) {
 	require.Len(t, h.keys(), 5)
 	require.Equal(t, len(all), h.removed())
 	require.Empty(t, h.failures())
-	require.Len(t, h.log.with(t, message.Removing, ""), len(all), "halving logs nothing twice")
+	require.Len(t, h.log.with(t, api.LogRemoving, ""), len(all), "halving logs nothing twice")
 }
 
 // leaderless refuses what deletes while it is on.
@@ -129,7 +129,7 @@ func TestACulpritTooLargeHoldsNobodyUp(t *testing.T) {
 	require.Len(t, back, 2)
 	require.GreaterOrEqual(t, back[0].delay, 50*time.Millisecond)
 	require.Greater(t, back[1].delay, time.Second)
-	for _, line := range h.log.with(t, message.CannotRemove, "") {
+	for _, line := range h.log.with(t, api.LogCannotRemove, "") {
 		require.Less(t, len(line.text), 8<<10)
 	}
 }
@@ -200,7 +200,7 @@ func TestALockWithoutPermissionHoldsNobodyUp(t *testing.T) {
 				require.GreaterOrEqual(t, p.delay, 50*time.Millisecond)
 			}
 			for _, name := range locks[:9] {
-				require.Len(t, h.log.with(t, message.Removing, name), 1)
+				require.Len(t, h.log.with(t, api.LogRemoving, name), 1)
 			}
 		})
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -30,7 +30,7 @@ func (f full) Handle(ctx context.Context, r slog.Record) error {
 		broken = broken || a.Key == "lock" && f.locks[a.Value.String()]
 		return true
 	})
-	if broken && f.is.Load() && (r.Message == message.Removing || r.Message == message.WouldRemove) {
+	if broken && f.is.Load() && (r.Message == api.LogRemoving || r.Message == api.LogWouldRemove) {
 		return errors.New("no space left on device")
 	}
 	return f.Handler.Handle(ctx, r)
@@ -42,8 +42,8 @@ func TestS7_NothingIsSentThatCannotBeLogged(t *testing.T) {
 		msg  string
 		done func(h *harness) int
 	}{
-		"enforce": {verdict.Enforce, message.Removing, (*harness).removed},
-		"dry run": {verdict.DryRun, message.WouldRemove, func(h *harness) int { return int(h.Stats().Would) }},
+		"enforce": {verdict.Enforce, api.LogRemoving, (*harness).removed},
+		"dry run": {verdict.DryRun, api.LogWouldRemove, func(h *harness) int { return int(h.Stats().Would) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestS7_NothingIsSentThatCannotBeLogged(t *testing.T) {
 				tries := h.failures()[lockstore.ReasonUnlogged]
 				require.Len(t, h.failures(), 1)
 				require.InDelta(t, 2*3600/5, tries, 400, "neither never again nor without a pause")
-				require.Len(t, h.log.with(t, message.CannotLog, ""), int(tries))
+				require.Len(t, h.log.with(t, api.LogCannotLog, ""), int(tries))
 				require.Len(t, h.log.with(t, c.msg, ""), 1)
 
 				broken.Store(false)
@@ -96,7 +96,7 @@ func TestS7_NothingIsSentWhileTheDiskOfTheLogIsFull(t *testing.T) {
 	use(h.log.logger().Handler())
 	h.await(func() bool { return h.removed() == 2 })
 	require.Empty(t, h.keys())
-	require.Len(t, h.log.with(t, message.Removing, ""), 2)
+	require.Len(t, h.log.with(t, api.LogRemoving, ""), 2)
 }
 
 // rotated is a log whose handler is replaced while it is used.
@@ -123,7 +123,7 @@ func TestADryRunKeepsToTheLevelOfTheLog(t *testing.T) {
 		h.expired("a")
 		h.remove("a")
 		require.EqualValues(t, 1, h.Stats().Would)
-		require.Empty(t, h.log.with(t, message.WouldRemove, ""))
+		require.Empty(t, h.log.with(t, api.LogWouldRemove, ""))
 		require.Empty(t, h.failures())
 	})
 }

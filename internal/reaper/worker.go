@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -162,14 +162,14 @@ func (w *worker) decide(a *attempt, maxWait time.Duration) verdict.Action {
 			w.refused(a, lockstore.ReasonTooLarge, lockstore.ErrTooLarge)
 			return verdict.Leave
 		}
-		if err := w.announce(message.Removing, a); err != nil {
+		if err := w.announce(api.LogRemoving, a); err != nil {
 			w.unlogged(a, err)
 			return verdict.Leave
 		}
 		w.tally.begin(a)
 		return verdict.Remove
 	case verdict.Report:
-		if err := w.announce(message.WouldRemove, a); err != nil {
+		if err := w.announce(api.LogWouldRemove, a); err != nil {
 			w.unlogged(a, err)
 			return verdict.Leave
 		}

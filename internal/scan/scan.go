@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -102,7 +102,7 @@ func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Durat
 	if warn {
 		level = slog.LevelWarn
 	}
-	s.Logger.Log(ctx, level, message.WatchFailed, "reason", string(reason), "error", failure)
+	s.Logger.Log(ctx, level, api.LogWatchFailed, "reason", string(reason), "error", failure)
 	switch reason {
 	case ReasonCompacted:
 		return 0, nil // etcd is healthy: relist at once
@@ -151,7 +151,7 @@ func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 		return err
 	}
 	s.status.listed(rev)
-	s.Logger.LogAttrs(ctx, listLevel(resync), message.Listed,
+	s.Logger.LogAttrs(ctx, listLevel(resync), api.LogListed,
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
 		slog.Duration("took", time.Since(start)), slog.Bool("resync", resync))
 	return nil

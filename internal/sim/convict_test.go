@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -152,7 +152,7 @@ type mute struct{ slog.Handler }
 func silent(h slog.Handler) slog.Handler { return mute{h} }
 
 func (m mute) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == message.Removing {
+	if r.Message == api.LogRemoving {
 		return nil
 	}
 	return m.Handler.Handle(ctx, r)

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -40,7 +40,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 		case "lock":
 			name = attr.Value.String()
 		case "hold":
-			if r.Message == message.HoldBegins {
+			if r.Message == api.LogHoldBegins {
 				j.d.w.judge.holds(j.d, attr.Value.String())
 			}
 		case "record":
@@ -57,10 +57,10 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 		return errFull
 	}
 	switch r.Message {
-	case message.Removing:
+	case api.LogRemoving:
 		j.d.w.judge.announced(j.d, name, &a)
-	case message.Removed, message.Conflict, message.Withdrawn, message.Refused, message.Ambiguous, message.CannotRemove:
-		j.d.w.judge.concluded(j.d, name, r.Message == message.Ambiguous)
+	case api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove:
+		j.d.w.judge.concluded(j.d, name, r.Message == api.LogAmbiguous)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/message"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -42,8 +41,6 @@ type Kind struct {
 	Stops bool
 	// AtStart reports whether it is expected while HoldStarting is in force.
 	AtStart bool
-	// Begins is the log message of its begin.
-	Begins string
 	// reason returns why it is in force, or "". It is called after the troubles were updated.
 	reason func(h *Holds, now time.Time, s Signals) string
 }
@@ -51,12 +48,12 @@ type Kind struct {
 // kinds declares the holds. They are shown in this order.
 func kinds() [6]Kind {
 	return [...]Kind{
-		{HoldStarting, Warn, true, true, message.HoldBegins, (*Holds).starting},
-		{HoldDisconnected, Bad, true, true, message.HoldBegins, (*Holds).disconnected},
-		{HoldAlarm, Bad, true, false, message.HoldBegins, (*Holds).alarm},
-		{HoldRegressed, Bad, true, false, message.HoldBegins, (*Holds).regressed},
-		{HoldPaused, Warn, true, true, message.HoldBegins, func(_ *Holds, _ time.Time, s Signals) string { return s.Paused }},
-		{HoldDryRun, Info, false, true, message.DryRun, (*Holds).dryRun},
+		{HoldStarting, Warn, true, true, (*Holds).starting},
+		{HoldDisconnected, Bad, true, true, (*Holds).disconnected},
+		{HoldAlarm, Bad, true, false, (*Holds).alarm},
+		{HoldRegressed, Bad, true, false, (*Holds).regressed},
+		{HoldPaused, Warn, true, true, func(_ *Holds, _ time.Time, s Signals) string { return s.Paused }},
+		{HoldDryRun, Info, false, true, (*Holds).dryRun},
 	}
 }
 
@@ -68,7 +65,7 @@ func (h Hold) Kind() Kind {
 			return k
 		}
 	}
-	return Kind{Hold: h, Severity: Bad, Stops: true, Begins: message.HoldBegins}
+	return Kind{Hold: h, Severity: Bad, Stops: true}
 }
 
 // AllHolds returns the declared holds in their order.

@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // Unlocker removes locks for people. It is called concurrently.
@@ -71,7 +70,7 @@ func (h *handler) unlock(r *http.Request) (any, error) {
 	if err != nil {
 		outcome = errorBody(err).Error
 	}
-	h.Logger.Info(message.UnlockRequested, "lock", clip(name), "uuid", clip(what.UUID), "who", who, "reason", what.Reason,
+	h.Logger.Info(api.LogUnlockRequested, "lock", clip(name), "uuid", clip(what.UUID), "who", who, "reason", what.Reason,
 		"client", r.RemoteAddr, "outcome", outcome)
 	return removed, err
 }

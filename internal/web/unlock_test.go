@@ -15,7 +15,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/message"
 )
 
 // unlocker notes what it was asked to remove.
@@ -56,7 +55,7 @@ func TestUnlock(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, body)
 	require.Equal(t, []string{"a/b|u|OPS-1|ada@host"}, u.asked)
 	require.Contains(t, body, `"who": "ada@host"`)
-	for _, word := range []string{message.UnlockRequested, `"who":"ada@host"`, `"reason":"OPS-1"`, `"outcome":"removed"`, `"lock":"a/b"`} {
+	for _, word := range []string{api.LogUnlockRequested, `"who":"ada@host"`, `"reason":"OPS-1"`, `"outcome":"removed"`, `"lock":"a/b"`} {
 		require.Contains(t, log, word)
 	}
 }
@@ -183,7 +182,7 @@ func TestUnlockFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			status, body, log := post(t, &c.u, "/p/api/v1/locks/a/unlock", `{"uuid": "u"}`)
 			require.Equal(t, c.status, status, body)
-			require.Equal(t, c.logged, strings.Contains(log, message.UnlockRequested), log)
+			require.Equal(t, c.logged, strings.Contains(log, api.LogUnlockRequested), log)
 			require.NotContains(t, log, `"outcome":"removed"`)
 		})
 	}

@@ -1,4 +1,4 @@
-package message_test
+package api_test
 
 import (
 	"go/ast"
@@ -12,10 +12,10 @@ import (
 )
 
 // docs/operations.md has each of the messages.
-func TestDocumented(t *testing.T) {
+func TestLogMessagesAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
-	file, err := parser.ParseFile(token.NewFileSet(), "message.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "log.go", nil, 0)
 	require.NoError(t, err)
 	found := 0
 	ast.Inspect(file, func(n ast.Node) bool {

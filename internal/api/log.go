@@ -1,0 +1,60 @@
+package api
+
+// The log messages that alerts, runbooks, tests, the demo or scripts of users search for: part of
+// the interface, as the types are. A test requires that docs/operations.md has each of them.
+
+// Start and stop of the daemon.
+const (
+	LogConfigurationRead = "configuration read"
+	LogStarted           = "unlocker started"
+	LogStopping          = "stopping"
+	LogStopped           = "stopped"
+	LogFailed            = "unlocker failed"
+)
+
+// The watch and the election.
+const (
+	LogListed          = "listed the locks"
+	LogWatchFailed     = "watch failed; relisting"
+	LogNotInView       = "a prefix beside the locks is not in view; listing again"
+	LogKeysOmitted     = "too many keys, or too long ones, under a prefix beside the locks: some are not read"
+	LogNativeNotListed = "a prefix of native_prefixes cannot be listed"
+	LogMemberHangs     = "etcd member hangs while another answers; closing the connection"
+	LogLeading         = "elected leader"
+	LogNotLeading      = "no longer the leader"
+	LogElectionFailed  = "election attempt failed; retrying"
+)
+
+// Holds.
+const (
+	LogHoldBegins = "hold begins: no lock is removed automatically"
+	LogHoldEnds   = "hold ends"
+	LogDryRun     = "dry run: no lock is removed automatically"
+)
+
+// Pauses, of all locks or of some.
+const (
+	LogPauseBegins = "pause begins: matching locks are not removed automatically"
+	LogPauseEnds   = "pause ends"
+	LogPauseBroken = "the record of a pause cannot be read: no lock is removed automatically"
+)
+
+// A removal: one message before it is sent, one with its outcome.
+const (
+	LogRemoving    = "removing a lock that is due"
+	LogWouldRemove = "would remove a lock that is due (dry run)"
+
+	LogRemoved  = "lock removed"
+	LogUnlocked = "lock removed by a person"
+	// LogUnlockRequested is the outcome of a request to the API.
+	LogUnlockRequested = "unlock requested by the API"
+	LogBadRecord       = "a record of a manual unlock cannot be used"
+	LogConflict        = "lock not removed: modified or released concurrently"
+	LogWithdrawn       = "lock not removed: a hold began, or it is due later"
+	LogRefused         = "lock not removed: etcd refused"
+	LogAmbiguous       = "removal ambiguous: no answer from etcd"
+	LogCannotRemove    = "lock cannot be removed"
+	LogCannotRead      = "cannot read locks that are due"
+	LogWaiting         = "a lock past its deadline is still there"
+	LogCannotLog       = "lock not removed: its record cannot be logged"
+)
