@@ -79,7 +79,7 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Table.Acquired) }))
 	add("unlocker_lock_renewals_total", counter, "Lock renewals observed.",
 		one(func(v *view) float64 { return float64(v.Table.Renewed) }))
-	add("unlocker_lock_releases_total", counter, "Lock releases observed, by whom: self is this replica, other is the holder, another replica or a person.",
+	add("unlocker_lock_releases_total", counter, "Lock releases observed, by whom: self is this replica, other is the holder, another replica or an operator.",
 		releases, "by")
 
 	add("unlocker_native_locks", gauge, "Keys that hold a lock or an election of etcd's own clients, by prefix.",

@@ -96,7 +96,7 @@ annotations:
   (int .Values.web.service.port) (include "unlocker.webPath" . | trimSuffix "/") -}}
 {{- end -}}
 
-{{/* URL at which people reach the web listener, without a trailing slash; empty if it is not known. */}}
+{{/* URL at which users reach the web listener, without a trailing slash; empty if it is not known. */}}
 {{- define "unlocker.dashboardURL" -}}
 {{- if .Values.prometheusRule.dashboardURL -}}
 {{- trimSuffix "/" .Values.prometheusRule.dashboardURL -}}
