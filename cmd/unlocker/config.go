@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/etcd-unlocker/unlocker/internal/access"
+	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/internal/user"
@@ -66,15 +66,20 @@ a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.
 }
 
 // tryAccess prints what the daemon may do in etcd.
-func tryAccess(cmd *cobra.Command, c config.Config) error {
+func tryAccess(cmd *cobra.Command, c config.Config) (err error) {
+	a, err := admin.Open(c, clientLogger(cmd, c))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
 	tried, failed := 0, 0
-	err := access.Try(cmd.Context(), c, clientLogger(cmd, c), func(a access.Attempt) {
-		result, answer := "ok    ", a.Answer
-		if tried++; a.Err != nil {
+	err = a.TryAccess(cmd.Context(), func(t admin.Attempt) {
+		result, answer := "ok    ", t.Answer
+		if tried++; t.Err != nil {
 			failed++
-			result, answer = "FAILED", a.Err.Error()
+			result, answer = "FAILED", t.Err.Error()
 		}
-		line := fmt.Sprintf("%s  %s: %s", result, a.What, answer)
+		line := fmt.Sprintf("%s  %s: %s", result, t.What, answer)
 		_, _ = fmt.Fprintln(cmd.OutOrStdout(), terminal.Text(protocol.Clip([]byte(line), maxError))) // it may quote a server
 	})
 	if err == nil && failed > 0 {

@@ -21,6 +21,7 @@ import (
 // Admin lists, shows and removes locks. It may be used concurrently.
 type Admin struct {
 	config config.Config
+	logger *slog.Logger
 	client *etcd.Client
 	layout protocol.Layout
 	store  lockstore.Store
@@ -34,14 +35,18 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := etcd.FromConfig(c.Etcd, logger)
-	o.FailFast = true
-	client, err := etcd.New(o)
+	client, err := dial(c, logger)
 	if err != nil {
 		return nil, err
 	}
 	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	return &Admin{config: c, client: client, layout: layout, store: store, now: time.Now}, nil
+	return &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now}, nil
+}
+
+func dial(c config.Config, logger *slog.Logger) (*etcd.Client, error) {
+	o := etcd.FromConfig(c.Etcd, logger)
+	o.FailFast = true
+	return etcd.New(o)
 }
 
 // Close closes the connection. The Admin must not be used afterwards.

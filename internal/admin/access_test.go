@@ -1,4 +1,4 @@
-package access_test
+package admin_test
 
 import (
 	"context"
@@ -20,13 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/access"
+	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
-
-func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	locks    = "/mutexes/"
@@ -44,26 +42,26 @@ const (
 	lease                                      = "get a lease for the election"
 )
 
-// world is an etcd, and a daemon's configuration for it.
-type world struct {
+// tried is an etcd, and a daemon's configuration for it.
+type tried struct {
 	*etcdtest.Etcd
 	config config.Config
 	t      *testing.T
 }
 
-func newWorld(t *testing.T, o localetcd.Options) *world {
+func newTried(t *testing.T, o localetcd.Options) *tried {
 	t.Helper()
 	e := etcdtest.Start(t, o)
 	c := config.Default()
 	c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{e.Addr(0)}, etcdtest.Soon
-	return &world{e, c, t}
+	return &tried{e, c, t}
 }
 
 // guarded has authentication and a user with readwrite on the prefixes, and read on the records and
 // the pauses.
-func guarded(t *testing.T, prefixes ...string) *world {
+func guarded(t *testing.T, prefixes ...string) *tried {
 	t.Helper()
-	w := newWorld(t, localetcd.Options{})
+	w := newTried(t, localetcd.Options{})
 	w.Guard("ada", "secret", prefixes...)
 	w.read(records)
 	w.read(pauses)
@@ -72,17 +70,27 @@ func guarded(t *testing.T, prefixes ...string) *world {
 }
 
 // read grants the user read on a prefix.
-func (w *world) read(prefix string) {
+func (w *tried) read(prefix string) {
 	w.t.Helper()
 	_, err := w.Client.RoleGrantPermission(w.t.Context(), "ada", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermRead))
 	require.NoError(w.t, err)
 }
 
+// report calls TryAccess.
+func (w *tried) report(ctx context.Context, report func(admin.Attempt)) error {
+	a, err := admin.Open(w.config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { require.NoError(w.t, a.Close()) }()
+	return a.TryAccess(ctx, report)
+}
+
 // try returns the attempts in order, and their answers or errors.
-func (w *world) try(ctx context.Context) (tried []string, answers, failed map[string]string) {
+func (w *tried) try(ctx context.Context) (tried []string, answers, failed map[string]string) {
 	w.t.Helper()
 	answers, failed = map[string]string{}, map[string]string{}
-	err := access.Try(ctx, w.config, slog.New(slog.DiscardHandler), func(a access.Attempt) {
+	err := w.report(ctx, func(a admin.Attempt) {
 		tried = append(tried, a.What)
 		if answers[a.What] = a.Answer; a.Err != nil {
 			failed[a.What] = a.Err.Error()
@@ -93,7 +101,7 @@ func (w *world) try(ctx context.Context) (tried []string, answers, failed map[st
 }
 
 // revision returns the revision of etcd, which each change increments.
-func (w *world) revision() int64 {
+func (w *tried) revision() int64 {
 	w.t.Helper()
 	resp, err := w.Client.Get(w.t.Context(), "x")
 	require.NoError(w.t, err)
@@ -187,7 +195,7 @@ func TestRightToUnlockIsTried(t *testing.T) {
 
 func TestLoginsAreTried(t *testing.T) {
 	t.Parallel()
-	w, open := guarded(t, locks, election), newWorld(t, localetcd.Options{})
+	w, open := guarded(t, locks, election), newTried(t, localetcd.Options{})
 	connect := "connect to " + w.Addr(0)
 	w.config.Etcd.Password = config.NewSecret("guess")
 	tried, _, failed := w.try(t.Context())
@@ -210,7 +218,7 @@ func TestLoginsAreTried(t *testing.T) {
 
 func TestEachEndpointIsTried(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, localetcd.Options{})
+	w := newTried(t, localetcd.Options{})
 	w.config.Etcd.Endpoints = []string{"127.0.0.1:1", w.Addr(0)}
 	tried, _, failed := w.try(t.Context())
 	require.Len(t, tried, 14, "one answers, so the rights are tried")
@@ -230,7 +238,7 @@ func TestCertificatesAreTried(t *testing.T) {
 	valid, expired := time.Now().Add(time.Hour), time.Now().Add(-time.Minute)
 	cert, key := certificate(t, valid)
 	oldCert, oldKey := certificate(t, expired)
-	w := newWorld(t, localetcd.Options{TLS: localetcd.TLS{CertFile: cert, KeyFile: key, CAFile: cert}})
+	w := newTried(t, localetcd.Options{TLS: localetcd.TLS{CertFile: cert, KeyFile: key, CAFile: cert}})
 	files := &w.config.Etcd.TLS
 	files.CAFile, files.CertFile, files.KeyFile = cert, cert, key
 	tried, answers, failed := w.try(t.Context())
@@ -248,13 +256,13 @@ func TestCertificatesAreTried(t *testing.T) {
 	w.fails(connect, ": etcd asks for a client certificate: set etcd.tls.cert_file and etcd.tls.key_file")
 
 	files.CAFile = "absent"
-	err := access.Try(t.Context(), w.config, slog.New(slog.DiscardHandler), func(a access.Attempt) { require.Fail(t, a.What) })
+	err := w.report(t.Context(), func(a admin.Attempt) { require.Fail(t, a.What) })
 	require.EqualError(t, err, "etcd.tls.ca_file: open absent: no such file or directory")
 }
 
 // fails waits until an attempt fails with these words. With TLS 1.3 the first write may fail
 // before etcd's refusal is read.
-func (w *world) fails(what, words string) {
+func (w *tried) fails(what, words string) {
 	w.t.Helper()
 	etcdtest.Eventually(w.t, func() bool {
 		_, _, failed := w.try(w.t.Context())
@@ -286,7 +294,7 @@ func certificate(t *testing.T, end time.Time) (cert, key string) {
 
 func TestHangingEtcdEndsTheAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, localetcd.Options{})
+	w := newTried(t, localetcd.Options{})
 	p := w.Proxy(0)
 	w.config.Etcd.Endpoints, w.config.Etcd.RequestTimeout = []string{p.Addr()}, 300*time.Millisecond
 	p.HoldReplies()
@@ -295,14 +303,14 @@ func TestHangingEtcdEndsTheAttempt(t *testing.T) {
 	require.Equal(t, "no answer within 300ms", failed[tried[0]])
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := access.Try(canceled, w.config, slog.New(slog.DiscardHandler), func(a access.Attempt) { require.Fail(t, a.What) })
-	require.ErrorIs(t, err, access.ErrInterrupted)
+	err := w.report(canceled, func(a admin.Attempt) { require.Fail(t, a.What) })
+	require.ErrorIs(t, err, admin.ErrInterrupted)
 	require.NoError(t, p.Heal())
 }
 
 func TestFullEtcdGrantsNoLease(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, localetcd.Options{QuotaBackendBytes: 4 << 20})
+	w := newTried(t, localetcd.Options{QuotaBackendBytes: 4 << 20})
 	w.Fill()
 	_, _, failed := w.try(t.Context())
 	require.Len(t, failed, 1)

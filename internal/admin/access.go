@@ -1,0 +1,217 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+)
+
+// Attempt is one thing that was tried.
+type Attempt struct {
+	// What was tried, as a verb with its object.
+	What string
+	// Answer is what etcd answered, if Err is nil.
+	Answer string
+	// Err is the error of etcd, with what to change if that is known.
+	Err error
+}
+
+// TryAccess tries what the daemon needs of etcd with this configuration: the certificates, each
+// endpoint, the login and each right. It writes and deletes no key: the right to do so is tried by a
+// transaction whose condition is never true, since etcd checks the rights of all its operations
+// first. It calls report after each attempt, in the order in which the daemon depends on them, and
+// each attempt ends after etcd.request_timeout. It stops if no endpoint answers, or if etcd refuses
+// the login, since nothing else could succeed. It returns an error only if its context ended.
+//
+// A later change of a role is not seen, and one member may have answered for all of them.
+func (a *Admin) TryAccess(ctx context.Context, report func(Attempt)) error {
+	t := trial{a, report}
+	t.certificates(a.now())
+	if t.connect(ctx) && t.login(ctx) {
+		for _, r := range t.rights() {
+			t.try(ctx, r.what, r.permission, r.prefix, r.use)
+		}
+	}
+	if ctx.Err() != nil {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+type trial struct {
+	*Admin
+	report func(Attempt)
+}
+
+// try reports one attempt, unless the context ended. permission on prefix is what it needs.
+func (t *trial) try(ctx context.Context, what, permission, prefix string, use func(context.Context) (string, error)) (succeeded bool) {
+	limited, cancel := context.WithTimeout(ctx, t.config.Etcd.RequestTimeout)
+	defer cancel()
+	answer, err := use(limited)
+	if ctx.Err() != nil {
+		return false
+	}
+	explained := t.client.Explain(err, permission, prefix)
+	if errors.Is(err, context.DeadlineExceeded) && !errors.As(explained, new(*etcd.NoConnection)) {
+		explained = fmt.Errorf("no answer within %s", t.config.Etcd.RequestTimeout)
+	}
+	t.report(Attempt{what, answer, explained})
+	return err == nil
+}
+
+// certificates reports when the certificates in the files of the configuration expire.
+func (t *trial) certificates(now time.Time) {
+	files := t.config.Etcd.TLS
+	what := map[string]string{"etcd_ca": "trust etcd.tls.ca_file " + files.CAFile, "etcd_client": "use etcd.tls.cert_file " + files.CertFile}
+	ends := t.client.Certificates()
+	for _, name := range slices.Sorted(maps.Keys(ends)) {
+		a, end := Attempt{What: what[name]}, ends[name].UTC().Format(time.RFC3339)
+		if a.Answer = "expires at " + end; now.After(ends[name]) {
+			a.Err = errors.New("expired at " + end)
+		}
+		t.report(a)
+	}
+}
+
+// connect tries each endpoint, and reports whether one answers.
+func (t *trial) connect(ctx context.Context) (answers bool) {
+	for _, endpoint := range t.config.Etcd.Endpoints {
+		answers = t.try(ctx, "connect to "+endpoint, "", "", func(ctx context.Context) (string, error) {
+			return "answers", t.connectTo(ctx, endpoint)
+		}) || answers
+	}
+	return answers
+}
+
+// connectTo requires any answer of etcd: that it refuses the user is the error of the login.
+func (t *trial) connectTo(ctx context.Context, endpoint string) error {
+	c := t.config
+	c.Etcd.Endpoints = []string{endpoint}
+	client, err := dial(c, t.logger)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	if _, err = client.AlarmList(ctx); errors.As(err, new(rpctypes.EtcdError)) {
+		return nil
+	}
+	return client.Explain(err, "", "")
+}
+
+// login tries whether etcd accepts the user.
+func (t *trial) login(ctx context.Context) bool {
+	what, answer := "use etcd without a user", "answers"
+	switch e := t.config.Etcd; {
+	case e.Username != "":
+		what, answer = fmt.Sprintf("log in as user %q", e.Username), "accepted"
+	case e.TLS.CertFile != "":
+		what = "use etcd with the client certificate and no password"
+	}
+	return t.try(ctx, what, "", "", func(ctx context.Context) (string, error) {
+		_, err := t.client.AlarmList(ctx) // needs no permission
+		if t.client.CredentialsIgnored() {
+			answer = "etcd has authentication disabled: etcd.username is ignored"
+		}
+		return answer, err
+	})
+}
+
+// right is something that the daemon does in etcd, and the permission that it takes.
+type right struct {
+	what               string
+	permission, prefix string
+	use                func(context.Context) (answer string, err error)
+}
+
+// rights returns what the daemon does with this configuration.
+func (t *trial) rights() []right {
+	locks := t.config.Prefix
+	permission := etcd.LockPermission(t.config)
+	all := []right{
+		{"read below " + locks, permission, locks, t.read(locks)},
+		{"watch below " + locks, permission, locks, t.watch(locks)},
+	}
+	if permission == etcd.ReadWrite {
+		all = append(all, right{"delete below " + locks, permission, locks, t.remove(locks)})
+	}
+	for _, read := range []string{t.config.AuditKeys(), t.config.PauseKeys()} { // which people write
+		all = append(all,
+			right{"read below " + read, etcd.Read, read, t.read(read)},
+			right{"watch below " + read, etcd.Read, read, t.watch(read)})
+	}
+	for _, native := range t.config.NativePrefixes {
+		all = append(all, right{"read below " + native, etcd.Read, native, t.read(native)})
+	}
+	if t.config.Web.AllowUnlock {
+		audit := t.config.AuditKeys()
+		all = append(all, right{"write below " + audit, etcd.ReadWrite, audit, t.remove(audit)})
+	}
+	if !t.config.Election.Enabled {
+		return all
+	}
+	election := t.config.ElectionPrefix()
+	return append(all,
+		right{"read below " + election, etcd.ReadWrite, election, t.read(election)},
+		right{"watch below " + election, etcd.ReadWrite, election, t.watch(election)},
+		right{"write and delete below " + election, etcd.ReadWrite, election, t.remove(election)},
+		right{"get a lease for the election", etcd.ReadWrite, election, t.lease})
+}
+
+func (t *trial) read(prefix string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		resp, err := t.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d keys at revision %d", resp.Count, resp.Header.Revision), nil
+	}
+}
+
+func (t *trial) watch(prefix string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		// It ends with ctx. Close of the client's own watcher might not return if etcd has just
+		// refused a watch (etcd's client v3.7.3).
+		watcher := clientv3.NewWatcher(t.client.Client)
+		resp, open := <-watcher.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+		if !open {
+			return "", ctx.Err()
+		}
+		if err := resp.Err(); err != nil {
+			text := err.Error()
+			if strings.HasPrefix(text, "rpc error: code = ") { // etcd cancels a watch with such a text
+				_, text, _ = strings.Cut(text, " desc = ")
+			}
+			return "", errors.New(text)
+		}
+		return fmt.Sprintf("watching since revision %d", resp.Header.Revision), nil
+	}
+}
+
+// remove tries the permission to write, which is also that to delete: it sends a deletion in a
+// transaction whose condition is never true.
+func (t *trial) remove(prefix string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		_, err := t.client.Txn(ctx).If(etcd.Never(prefix)).Then(clientv3.OpDelete(prefix, clientv3.WithPrefix())).Commit()
+		return "permitted, nothing changed", err
+	}
+}
+
+func (t *trial) lease(ctx context.Context) (string, error) {
+	granted, err := t.client.Grant(ctx, int64(t.config.Election.TTL/time.Second))
+	if err != nil {
+		return "", err
+	}
+	if _, err := t.client.Revoke(ctx, granted.ID); err != nil {
+		return "", err
+	}
+	return "granted and revoked", nil
+}
