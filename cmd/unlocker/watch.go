@@ -21,7 +21,10 @@ import (
 
 // watch shows the locks, and what changes, until it is interrupted.
 func watch(cmd *cobra.Command, a *admin.Admin, filter admin.Filter, o output.Options) error {
-	list := a.Watch(filter)
+	list, err := a.Watch(filter)
+	if err != nil {
+		return err
+	}
 	parent, stop := context.WithCancel(cmd.Context())
 	g, ctx := errgroup.WithContext(parent)
 	g.Go(func() error { return list.Run(ctx) })
@@ -48,7 +51,9 @@ func watchLines(ctx context.Context, cmd *cobra.Command, list *admin.Watch, o ou
 	defer second.Stop()
 	told := ""
 	for {
-		changes := list.Changes()
+		began := time.Now()
+		changes := list.Changes(ctx)
+		rested := time.After(idleShare * time.Since(began))
 		_, trouble := list.Trouble() // not before: a listing that ends it may have changes
 		if words := troubleWords(trouble); words != told {
 			if told = words; words == "" {
@@ -58,6 +63,11 @@ func watchLines(ctx context.Context, cmd *cobra.Command, list *admin.Watch, o ou
 		}
 		if err := lines.Print(time.Now().UTC(), changes); err != nil {
 			return err
+		}
+		select {
+		case <-rested:
+		case <-ctx.Done():
+			return nil
 		}
 		select {
 		case <-list.Changed():
@@ -78,7 +88,8 @@ func troubleWords(err error) string {
 const (
 	// frameInterval is the minimum time between two frames that changes cause.
 	frameInterval = 100 * time.Millisecond
-	// idleShare is how much longer than its last frame took to make a screen rests, at least.
+	// idleShare is how much longer than the last reading of the list took, or the last frame, it
+	// rests, at least.
 	idleShare = 20
 )
 
@@ -100,16 +111,16 @@ func watchScreen(ctx context.Context, out *os.File, list *admin.Watch, o output.
 	defer func() { err = errors.Join(err, d.screen.Close()) }()
 	for again := err == nil; again && err == nil; {
 		began := time.Now()
-		if err = d.draw(); err == nil {
+		if err = d.draw(ctx); err == nil {
 			again, err = d.wait(ctx, max(frameInterval, idleShare*time.Since(began)))
 		}
 	}
 	return err
 }
 
-func (d *display) draw() error {
+func (d *display) draw(ctx context.Context) error {
 	columns, rows, _ := terminal.Size(d.out)
-	note, view := "", d.list.View(rows)
+	note, view := "", d.list.View(ctx, rows)
 	if view.Trouble != nil {
 		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(view.Since)), troubleWords(view.Trouble))
 	}

@@ -5,49 +5,86 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/scan"
+	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// Watch is a list of locks that Run keeps current. Its memory depends on the number of locks
-// only: changes of one lock that nobody has asked for yet are one.
+// Watch is a list of locks that Run keeps current. Changes and View read all locks: a caller that
+// does so in a loop pauses for a multiple of what that takes. They must not be called concurrently.
 type Watch struct {
 	admin   *Admin
 	filter  Filter
+	table   *table.Table
+	scanner *scan.Scanner
 	changed chan struct{}
-
-	mu    sync.Mutex
-	locks map[string]*watched
-	// queue are the locks that changed since the last Changes, in the order of their first change.
-	queue []*watched
-	// next is the next time at which the state of a lock may change, if no key does.
-	next     protocol.Timestamp
-	trouble  error
-	troubled time.Time
+	fail    context.CancelCauseFunc
+	// shown are the locks of the list as Changes last returned them, by name; nil before its
+	// first call. reads counts its calls.
+	shown map[string]*watched
+	reads int
+	// last is what View last returned.
+	last View
 }
 
-// watched is a lock, and what was last passed on of it.
+// watched is a lock of the list as it was when it was last read.
 type watched struct {
 	protocol.Lock
-	// whole is the lock before its first key was deleted since it was passed on.
-	whole  *protocol.Lock
-	queued bool
-	// shown is the state that was passed on; NumStates if the lock was not, or is not in the
-	// list any more.
-	shown protocol.State
+	state         protocol.State
+	read          int
+	matches, gone bool
+}
+
+// order is the newest revision known, or past all revisions: when a lock was deleted is not known.
+func (k *watched) order() int64 {
+	if k.gone {
+		return math.MaxInt64
+	}
+	return k.Revision
 }
 
 // Watch returns a list of the locks that match the filter, which is empty until Run is called.
-func (a *Admin) Watch(f Filter) *Watch {
-	return &Watch{admin: a, filter: f, changed: make(chan struct{}, 1), next: math.MaxInt64}
+func (a *Admin) Watch(f Filter) (*Watch, error) {
+	w := &Watch{admin: a, filter: f, changed: make(chan struct{}, 1)}
+	var err error
+	w.table, err = table.New(table.Options{
+		// The table only keeps the locks: it is not asked for those that are due.
+		Rules: verdict.Rules{Mode: verdict.Off, Tolerance: a.config.Reaper.ClockTolerance}, OrphanGrace: time.Minute,
+		Allowance:    func(time.Time) time.Duration { return 0 },
+		HoldDuration: unobserved{}, RenewalMargin: unobserved{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.scanner, err = scan.New(scan.Options{
+		Client: a.client.Client, Layout: a.layout, Table: w.table, Logger: a.logger,
+		Tolerance: a.config.Reaper.ClockTolerance, Freshness: a.config.Etcd.RequestTimeout, RequestTimeout: a.config.Etcd.RequestTimeout,
+		Explain: func(err error) error { return a.failed(context.Background(), err, etcd.Read) },
+		Changed: w.scanned,
+	})
+	return w, err
 }
 
-// Changed is ready when something has changed since the last Changes or View. What changes with time alone
-// does not make it ready.
-func (w *Watch) Changed() <-chan struct{} { return w.changed }
+type unobserved struct{}
+
+func (unobserved) Observe(float64) {}
+
+// scanned ends Run if the first listing has failed.
+func (w *Watch) scanned() {
+	if s := w.scanner.Status(); s.LastError != nil && s.Listed.IsZero() && s.History == 0 {
+		w.fail(s.LastError)
+		return
+	}
+	w.notify()
+}
 
 func (w *Watch) notify() {
 	select {
@@ -56,21 +93,70 @@ func (w *Watch) notify() {
 	}
 }
 
-// Trouble returns why the list may be out of date, and since when; nil if it is not.
-func (w *Watch) Trouble() (since time.Time, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.troubled, w.trouble
+// Run keeps the list current until ctx is done, and then returns nil. It returns an error only
+// if the first listing fails.
+func (w *Watch) Run(ctx context.Context) error {
+	limited, fail := context.WithCancelCause(ctx)
+	w.fail = fail
+	g, running := errgroup.WithContext(limited)
+	g.Go(func() error { return w.table.Run(running) })
+	g.Go(func() error { return w.scanner.Run(running) })
+	g.Go(func() error { return w.forward(running) })
+	err := g.Wait()
+	if ctx.Err() == nil {
+		err = cmp.Or(context.Cause(limited), err)
+	}
+	fail(nil)
+	return err
 }
 
-func (w *Watch) setTrouble(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.trouble == nil {
-		w.troubled = w.admin.now()
+// forward receives what the table reports until ctx is done.
+func (w *Watch) forward(ctx context.Context) error {
+	for {
+		select {
+		case <-w.table.Changed():
+			if w.listed() {
+				w.notify()
+			}
+		case <-w.table.Gone():
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	w.trouble = err
-	w.notify()
+}
+
+// listed reports whether the table has the locks of one revision or newer: not while it has those of
+// a listing in part.
+func (w *Watch) listed() bool {
+	s := w.scanner.Status()
+	return !s.Listed.IsZero() && !s.Listing
+}
+
+// Changed is ready when something has changed since it was last received from, and for the first
+// time when all locks are listed. What changes with time alone need not make it ready.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Trouble returns why the list may be out of date, and since when; nil if it is not.
+func (w *Watch) Trouble() (since time.Time, err error) {
+	s := w.scanner.Status()
+	if s.Resynced.After(s.Lost) {
+		return time.Time{}, nil
+	}
+	if since = s.Progress; since.Before(s.Resynced) {
+		since = s.Resynced
+	}
+	return since, s.LastError
+}
+
+// each calls f for each lock whose name matches, and reports whether those were all.
+func (w *Watch) each(ctx context.Context, f func(*protocol.Lock)) bool {
+	before := w.scanner.Status().History
+	complete := w.listed() && w.table.Each(ctx, func(l *protocol.Lock) {
+		if w.filter.named(l.Name) {
+			f(l)
+		}
+	}) == nil
+	return complete && w.listed() && w.scanner.Status().History == before
 }
 
 // Change is a lock that has changed.
@@ -82,72 +168,55 @@ type Change struct {
 }
 
 // Changes returns the changes since the last call, those of states by time included. The first
-// call returns all locks of the list, in the order of the filter.
-func (w *Watch) Changes() []Change {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// call returns all locks of the list, in the order of the filter; later ones are in the order of
+// their revisions, those that are gone last.
+func (w *Watch) Changes(ctx context.Context) []Change {
 	at := w.admin.now().UTC()
 	now := protocol.TimestampOf(at)
-	w.queueByTime(now)
-	var changes []Change
-	for _, k := range w.queue {
-		gone := k.Keys <= 0
-		matches := !gone && w.filter.wants(&k.Lock, now)
-		if matches || k.shown != protocol.NumStates {
-			l := &k.Lock
-			if gone && k.whole != nil {
-				l = k.whole
+	compare := func(a, b *watched) int {
+		return cmp.Or(cmp.Compare(a.order(), b.order()), strings.Compare(a.Name, b.Name))
+	}
+	if w.shown == nil {
+		w.shown = make(map[string]*watched)
+		order := compareBy(w.filter.Sort, now)
+		compare = func(a, b *watched) int { return order(&a.Lock, &b.Lock) }
+	}
+	w.reads++
+	var changed []*watched
+	kept := 0
+	complete := w.each(ctx, func(l *protocol.Lock) {
+		was, state, matches := w.shown[l.Name], l.State(now), w.filter.wants(l, now)
+		switch {
+		case was == nil && !matches, was != nil && was.read == w.reads:
+			return
+		case was == nil:
+			was = &watched{Lock: protocol.Lock{Name: l.Name}}
+			w.shown[l.Name] = was
+		}
+		was.read = w.reads
+		kept++
+		if matches != was.matches || state != was.state || l.Revision != was.Revision || l.Token != was.Token || l.Keys != was.Keys {
+			was.Lock, was.state, was.matches = *l, state, matches
+			changed = append(changed, was)
+		}
+	})
+	if complete && kept < len(w.shown) {
+		for _, k := range w.shown {
+			if k.read != w.reads {
+				k.matches, k.gone = false, true
+				changed = append(changed, k)
 			}
-			changes = append(changes, Change{Lock: api.NewLock(l, at, 0), Matches: matches, Gone: gone})
-		}
-		if k.shown = protocol.NumStates; matches {
-			k.shown = k.State(now)
-		}
-		if gone {
-			delete(w.locks, k.Name)
 		}
 	}
-	w.forget()
+	slices.SortFunc(changed, compare)
+	var changes []Change
+	for _, k := range changed {
+		if !k.matches {
+			delete(w.shown, k.Name)
+		}
+		changes = append(changes, Change{Lock: api.NewLock(&k.Lock, at, 0), Matches: k.matches, Gone: k.gone})
+	}
 	return changes
-}
-
-// forget empties the queue.
-func (w *Watch) forget() {
-	for _, k := range w.queue {
-		k.queued, k.whole = false, nil
-	}
-	clear(w.queue)
-	w.queue = w.queue[:0]
-}
-
-// queueByTime queues the locks whose state has changed since it was passed on.
-func (w *Watch) queueByTime(now protocol.Timestamp) {
-	if now < w.next {
-		return
-	}
-	w.next = math.MaxInt64
-	for _, k := range w.locks {
-		w.awaits(k, now)
-		if state := k.State(now); state != k.shown && (k.shown != protocol.NumStates || w.filter.wants(&k.Lock, now)) {
-			w.enqueue(k)
-		}
-	}
-}
-
-// awaits notes when the state of a lock changes next.
-func (w *Watch) awaits(k *watched, now protocol.Timestamp) {
-	for _, t := range []protocol.Timestamp{k.AlertAt(), k.AutoUnlockAt()} {
-		if t > now {
-			w.next = min(w.next, t)
-		}
-	}
-}
-
-func (w *Watch) enqueue(k *watched) {
-	if !k.queued {
-		k.queued = true
-		w.queue = append(w.queue, k)
-	}
 }
 
 // View is what a screen shows of a list.
@@ -167,30 +236,29 @@ type View struct {
 	Since   time.Time
 }
 
-// View returns the first n locks of the list. It takes one pass over all locks.
-func (w *Watch) View(n int) View {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0]), Total: len(w.locks),
-		Trouble: w.trouble, Since: w.troubled}
+// View returns the first n locks of the list. While etcd is listed again, these are those of the last
+// call.
+func (w *Watch) View(ctx context.Context, n int) View {
+	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0])}
 	now := protocol.TimestampOf(v.At)
-	w.forget()
 	first := best{n: max(n, 1), compare: compareBy(w.filter.Sort, now)}
-	for name, k := range w.locks {
-		if k.Keys <= 0 {
-			delete(w.locks, name)
-			v.Total--
-			continue
-		}
-		if w.filter.wants(&k.Lock, now) {
+	if w.each(ctx, func(l *protocol.Lock) {
+		v.Total++
+		if w.filter.wants(l, now) {
 			v.Matched++
-			v.States[k.State(now)]++
-			first.add(&k.Lock)
+			v.States[l.State(now)]++
+			first.add(l)
 		}
+	}) {
+		for _, k := range first.all() {
+			v.Locks = append(v.Locks, api.NewLock(&k, v.At, 0))
+		}
+		w.last = v
 	}
-	for _, k := range first.all() {
-		v.Locks = append(v.Locks, api.NewLock(k, v.At, 0))
-	}
+	at := v.At
+	v = w.last
+	v.At = at
+	v.Since, v.Trouble = w.Trouble()
 	return v
 }
 
@@ -198,60 +266,20 @@ func (w *Watch) View(n int) View {
 type best struct {
 	n       int
 	compare func(a, b *protocol.Lock) int
-	kept    []*protocol.Lock
+	kept    []protocol.Lock
 	sorted  bool
 }
 
 func (b *best) add(l *protocol.Lock) {
-	if b.sorted && b.compare(l, b.kept[b.n-1]) >= 0 {
+	if b.sorted && b.compare(l, &b.kept[b.n-1]) >= 0 {
 		return
 	}
-	if b.kept = append(b.kept, l); len(b.kept) == 2*b.n {
+	if b.kept = append(b.kept, *l); len(b.kept) == 2*b.n {
 		b.kept, b.sorted = b.all(), true
 	}
 }
 
-func (b *best) all() []*protocol.Lock {
-	slices.SortFunc(b.kept, b.compare)
+func (b *best) all() []protocol.Lock {
+	slices.SortFunc(b.kept, func(k, l protocol.Lock) int { return b.compare(&k, &l) })
 	return b.kept[:min(b.n, len(b.kept))]
-}
-
-// replace makes a listing the list.
-func (w *Watch) replace(listed map[string]*watched) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	first := w.locks == nil
-	now := protocol.TimestampOf(w.admin.now())
-	for name, known := range w.locks {
-		switch l := listed[name]; {
-		case l == nil:
-			known.Keys = 0
-			listed[name] = known
-			w.enqueue(known)
-		case l.Revision == known.Revision && l.Token == known.Token && l.Keys == known.Keys:
-			listed[name] = known
-		default:
-			known.Lock = l.Lock
-			listed[name] = known
-			w.enqueue(known)
-		}
-	}
-	for _, k := range listed {
-		if k.shown == protocol.NumStates {
-			w.enqueue(k)
-		}
-		w.awaits(k, now)
-	}
-	w.locks, w.trouble = listed, nil
-	if first {
-		compare := compareBy(w.filter.Sort, now)
-		slices.SortFunc(w.queue, func(a, b *watched) int { return compare(&a.Lock, &b.Lock) })
-	}
-	w.notify()
-}
-
-// Run keeps the list current until ctx is done, and then returns nil. It returns an error only
-// if the first listing fails.
-func (w *Watch) Run(ctx context.Context) error {
-	return (&follower{Watch: w}).run(ctx)
 }

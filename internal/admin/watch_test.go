@@ -15,9 +15,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
+
+// timeout is etcd.request_timeout, after which a silent watch counts as failed.
+const timeout = etcdtest.Soon
 
 // watching is a Watch that runs, and the changes that it has shown.
 type watching struct {
@@ -29,7 +32,9 @@ type watching struct {
 func watch(t *testing.T, a *admin.Admin, f admin.Filter) *watching {
 	t.Helper()
 	require.NoError(t, f.Validate())
-	w := &watching{Watch: a.Watch(f), t: t}
+	list, err := a.Watch(f)
+	require.NoError(t, err)
+	w := &watching{Watch: list, t: t}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -46,7 +51,7 @@ func watch(t *testing.T, a *admin.Admin, f admin.Filter) *watching {
 func (w *watching) await(want ...string) {
 	w.t.Helper()
 	etcdtest.Eventually(w.t, func() bool {
-		for _, c := range w.Changes() {
+		for _, c := range w.Changes(w.t.Context()) {
 			word := c.State
 			if c.Gone {
 				word = "gone"
@@ -85,7 +90,7 @@ func TestWatchShowsEachChange(t *testing.T) {
 	w.await("c gone!")
 	e.take("c", 10*time.Hour, 20*time.Hour)
 	w.await("c held")
-	require.Empty(t, w.Changes())
+	require.Empty(t, w.Changes(w.t.Context()))
 }
 
 func TestWatchShowsWhatLeavesTheList(t *testing.T) {
@@ -106,49 +111,73 @@ func TestWatchShowsWhatLeavesTheList(t *testing.T) {
 
 // What happened while the watch was away is shown, and nothing twice.
 func TestWatchRelists(t *testing.T) {
-	t.Parallel()
-	e := etcdtest.Start(t, localetcd.Options{})
-	proxy := e.Proxy(0)
-	a := open(t, func(c *config.Config) {
-		c.Etcd.Endpoints, c.Etcd.RequestTimeout = []string{proxy.Addr()}, 8*time.Second
+	for name, fault := range map[string]memetcd.Faults{"cut": {Refuse: true}, "silent": memetcd.Unreachable()} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(e *world, _ *memetcd.Cluster, link *memetcd.Link) {
+				t := e.t
+				for _, name := range []string{"same", "gone", "taken"} {
+					e.take(name, time.Hour, time.Hour)
+				}
+				w := watch(t, e.Admin, admin.Filter{})
+				w.await("gone held", "same held", "taken held")
+				began := time.Now()
+				link.Set(fault)
+				for _, trouble := w.Trouble(); trouble == nil || !strings.HasPrefix(trouble.Error(), "etcd at 127.0.0.1:2379"); _, trouble = w.Trouble() {
+					require.Less(t, time.Since(began), 2*timeout+time.Minute)
+					<-time.After(time.Second)
+				}
+				since, _ := w.Trouble()
+				require.WithinDuration(t, began, since, 2*time.Second, "the last progress notice")
+				require.Len(t, w.View(t.Context(), 10).Locks, 3, "what was known")
+				require.Error(t, w.View(t.Context(), 10).Trouble)
+				_, err := e.Client.Delete(t.Context(), "/mutexes/gone/", clientv3.WithPrefix())
+				require.NoError(t, err)
+				e.Set("taken", "uuid", "next")
+				now := time.Now()
+				revision := e.Put(e.Lock("new", now.Add(time.Hour), now.Add(time.Hour))...)
+				_, err = e.Client.Compact(t.Context(), revision) // what the watch would continue from
+				require.NoError(t, err)
+				link.Set(memetcd.Faults{})
+				etcdtest.Eventually(t, func() bool { _, trouble := w.Trouble(); return trouble == nil })
+				changes := w.Changes(t.Context())
+				slices.SortFunc(changes, func(a, b admin.Change) int { return strings.Compare(a.Name, b.Name) })
+				require.Len(t, changes, 3)
+				require.True(t, changes[0].Name == "gone" && changes[0].Gone && changes[1].Name == "new" && changes[2].UUID == "next")
+				_, err = e.Client.Delete(t.Context(), "/mutexes/new/", clientv3.WithPrefix())
+				require.NoError(t, err)
+				w.await("new gone!")
+				e.take("gone", time.Hour, time.Hour)
+				w.await("gone held")
+			})
+		})
+	}
+}
+
+// A restored etcd is listed again, and what is the same is not shown again.
+func TestWatchAfterARestore(t *testing.T) {
+	bubble(t, func(e *world, cluster *memetcd.Cluster, link *memetcd.Link) {
+		t := e.t
+		e.take("same", time.Hour, time.Hour)
+		snapshot := cluster.Snapshot()
+		e.take("lost", time.Hour, time.Hour)
+		w := watch(t, e.Admin, admin.Filter{})
+		w.await("lost held", "same held")
+		require.Len(t, w.View(t.Context(), 10).Locks, 2)
+		link.Set(memetcd.Unreachable())
+		cluster.Restore(snapshot, memetcd.Restored{})
+		e.take("new", time.Hour, time.Hour)
+		link.Set(memetcd.Faults{})
+		w.await("new held", "lost gone!")
+		require.Equal(t, 2, w.View(t.Context(), 10).Total)
 	})
-	now := time.Now()
-	for _, name := range []string{"same", "gone", "taken"} {
-		e.Put(e.Lock(name, now.Add(time.Hour), now.Add(time.Hour))...)
-	}
-	w := watch(t, a, admin.Filter{})
-	w.await("gone held", "same held", "taken held")
-	for outage, do := range map[string]func(){"cut": proxy.Cut, "silent": proxy.Blackhole} {
-		do()
-		etcdtest.Eventually(t, func() bool {
-			since, trouble := w.Trouble()
-			return trouble != nil && !since.IsZero() && strings.Contains(trouble.Error(), "etcd at "+proxy.Addr())
-		}, outage)
-		require.Len(t, w.View(10).Locks, 3, "what was known")
-		_, err := e.Client.Delete(t.Context(), "/mutexes/gone/", clientv3.WithPrefix())
-		require.NoError(t, err)
-		e.Set("taken", "uuid", outage)
-		revision := e.Put(e.Lock("new", now.Add(time.Hour), now.Add(time.Hour))...)
-		_, err = e.Client.Compact(t.Context(), revision) // what the watch would go on from
-		require.NoError(t, err)
-		require.NoError(t, proxy.Heal())
-		etcdtest.Eventually(t, func() bool { _, trouble := w.Trouble(); return trouble == nil })
-		changes := w.Changes()
-		slices.SortFunc(changes, func(a, b admin.Change) int { return strings.Compare(a.Name, b.Name) })
-		require.Len(t, changes, 3, outage)
-		require.True(t, changes[0].Name == "gone" && changes[0].Gone && changes[1].Name == "new" && changes[2].UUID == outage)
-		_, err = e.Client.Delete(t.Context(), "/mutexes/new/", clientv3.WithPrefix())
-		require.NoError(t, err)
-		w.await("new gone!")
-		e.Put(e.Lock("gone", now.Add(time.Hour), now.Add(time.Hour))...)
-		w.await("gone held")
-	}
 }
 
 func TestWatchWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	a := open(t, func(c *config.Config) { c.Etcd.Endpoints = []string{"127.0.0.1:1"} })
-	require.ErrorContains(t, a.Watch(admin.Filter{}).Run(t.Context()), "etcd at 127.0.0.1:1: no connection")
+	w, err := a.Watch(admin.Filter{})
+	require.NoError(t, err)
+	require.ErrorContains(t, w.Run(t.Context()), "etcd at 127.0.0.1:1: no connection")
 }
 
 func TestView(t *testing.T) {
@@ -160,20 +189,20 @@ func TestView(t *testing.T) {
 	e.take("late", -time.Minute, time.Hour)
 	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}})
 	e.Set("undated", "uuid", "u")
-	etcdtest.Eventually(t, func() bool { return w.View(3).Total == 52 })
-	v := w.View(3)
+	etcdtest.Eventually(t, func() bool { return w.View(t.Context(), 3).Total == 52 })
+	v := w.View(t.Context(), 3)
 	require.Equal(t, "late", v.Locks[0].Name)
 	require.Equal(t, []int{3, 52, 51}, []int{len(v.Locks), v.Total, v.Matched})
 	require.Equal(t, []int{50, 1, 0, 0}, []int{v.States[protocol.Held], v.States[protocol.Overdue], v.States[protocol.Expired], v.States[protocol.Undated]})
 	for n := range 60 {
 		l, _ := e.List(t.Context(), admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}, Limit: n + 1})
 		for i, k := range slices.Collect(l.Locks()) {
-			require.Equal(t, k.Name, w.View(n + 1).Locks[i].Name)
+			require.Equal(t, k.Name, w.View(t.Context(), n+1).Locks[i].Name)
 		}
 	}
 	_, err := e.Client.Delete(t.Context(), "/mutexes/late/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	etcdtest.Eventually(t, func() bool { return w.View(3).Total == 51 })
+	etcdtest.Eventually(t, func() bool { return w.View(t.Context(), 3).Total == 51 })
 }
 
 func TestSort(t *testing.T) {

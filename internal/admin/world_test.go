@@ -3,6 +3,7 @@ package admin_test
 import (
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -40,6 +42,25 @@ func open(t *testing.T, edits ...func(*config.Config)) *admin.Admin {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })
 	return a
+}
+
+// bubble runs a test under virtual time, with an Admin on an etcd in memory. The faults of link do
+// not affect the client that writes.
+func bubble(t *testing.T, test func(w *world, cluster *memetcd.Cluster, link *memetcd.Link), edits ...func(*config.Config)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		<-time.After(25 * 365 * 24 * time.Hour) // stamps of the year 2000 are implausible
+		cluster := memetcd.New(memetcd.Options{})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		direct, err := cluster.Connect()
+		require.NoError(t, err)
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		a := open(t, edits...)
+		a.Use(link.Client)
+		test(&world{a, etcdtest.On(t, direct.Client), t}, cluster, link)
+	})
 }
 
 // take writes a lock that is held by "u-" and its name, of six keys.

@@ -87,7 +87,7 @@ func TestLiveEventsOfEtcdAreMeasured(t *testing.T) {
 
 func TestStatusHasTimeAndHistoryOfTheListing(t *testing.T) {
 	t.Parallel()
-	s := newView()
+	s := newView(nil)
 	require.Zero(t, s.Listed)
 	s.listed(5)
 	first := s.Listed

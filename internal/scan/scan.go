@@ -33,6 +33,9 @@ type Options struct {
 	RequestTimeout time.Duration
 	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
+	// Changed is called after each listing and each failure, which Status then shows; nil means not.
+	// It must not block.
+	Changed func()
 	Logger  *slog.Logger
 }
 
@@ -55,7 +58,7 @@ func New(o Options) (*Scanner, error) {
 	case o.Freshness <= 0, o.Tolerance <= 0, o.RequestTimeout <= 0, o.Resync < 0:
 		return nil, errors.New("scan: Freshness, Tolerance and RequestTimeout must be positive, Resync not negative")
 	}
-	return &Scanner{Options: o, status: newView(), history: history{seed: maphash.MakeSeed()}}, nil
+	return &Scanner{Options: o, status: newView(o.Changed), history: history{seed: maphash.MakeSeed()}}, nil
 }
 
 // The backoff between sessions begins at minBackoff and doubles up to maxBackoff, with jitter.
@@ -128,6 +131,7 @@ func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
 	}
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
 	s.history.doubt() // etcd may go back before it is listed
+	s.status.listing()
 	if err := s.Table.Begin(ctx, head.Revision, false, s.lastCurrent); err != nil {
 		return false, err
 	}

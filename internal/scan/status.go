@@ -12,6 +12,8 @@ type Status struct {
 	// is the number of times that another history began.
 	Listed  time.Time
 	History int
+	// Listing reports whether the table has a listing without a watch in part.
+	Listing bool
 	// Connected reports whether a watch is up and has shown an event or a progress notice.
 	Connected bool
 	// Lost is when a watch last ended; zero means never.
@@ -29,17 +31,22 @@ type Status struct {
 
 type view struct {
 	mu sync.Mutex
+	// changed is Options.Changed.
+	changed func()
 	Status
 	reason Reason
 	warned time.Time
 }
 
-func newView() view {
+func newView(changed func()) view {
+	if changed == nil {
+		changed = func() {}
+	}
 	restarts := make(map[Reason]uint64)
 	for _, r := range Reasons() {
 		restarts[r] = 0
 	}
-	return view{Status: Status{Restarts: restarts}}
+	return view{changed: changed, Status: Status{Restarts: restarts}}
 }
 
 // Status returns the present status. It may be called concurrently with Run.
@@ -51,14 +58,21 @@ func (s *Scanner) Status() Status {
 	return st
 }
 
+func (s *view) listing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Listing = true
+}
+
 func (s *view) listed(rev int64) {
+	defer s.changed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.Listed.IsZero() {
 		s.Listed = now
 	}
-	s.Revision, s.Resynced = max(s.Revision, rev), now
+	s.Listing, s.Revision, s.Resynced = false, max(s.Revision, rev), now
 }
 
 func (s *view) progressed(rev int64) {
@@ -88,6 +102,7 @@ const warnInterval = time.Minute
 // failed counts a failure, and reports whether to log it as a warning: if its reason is new, or
 // if the last warning is older than warnInterval.
 func (s *view) failed(reason Reason, err error) (warn bool) {
+	defer s.changed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Restarts[reason]++

@@ -72,6 +72,28 @@ const (
 	scanBytes, lockBytes = 16 << 10, 200
 )
 
+// Each calls f for each lock, in no order, from one scan of all locks as Pages makes it. f must not
+// block, and must not keep the lock.
+func (t *Table) Each(ctx context.Context, f func(*protocol.Lock)) error {
+	next, stop := iter.Pull(t.core.batches(1))
+	defer stop()
+	for more := true; more; {
+		err := t.do(ctx, func(*core) {
+			for start := time.Now(); more && time.Since(start) < maxBlock; {
+				var batch []*entry
+				batch, more = next()
+				for _, e := range batch {
+					f(&e.Lock)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Page returns the first locks that match. It scans all locks, so it is not for scrapes.
 func (t *Table) Page(ctx context.Context, q Query) (Page, error) {
 	pages, _, err := t.Pages(ctx, []Query{q})
