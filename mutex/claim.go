@@ -42,15 +42,21 @@ func (c *Client) claim(name string, set settings, at call) (*claim, error) {
 	if err := protocol.ValidateName(name); err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
-	return &claim{c: c, name: name, uuid: newUUID(), set: set, call: at, sent: map[string]time.Time{}}, nil
+	uuid, err := newUUID()
+	if err != nil {
+		return nil, err
+	}
+	return &claim{c: c, name: name, uuid: uuid, set: set, call: at, sent: map[string]time.Time{}}, nil
 }
 
 // newUUID returns a random uuid in its canonical form.
-func newUUID() string {
+func newUUID() (string, error) {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
+	if _, err := rand.Read(b[:]); err != nil { // never, from Go 1.24 on
+		return "", fmt.Errorf("mutex: uuid: %w", err)
+	}
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), nil
 }
 
 // timeout is how long one attempt may take.
@@ -127,9 +133,9 @@ func (cl *claim) answered(a answer) bool {
 	}
 	cl.holder, _ = cl.c.store.holder(cl.name, a.found)
 	if cl.holder.UUID == cl.uuid {
-		deadline := a.found[cl.c.store.key(cl.name, protocol.FieldAutoUnlockAt)]
-		began := cl.sent[string(deadline.GetValue())] // zero if it is long past
-		cl.lock = newLock(cl, began, cl.holder.Token, deadline.GetModRevision())
+		value, modified := cl.c.store.deadline(cl.name, a)
+		began := cl.sent[value] // zero if it is long past
+		cl.lock = newLock(cl, began, cl.holder.Token, modified)
 		cl.lock.late-- // the one that has taken it
 	}
 	return true

@@ -57,13 +57,22 @@ func (l *Lock) tick() {
 	}
 	if !l.guarded {
 		l.guarded = true
-		l.background.Go(l.guard)
+		l.start(l.guard)
 	}
 	if l.goroutine != 0 && !l.stacked && elapsed(l.began, now) >= l.alertAt.Sub(l.began) {
 		l.stacked = true
-		l.background.Go(l.writeStack)
+		l.start(l.writeStack)
 	}
 	l.arm(now)
+}
+
+// start runs what Unlock waits for.
+func (l *Lock) start(work func()) {
+	l.background.Add(1)
+	go func() {
+		defer l.background.Done()
+		work()
+	}()
 }
 
 // arm sets the timer for what comes next.
@@ -114,7 +123,7 @@ func (l *Lock) watch(from int64) (healthy bool, lost error) {
 			if ev.Kv.ModRevision < from {
 				continue
 			}
-			if ev.Type == mvccpb.DELETE {
+			if ev.Type == clientv3.EventTypeDelete {
 				return true, l.loss(answer{})
 			}
 			if string(ev.Kv.Value) != l.uuid {

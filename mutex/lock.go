@@ -230,6 +230,6 @@ func (r *renewal) answered(a answer) bool {
 		return true
 	}
 	// The deadline was moved by an attempt that was not answered, or by a person.
-	l.term.revision = a.found[l.c.store.key(l.name, protocol.FieldAutoUnlockAt)].GetModRevision()
+	_, l.term.revision = l.c.store.deadline(l.name, a)
 	return l.ctx.Err() != nil
 }

@@ -117,7 +117,7 @@ func (s *stacks) get() []byte {
 // of returns the stack of one goroutine: its state, then one line for each function.
 func (s *stacks) of(goroutine uint64) string {
 	begin := fmt.Appendf(nil, "goroutine %d [", goroutine)
-	for part := range bytes.SplitSeq(s.get(), []byte("\n\n")) {
+	for _, part := range bytes.Split(s.get(), []byte("\n\n")) {
 		if bytes.HasPrefix(part, begin) {
 			return format(string(part))
 		}

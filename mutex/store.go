@@ -115,10 +115,12 @@ func (st *store) round(ctx context.Context, timeout time.Duration, requests []re
 	slots, left := make(chan struct{}, maxInFlight), make([][]request, len(chunks))
 	for i, chunk := range chunks {
 		slots <- struct{}{}
-		sending.Go(func() {
+		sending.Add(1)
+		go func() {
+			defer sending.Done()
 			left[i] = st.send(ctx, chunk)
 			<-slots
-		})
+		}()
 	}
 	sending.Wait()
 	for _, l := range left {
@@ -212,6 +214,14 @@ func (st *store) is(name, uuid string) clientv3.Cmp {
 }
 
 func (st *store) key(name string, f protocol.Field) string { return st.layout.Key(name, f.String()) }
+
+// deadline returns the auto_unlock_at of a lock and its revision, as an answer shows them, or zeros.
+func (st *store) deadline(name string, a answer) (value string, modified int64) {
+	if kv := a.found[st.key(name, protocol.FieldAutoUnlockAt)]; kv != nil {
+		return string(kv.Value), kv.ModRevision
+	}
+	return "", 0
+}
 
 // record are the fields that describe a holder.
 func record() []string {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
@@ -145,7 +144,7 @@ func (w *waiter) sees(events []*clientv3.Event) (taken bool) {
 	for _, ev := range events {
 		switch {
 		case ev.Kv.ModRevision <= w.cl.revision:
-		case ev.Type == mvccpb.DELETE:
+		case ev.Type == clientv3.EventTypeDelete:
 			w.stale = true
 			w.free = time.After(rand.N(w.window))
 		case string(ev.Kv.Value) == w.cl.uuid:

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -64,7 +63,7 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 	})
 }
 
-func (w *bubbled) count(req proto.Message) memetcd.Faults {
+func (w *bubbled) count(req memetcd.Message) memetcd.Faults {
 	r, read := req.(*etcdserverpb.RangeRequest)
 	switch {
 	case !read:

@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // TestJudgesConvict takes one rule at a time out of the daemon. The same history is
@@ -89,7 +89,7 @@ func neverOverdue(s verdict.Signals) verdict.Signals {
 
 // removals calls f with each transaction that deletes below the prefix, nested ones
 // included, the outermost last.
-func removals(req proto.Message, f func(*pb.TxnRequest)) {
+func removals(req memetcd.Message, f func(*pb.TxnRequest)) {
 	r, txn := req.(*pb.TxnRequest)
 	if !txn {
 		return
@@ -108,8 +108,8 @@ func removals(req proto.Message, f func(*pb.TxnRequest)) {
 }
 
 // uncompared drops the compares of a kind, of a field or of any.
-func uncompared(target pb.Compare_CompareTarget, field string) func(proto.Message) {
-	return func(req proto.Message) {
+func uncompared(target pb.Compare_CompareTarget, field string) func(memetcd.Message) {
+	return func(req memetcd.Message) {
 		removals(req, func(r *pb.TxnRequest) {
 			var kept []*pb.Compare
 			for _, c := range r.Compare {
@@ -122,8 +122,8 @@ func uncompared(target pb.Compare_CompareTarget, field string) func(proto.Messag
 	}
 }
 
-func deletes(name string) func(proto.Message) {
-	return func(req proto.Message) {
+func deletes(name string) func(memetcd.Message) {
+	return func(req memetcd.Message) {
 		removals(req, func(r *pb.TxnRequest) {
 			del := &pb.DeleteRangeRequest{Key: []byte(key(name, "")), RangeEnd: []byte(prefix + name + "0")}
 			r.Success = append(r.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: del}})
@@ -131,7 +131,7 @@ func deletes(name string) func(proto.Message) {
 	}
 }
 
-func writes(req proto.Message) {
+func writes(req memetcd.Message) {
 	removals(req, func(r *pb.TxnRequest) {
 		put := &pb.PutRequest{Key: []byte("/removed"), Value: []byte("a")}
 		r.Success = append(r.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put}})
@@ -139,7 +139,7 @@ func writes(req proto.Message) {
 }
 
 // noHistory answers that what the history check asks for is compacted.
-func noHistory(req, _ proto.Message, err error) error {
+func noHistory(req, _ memetcd.Message, err error) error {
 	if r, get := req.(*pb.RangeRequest); get && r.Revision > 0 && len(r.RangeEnd) == 0 {
 		return rpctypes.ErrGRPCCompacted
 	}

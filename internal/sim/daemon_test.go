@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
@@ -32,8 +31,8 @@ type without struct {
 	source    func(*daemon) reaper.Source
 	handler   func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
-	request func(proto.Message)
-	answer  func(req, reply proto.Message, err error) error
+	request func(memetcd.Message)
+	answer  func(req, reply memetcd.Message, err error) error
 }
 
 // daemon is one process of unlocker, from its start to its end.
@@ -79,11 +78,11 @@ func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
 			defer cancel()
 		}
 		if edit := d.w.without.request; edit != nil {
-			edit(req.(proto.Message))
+			edit(req.(memetcd.Message))
 		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
 		if edit := d.w.without.answer; edit != nil {
-			err = edit(req.(proto.Message), reply.(proto.Message), err)
+			err = edit(req.(memetcd.Message), reply.(memetcd.Message), err)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("no answer from etcd: %w", ctx.Err())

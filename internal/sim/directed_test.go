@@ -7,7 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // judged runs a history in which no promise may be broken.
@@ -381,7 +382,7 @@ func TestNothingElseIsTouched(t *testing.T) {
 func TestI_AFailedProbeIsAHoldHoweverSoonTheNextIsAnswered(t *testing.T) {
 	var began time.Time
 	h := holder{Name: "a", Start: s(20), Interval: s(20), TTL: s(30), Retry: s(14), LockedAt: true, AliveAt: true}
-	timesOut := func(req proto.Message) { // 17 ms after a look of the gate
+	timesOut := func(req memetcd.Message) { // 17 ms after a look of the gate
 		if began.IsZero() {
 			began = time.Now()
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -105,7 +104,7 @@ func (f fault) network() memetcd.Faults {
 }
 
 // proposes reports whether a request has to be written to etcd's log.
-func proposes(req proto.Message) bool {
+func proposes(req memetcd.Message) bool {
 	switch r := req.(type) {
 	case *pb.TxnRequest:
 		for _, op := range append(r.Success, r.Failure...) {
@@ -121,7 +120,7 @@ func proposes(req proto.Message) bool {
 }
 
 // reads reports whether a request reads the lock named slow.
-func reads(req proto.Message) bool {
+func reads(req memetcd.Message) bool {
 	r, txn := req.(*pb.TxnRequest)
 	return txn && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool {
 		return strings.HasPrefix(string(op.GetRequestRange().GetKey()), key(slow, ""))
@@ -234,7 +233,7 @@ func (w *world) connectivity() {
 }
 
 // disk delays what is written.
-func (w *world) disk(req proto.Message) (faults memetcd.Faults) {
+func (w *world) disk(req memetcd.Message) (faults memetcd.Faults) {
 	now := w.elapsed()
 	for _, f := range w.Faults {
 		switch {

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
@@ -67,7 +66,7 @@ type dossier struct {
 	open map[string]*announcement
 	// asked is when each probe was sent, good when the newest began that was carried
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
-	asked map[proto.Message]time.Duration
+	asked map[memetcd.Message]time.Duration
 	good  time.Duration
 	// forgot is when it last found another history, never before.
 	forgot                    time.Duration
@@ -132,7 +131,7 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[proto.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
 
 func (j *judge) snapshot() *truth {
@@ -186,7 +185,7 @@ func (j *judge) applied(a memetcd.Applied) {
 
 // probed records a probe. An alarm that a late answer shows may be over, and hidden by the
 // next probe, before the daemon looks.
-func (j *judge) probed(d *daemon, req proto.Message, now time.Duration) {
+func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
 	if j.alarms == 0 {
 		o.good = max(o.good, o.asked[req])

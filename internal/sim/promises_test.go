@@ -6,7 +6,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // precise is how far apart times may be that should be equal: stamps have nanoseconds,
@@ -17,7 +18,7 @@ const precise = 20 * time.Millisecond
 const arrival = 50 * time.Millisecond
 
 // sent is called with each request of a daemon as it leaves.
-func (j *judge) sent(d *daemon, req proto.Message) {
+func (j *judge) sent(d *daemon, req memetcd.Message) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := j.w.elapsed()

@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
@@ -145,7 +143,7 @@ func (w *world) start(n int) {
 		panic(err)
 	}
 	d.link.Set(w.networkOf(replicas, n))
-	d.link.OnRequest(func(req proto.Message) memetcd.Faults {
+	d.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 		w.judge.sent(d, req)
 		return w.disk(req)
 	})

@@ -8,7 +8,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // Limits in bytes: what a client sends, by its default, and what etcd takes.
@@ -21,7 +20,7 @@ const (
 
 // apply does what a request asks for, at once. The head is the newest revision of
 // the member that was asked.
-func (c *Cluster) apply(head int64, req proto.Message) (proto.Message, error) {
+func (c *Cluster) apply(head int64, req Message) (Message, error) {
 	if err := c.admit(req); err != nil {
 		return nil, err
 	}
@@ -63,8 +62,8 @@ func (c *Cluster) apply(head int64, req proto.Message) (proto.Message, error) {
 }
 
 // admit refuses what etcd refuses before, or instead of, looking at the data.
-func (c *Cluster) admit(req proto.Message) error {
-	if proto.Size(req)+envelope > maxRequestBytes {
+func (c *Cluster) admit(req Message) error {
+	if size(req)+envelope > maxRequestBytes {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	full, corrupt := slices.Contains(c.alarms, pb.AlarmType_NOSPACE), slices.Contains(c.alarms, pb.AlarmType_CORRUPT)
@@ -102,7 +101,7 @@ func (c *Cluster) admit(req proto.Message) error {
 }
 
 // alone does a put or a delete outside of a transaction.
-func (c *Cluster) alone(op *pb.RequestOp) (proto.Message, error) {
+func (c *Cluster) alone(op *pb.RequestOp) (Message, error) {
 	if err := c.possible(op, plan{}); err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/protobuf/proto"
 )
 
 // Options describes a cluster. The zero value is a new, empty one.
@@ -44,7 +43,7 @@ type Cluster struct {
 type Applied struct {
 	// Link is the client that sent it; nil for the end of a lease.
 	Link    *Link
-	Request proto.Message
+	Request Message
 	Err     error
 	// Events are what it changed, each with its key-value of the revision before.
 	Events []*mvccpb.Event

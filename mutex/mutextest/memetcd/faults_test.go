@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package memetcd
 
 import (
@@ -12,7 +14,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // world is a cluster in a bubble, with a client under faults and one without.
@@ -104,7 +105,7 @@ func TestRequestsOnABadNetwork(t *testing.T) {
 func TestFaultsOfOneRequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.put("a", "1")
-		w.link.OnRequest(func(req proto.Message) Faults {
+		w.link.OnRequest(func(req Message) Faults {
 			_, deletes := req.(*pb.DeleteRangeRequest)
 			return Faults{HoldAnswers: deletes}
 		})

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // valCtxCh is the client library's channel that is never closed, which its watches
@@ -46,7 +45,7 @@ type Link struct {
 	// user: the client has logged in, with the tokens of that number.
 	user    bool
 	token   int
-	request func(proto.Message) Faults
+	request func(Message) Faults
 	closed  bool
 }
 
@@ -101,14 +100,14 @@ func (l *Link) Allow(key, end string) {
 // OnRequest sets a function that is called with each request before it leaves, those
 // on streams included, and returns faults of this request alone. It must not call the
 // cluster, and not keep or change the request. A Lag has no effect there.
-func (l *Link) OnRequest(f func(req proto.Message) Faults) {
+func (l *Link) OnRequest(f func(req Message) Faults) {
 	l.cluster.mu.Lock()
 	defer l.cluster.mu.Unlock()
 	l.request = f
 }
 
 // serve answers a request that has arrived.
-func (l *Link) serve(req proto.Message) (proto.Message, error) {
+func (l *Link) serve(req Message) (Message, error) {
 	c := l.cluster
 	switch r := req.(type) {
 	case *pb.AuthenticateRequest:
@@ -142,7 +141,7 @@ func (l *Link) authorize(token int, wanted []span) error {
 }
 
 // spans returns all keys that a request is about.
-func spans(req proto.Message) []span {
+func spans(req Message) []span {
 	switch r := req.(type) {
 	case *pb.RangeRequest:
 		return []span{spanOf(r.Key, r.RangeEnd)}
@@ -165,7 +164,7 @@ func spans(req proto.Message) []span {
 	return nil
 }
 
-func inner(op *pb.RequestOp) proto.Message {
+func inner(op *pb.RequestOp) Message {
 	switch op := op.Request.(type) {
 	case *pb.RequestOp_RequestRange:
 		return op.RequestRange
@@ -196,9 +195,9 @@ func (l *Link) unary(ctx context.Context, _ string, req, reply any, _ *grpc.Clie
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	msg := req.(proto.Message)
-	if size := proto.Size(msg); size > maxSendBytes {
-		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", size, maxSendBytes)
+	msg := req.(Message)
+	if n := size(msg); n > maxSendBytes {
+		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, maxSendBytes)
 	}
 	s := l.open(ctx, &call{})
 	if err := s.SendMsg(msg); err != nil {
@@ -218,11 +217,11 @@ func (l *Link) stream(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientCon
 	}
 	var h handler
 	switch method {
-	case pb.KV_RangeStream_FullMethodName:
+	case methodRangeStream:
 		h = &listing{}
-	case pb.Lease_LeaseKeepAlive_FullMethodName:
+	case methodKeepAlive:
 		h = &keepAlives{}
-	case pb.Watch_Watch_FullMethodName:
+	case methodWatch:
 		h = newWatchStream()
 	default:
 		return nil, status.Errorf(codes.Unimplemented, "memetcd: %s", method)

@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // store has every key at every revision. Key-values are never changed once they
@@ -153,7 +154,7 @@ func (w *write) put(key string, value []byte, lease int64) (prev *mvccpb.KeyValu
 	if prev != nil {
 		next.CreateRevision, next.Version = prev.CreateRevision, prev.Version+1
 	}
-	w.change(key, next, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: next, PrevKv: at(w.versions[key], w.begin)})
+	w.change(key, next, &mvccpb.Event{Type: clientv3.EventTypePut, Kv: next, PrevKv: at(w.versions[key], w.begin)})
 	return prev
 }
 
@@ -162,7 +163,7 @@ func (w *write) delete(r span) (gone []*mvccpb.KeyValue) {
 	for _, kv := range gone {
 		tombstone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: w.begin + 1}
 		before := at(w.versions[string(kv.Key)], w.begin)
-		w.change(string(kv.Key), nil, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: tombstone, PrevKv: before})
+		w.change(string(kv.Key), nil, &mvccpb.Event{Type: clientv3.EventTypeDelete, Kv: tombstone, PrevKv: before})
 	}
 	return gone
 }

@@ -3,6 +3,7 @@ package memetcd
 import (
 	"context"
 	"io"
+	"reflect"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -11,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 var (
@@ -48,7 +48,7 @@ type stream struct {
 
 // message is a request or an answer in flight, or the error that ends the stream.
 type message struct {
-	msg     proto.Message
+	msg     Message
 	err     error
 	arrives time.Time
 	// rev is what the member must have before it can answer.
@@ -59,7 +59,7 @@ type message struct {
 // handler is the part of etcd that a stream leads to. Its methods are called with the
 // cluster's mutex held.
 type handler interface {
-	receive(s *stream, req proto.Message)
+	receive(s *stream, req Message)
 	// pump sends what is due without a request, and returns when to call it again.
 	pump(s *stream) (again time.Time)
 }
@@ -95,7 +95,7 @@ func (s *stream) SendMsg(m any) error {
 	if s.connection != s.link.connection {
 		return io.EOF
 	}
-	in := message{msg: proto.Clone(m.(proto.Message))}
+	in := message{msg: clone(m.(Message))}
 	if s.link.request != nil {
 		in.faults = s.link.request(in.msg)
 	}
@@ -124,15 +124,15 @@ func (s *stream) once(m any) (done bool, err error) {
 // given up.
 func (s *stream) detached(m any) error {
 	c := s.link.cluster
-	reply := m.(proto.Message)
-	own := reply.ProtoReflect().New().Interface()
+	reply := m.(Message)
+	own := reflect.New(reflect.TypeOf(m).Elem()).Interface().(Message)
 	answered := make(chan error, 1)
 	go func() {
 		answered <- c.wait(context.Background(), func(now time.Time) (bool, time.Time, error) { return s.step(now, own) })
 	}()
 	select {
 	case err := <-answered:
-		proto.Merge(reply, own)
+		merge(reply, own)
 		return err
 	case <-s.ctx.Done():
 		c.mu.Lock()
@@ -236,7 +236,7 @@ func (s *stream) requests(now time.Time, f Faults) (again time.Time) {
 }
 
 // send sends an answer, or the end of the stream.
-func (s *stream) send(msg proto.Message, rev int64, err error) {
+func (s *stream) send(msg Message, rev int64, err error) {
 	f := s.link.effective().with(s.own)
 	s.outbox = append(s.outbox, message{msg: msg, err: err, arrives: time.Now().Add(f.Answer), rev: rev, faults: s.own})
 }
@@ -258,7 +258,7 @@ func (s *stream) answer(now time.Time, f Faults, m any) (done bool, again time.T
 		return true, again, out.err
 	}
 	s.outbox = s.outbox[1:]
-	proto.Merge(m.(proto.Message), out.msg)
+	merge(m.(Message), out.msg)
 	return true, again, nil
 }
 
@@ -271,7 +271,7 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // needsQuorum reports whether a request needs a quorum.
-func needsQuorum(req proto.Message) bool {
+func needsQuorum(req Message) bool {
 	switch r := req.(type) {
 	case *pb.RangeRequest:
 		return !r.Serializable
@@ -284,7 +284,7 @@ func needsQuorum(req proto.Message) bool {
 // call is a unary RPC.
 type call struct{}
 
-func (*call) receive(s *stream, req proto.Message) {
+func (*call) receive(s *stream, req Message) {
 	resp, err := s.link.serve(req)
 	if err != nil {
 		s.send(nil, 0, err)
@@ -298,7 +298,7 @@ func (*call) pump(*stream) time.Time { return time.Time{} }
 // keepAlives is the stream on which leases are renewed.
 type keepAlives struct{}
 
-func (*keepAlives) receive(s *stream, req proto.Message) {
+func (*keepAlives) receive(s *stream, req Message) {
 	s.send(s.link.cluster.renewed(req.(*pb.LeaseKeepAliveRequest).ID), 0, nil)
 }
 
@@ -307,7 +307,7 @@ func (*keepAlives) pump(*stream) time.Time { return time.Time{} }
 // listing is a range whose answer comes in chunks, all read at once.
 type listing struct{}
 
-func (*listing) receive(s *stream, req proto.Message) {
+func (*listing) receive(s *stream, req Message) {
 	r := req.(*pb.RangeRequest)
 	if r.SortOrder == pb.RangeRequest_DESCEND || r.SortTarget != pb.RangeRequest_KEY {
 		s.send(nil, 0, status.Error(codes.Unimplemented, "RangeStream does not support custom sort orders"))
@@ -327,16 +327,16 @@ func (*listing) receive(s *stream, req proto.Message) {
 	for limit := 10; len(all) > limit; {
 		chunk := &pb.RangeResponse{Kvs: all[:limit]}
 		all = all[limit:]
-		s.send(&pb.RangeStreamResponse{RangeResponse: chunk}, rev, nil)
-		switch size := proto.Size(chunk); {
-		case size < maxRequestBytes/2:
+		s.send(chunk, rev, nil)
+		switch n := size(chunk); {
+		case n < maxRequestBytes/2:
 			limit *= 2
-		case size > maxRequestBytes*2:
+		case n > maxRequestBytes*2:
 			limit = max(limit/2, 1)
 		}
 	}
 	last.Kvs = all
-	s.send(&pb.RangeStreamResponse{RangeResponse: last}, rev, nil)
+	s.send(last, rev, nil)
 	s.send(nil, 0, io.EOF)
 }
 

@@ -8,7 +8,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -42,7 +41,7 @@ type watcher struct {
 
 func newWatchStream() *watchStream { return &watchStream{} }
 
-func (ws *watchStream) receive(s *stream, req proto.Message) {
+func (ws *watchStream) receive(s *stream, req Message) {
 	rev := s.link.visible()
 	head := s.link.cluster.header(rev)
 	switch r := req.(*pb.WatchRequest).RequestUnion.(type) {
@@ -170,7 +169,7 @@ func (w *watcher) send(s *stream, rev int64, events []*mvccpb.Event) {
 // match returns the events that a watcher wants, as it wants them.
 func (w *watcher) match(events []*mvccpb.Event, compacted int64) (wanted []*mvccpb.Event) {
 	for _, ev := range events {
-		put := ev.Type == mvccpb.Event_PUT
+		put := ev.Type == clientv3.EventTypePut
 		if !w.span.contains(string(ev.Kv.Key)) ||
 			put && slices.Contains(w.filters, pb.WatchCreateRequest_NOPUT) ||
 			!put && slices.Contains(w.filters, pb.WatchCreateRequest_NODELETE) {
