@@ -10,6 +10,7 @@ WORKDIR /src
 # Modules first, because they change less often than the code.
 ARG GOPROXY
 COPY go.mod go.sum ./
+COPY mutex/go.mod mutex/go.sum mutex/
 RUN go mod download
 COPY cmd/unlocker cmd/unlocker
 COPY internal internal

@@ -40,7 +40,7 @@ DRIVERS = "$(BIN)/conformance-go" "python3 -W error clients/python/conformance.p
           "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
-	$(GO) build -o $(BIN)/conformance-go ./mutex/internal/conformance
+	$(GO) build -o $(BIN)/conformance-go github.com/etcd-unlocker/unlocker/mutex/internal/conformance
 	@cmd/unlocker-conformance/all.sh $(BIN)/unlocker-conformance $(DRIVERS)
 
 e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
@@ -64,6 +64,7 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 
 lint: ## Run golangci-lint
 	golangci-lint run --build-tags e2e,hunt,man ./...
+	cd mutex && golangci-lint run --allow-parallel-runners ./...
 
 FUZZTIME ?= 20s
 fuzz: ## Run each fuzz target for FUZZTIME (20s)
@@ -73,7 +74,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (20s)
 	  done; done
 
 bench: ## Run the small benchmarks
-	$(GO) test -run '^$$' -short -bench . -benchmem ./internal/...
+	$(GO) test -run '^$$' -short -bench . -benchmem ./internal/... github.com/etcd-unlocker/unlocker/mutex/...
 
 bench-big: ## Run the measurements that docs/performance.md reports
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -16,7 +18,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -83,7 +84,7 @@ func TestManyAbandonedLocks(t *testing.T) {
 		c, link := connect(mutex.Patience(time.Hour))
 		_, admin := connect()
 		var sent atomic.Int64
-		link.OnRequest(func(req proto.Message) memetcd.Faults {
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if r, ok := req.(*etcdserverpb.TxnRequest); ok && r.Success[0].GetRequestPut() != nil {
 				return memetcd.Faults{Request: time.Minute}
 			}
@@ -95,7 +96,7 @@ func TestManyAbandonedLocks(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			cancel()
 		}
-		link.OnRequest(func(req proto.Message) memetcd.Faults {
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
 				sent.Add(1)
 			}

@@ -37,5 +37,6 @@
 // has ended, if it was lost and Unlock was not called, or if the client has had 1000 newer ones to
 // release: then it gives up the oldest.
 //
-// The protocol is described in docs/protocol.md of the module.
+// The protocol is described in docs/protocol.md of the repository. The module requires etcd's client
+// 3.5 or newer.
 package mutex

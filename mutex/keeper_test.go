@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -9,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -23,7 +24,7 @@ func TestKeepAlive(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
 		c, link := connect(mutex.KeepAlive(10*time.Minute), mutex.Patience(time.Minute), mutex.Expect(5*time.Minute), mutex.Backtrace(false))
 		txns := 0
-		link.OnRequest(func(req proto.Message) memetcd.Faults {
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
 				txns++
 			}

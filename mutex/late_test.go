@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -12,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
@@ -73,8 +74,6 @@ func (l *late) execute(t *testing.T) {
 
 // etcd executes an attempt long after Lock has returned an error: the lock does not stay.
 func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
-	t.Parallel()
-	e := shared.Start(t)
 	tryLock := func(ctx context.Context, c *mutex.Client, name string) error {
 		_, err := c.TryLock(ctx, name)
 		return err
@@ -99,90 +98,90 @@ func TestALateAttemptOfAFailedLockIsAbandoned(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			etcd := e.Connect()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1), giveUp: cancel}
-			kv.silent.Store(tc.silent)
-			etcd.KV = kv
-			watches := make(chan int64, 1)
-			etcd.Watcher = watched{etcd.Watcher, watches}
-			c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
-			var other *mutex.Lock
-			if tc.held {
-				var err error
-				other, err = newClient(t, e.Client, mutex.Prefix(e.Prefix)).TryLock(t.Context(), name)
-				require.NoError(t, err)
-			}
-			if tc.waits {
-				go func() {
-					select {
-					case <-watches:
-						cancel()
-					case <-ctx.Done():
-					}
-				}()
-			}
-			err := tc.lock(ctx, c, name)
-			require.Error(t, err)
-			require.Equal(t, tc.held, errors.Is(err, mutex.ErrHeld), err)
-			if tc.held {
-				require.NoError(t, other.Unlock(t.Context()))
-			}
-			kv.silent.Store(false)
-			sent := kv.sent.Load()
-			etcdtest.Eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "released although it was not taken yet")
-			kv.execute(t)
-			etcdtest.Eventually(t, func() bool { return len(e.Keys(name+"/")) == 0 }, "the lock stays")
+			on(t, func(t *testing.T, w world) {
+				etcd := w.connect()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1), giveUp: cancel}
+				kv.silent.Store(tc.silent)
+				etcd.KV = kv
+				watches := make(chan int64, 1)
+				etcd.Watcher = watched{etcd.Watcher, watches}
+				c := w.over(etcd, mutex.Patience(time.Hour))
+				var other *mutex.Lock
+				if tc.held {
+					var err error
+					other, err = w.client().TryLock(t.Context(), name)
+					require.NoError(t, err)
+				}
+				if tc.waits {
+					go func() {
+						select {
+						case <-watches:
+							cancel()
+						case <-ctx.Done():
+						}
+					}()
+				}
+				err := tc.lock(ctx, c, name)
+				require.Error(t, err)
+				require.Equal(t, tc.held, errors.Is(err, mutex.ErrHeld), err)
+				if tc.held {
+					require.NoError(t, other.Unlock(t.Context()))
+				}
+				kv.silent.Store(false)
+				sent := kv.sent.Load()
+				eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "released although it was not taken yet")
+				kv.execute(t)
+				eventually(t, func() bool { return len(w.fields()) == 0 }, "the lock stays")
+			})
 		})
 	}
 }
 
 // etcd executes several attempts of a failed lock, each after the one before was abandoned.
 func TestEachLateAttemptIsAbandoned(t *testing.T) {
-	t.Parallel()
-	e := shared.Start(t)
-	etcd := e.Connect()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 3), giveUp: cancel}
-	kv.silent.Store(true)
-	etcd.KV = kv
-	c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
-	_, err := c.TryLock(ctx, "x")
-	require.ErrorIs(t, err, context.Canceled)
-	kv.silent.Store(false)
-	for range 3 {
-		kv.execute(t)
-		etcdtest.Eventually(t, func() bool { return len(e.Keys("x/")) == 0 }, "the lock stays")
-	}
+	on(t, func(t *testing.T, w world) {
+		etcd := w.connect()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 3), giveUp: cancel}
+		kv.silent.Store(true)
+		etcd.KV = kv
+		c := w.over(etcd, mutex.Patience(time.Hour))
+		_, err := c.TryLock(ctx, "x")
+		require.ErrorIs(t, err, context.Canceled)
+		kv.silent.Store(false)
+		for range 3 {
+			kv.execute(t)
+			eventually(t, func() bool { return len(w.fields()) == 0 }, "the lock stays")
+		}
+	})
 }
 
 // etcd executes an attempt after the lock, which the next attempt has taken, was released.
 func TestALateAttemptOfAReleasedLockIsAbandoned(t *testing.T) {
-	t.Parallel()
-	e := shared.Start(t)
 	for name, release := range map[string]func(context.Context, *mutex.Client, *mutex.Lock) error{
 		"one":     func(ctx context.Context, _ *mutex.Client, l *mutex.Lock) error { return l.Unlock(ctx) },
 		"several": func(ctx context.Context, c *mutex.Client, l *mutex.Lock) error { return c.UnlockAll(ctx, l) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			etcd := e.Connect()
-			kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1)}
-			etcd.KV = kv
-			c := newClient(t, etcd, mutex.Prefix(e.Prefix), mutex.Patience(time.Hour))
-			l, err := c.TryLock(t.Context(), name)
-			require.NoError(t, err)
-			require.NoError(t, release(t.Context(), c, l))
-			other, err := newClient(t, e.Client, mutex.Prefix(e.Prefix)).TryLock(t.Context(), name)
-			require.NoError(t, err)
-			sent := kv.sent.Load()
-			etcdtest.Eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "nothing is abandoned")
-			require.NoError(t, other.Unlock(t.Context()), "the lock of another was abandoned")
-			kv.execute(t)
-			etcdtest.Eventually(t, func() bool { return len(e.Keys(name+"/")) == 0 }, "the lock stays")
+			on(t, func(t *testing.T, w world) {
+				etcd := w.connect()
+				kv := &late{KV: etcd.KV, first: make(chan clientv3.Txn, 1)}
+				etcd.KV = kv
+				c := w.over(etcd, mutex.Patience(time.Hour))
+				l, err := c.TryLock(t.Context(), name)
+				require.NoError(t, err)
+				require.NoError(t, release(t.Context(), c, l))
+				other, err := w.client().TryLock(t.Context(), name)
+				require.NoError(t, err)
+				sent := kv.sent.Load()
+				eventually(t, func() bool { return kv.sent.Load() > sent+3 }, "nothing is abandoned")
+				require.NoError(t, other.Unlock(t.Context()), "the lock of another was abandoned")
+				kv.execute(t)
+				eventually(t, func() bool { return len(w.fields()) == 0 }, "the lock stays")
+			})
 		})
 	}
 }

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -23,7 +25,7 @@ func seconds(t *testing.T, v string) time.Time {
 }
 
 func TestLockWritesWhatTheProtocolNames(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		w.txn(clientv3.OpPut(w.prefix+"a/b/uuid", "nested"))
 		c := w.client(mutex.Owner("billing"))
 		before := time.Now()
@@ -66,7 +68,7 @@ func TestLockWritesWhatTheProtocolNames(t *testing.T) {
 }
 
 func TestHeldBySomebodyElse(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		l := w.lock(w.client(mutex.Owner("billing")), "a", mutex.Purpose("invoices"), mutex.Patience(time.Minute))
 		require.NoError(t, l.Alive(t.Context(), mutex.Status("512 of 10,000")))
 		c := w.client()
@@ -91,7 +93,7 @@ func TestHeldBySomebodyElse(t *testing.T) {
 }
 
 func TestLockWaitsForTheRelease(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		first := w.lock(w.client(), "a")
 		got := make(chan *mutex.Lock, 1)
 		var waiting errgroup.Group
@@ -125,7 +127,7 @@ func TestLoss(t *testing.T) {
 		"not renewed": {func(world, *mutex.Lock) {}, mutex.ErrDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, w world) {
+			on(t, func(t *testing.T, w world) {
 				patience := time.Minute
 				if errors.Is(tc.reason, mutex.ErrDeadline) {
 					patience = 12 * time.Second // for it to be held at first, also on a busy machine
@@ -153,7 +155,7 @@ func TestLoss(t *testing.T) {
 }
 
 func TestWithLock(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		c := w.client()
 		require.NoError(t, c.WithLock(t.Context(), "a", func(ctx context.Context) error {
 			l, ok := mutex.FromContext(ctx)
@@ -183,7 +185,7 @@ func TestWithLock(t *testing.T) {
 }
 
 func TestTryLockAll(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		other := w.lock(w.client(mutex.Owner("other")), "n/7")
 		var names []string
 		for i := range 300 {

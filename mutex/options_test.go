@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -48,7 +50,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestDefaultTimes(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		for _, tc := range []struct {
 			opts        []mutex.Option
 			alert, auto time.Duration
@@ -71,7 +73,7 @@ func TestDefaultTimes(t *testing.T) {
 
 // TestIdentity lets a process take its own lock again after a crash, and nobody else.
 func TestIdentity(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		crashed := w.lock(w.client(mutex.Identity("shop-0"), mutex.Metadata("old", "1")), "a")
 		w.txn(clientv3.OpPut(w.prefix+"a/b/uuid", "nested"))
 		for _, opts := range [][]mutex.Option{nil, {mutex.Identity("shop-1")}} {

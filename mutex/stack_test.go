@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -8,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
@@ -28,8 +29,10 @@ func stands(text string) bool {
 	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), text)
 }
 
+// TestStack runs in real time: in a bubble the states of goroutines have other names.
 func TestStack(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	t.Parallel()
+	onEtcd(t, func(t *testing.T, w world) {
 		type holder struct {
 			l    *mutex.Lock
 			self string
@@ -48,10 +51,10 @@ func TestStack(t *testing.T) {
 		h := <-locked
 		l := h.l
 		require.NotNil(t, l)
-		etcdtest.Eventually(t, func() bool { return stands(h.self + "[chan receive]:\n") })
+		eventually(t, func() bool { return stands(h.self + "[chan receive]:\n") })
 		require.NotContains(t, w.fields(), "a/stack")
 		require.NoError(t, l.Alive(t.Context(), mutex.Expect(300*time.Millisecond)))
-		etcdtest.Eventually(t, func() bool { return w.fields()["a/stack"] != "" })
+		eventually(t, func() bool { return w.fields()["a/stack"] != "" })
 		f := w.fields()
 		require.GreaterOrEqual(t, time.Now(), seconds(t, f["a/alert_at"]))
 		require.Contains(t, f["a/backtrace"], "stack_test.go")
@@ -61,9 +64,9 @@ func TestStack(t *testing.T) {
 
 		// A renewal puts the alert off, and the next one writes the stack again.
 		close(release)
-		etcdtest.Eventually(t, func() bool { return !stands(h.self) })
+		eventually(t, func() bool { return !stands(h.self) })
 		require.NoError(t, l.Alive(t.Context()))
-		etcdtest.Eventually(t, func() bool { return strings.Contains(w.fields()["a/stack"], "has ended") })
+		eventually(t, func() bool { return strings.Contains(w.fields()["a/stack"], "has ended") })
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, w.fields())
 
@@ -71,7 +74,7 @@ func TestStack(t *testing.T) {
 		soon := mutex.Expect(300 * time.Millisecond)
 		loud := w.lock(c, "loud", soon)
 		quiet := w.lock(c, "quiet", soon, mutex.Backtrace(false))
-		etcdtest.Eventually(t, func() bool { return w.fields()["loud/stack"] != "" })
+		eventually(t, func() bool { return w.fields()["loud/stack"] != "" })
 		<-time.After(500 * time.Millisecond)
 		require.NotContains(t, w.fields(), "quiet/backtrace")
 		require.NotContains(t, w.fields(), "quiet/stack")
@@ -81,7 +84,7 @@ func TestStack(t *testing.T) {
 }
 
 func TestBacktraceOfEachCall(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
+	on(t, func(t *testing.T, w world) {
 		c := w.client()
 		w.lock(c, "a")
 		w.lock(c, "b")

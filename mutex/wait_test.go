@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package mutex_test
 
 import (
@@ -6,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
 // watched records the revisions from which a client watches.
@@ -24,21 +24,17 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 // TestWaitersWatchTheNextRevision: etcd serves a watch of a revision that it already has up to
 // 100 ms later, and so would each hand-off be.
 func TestWaitersWatchTheNextRevision(t *testing.T) {
-	t.Parallel()
-	e := shared.Start(t)
-	holder, err := mutex.New(e.Client, mutex.Prefix(e.Prefix))
-	require.NoError(t, err)
-	client := e.Connect()
-	from := make(chan int64, 1)
-	client.Watcher = watched{client.Watcher, from}
-	waiter, err := mutex.New(client, mutex.Prefix(e.Prefix))
-	require.NoError(t, err)
+	on(t, func(t *testing.T, w world) {
+		holder, client := w.client(), w.connect()
+		from := make(chan int64, 1)
+		client.Watcher = watched{client.Watcher, from}
+		waiter := w.over(client)
 
-	l, err := holder.Lock(t.Context(), "a")
-	require.NoError(t, err)
-	waited := make(chan error, 1)
-	go func() { waited <- waiter.WithLock(t.Context(), "a", func(context.Context) error { return nil }) }()
-	require.Greater(t, <-from, l.Token())
-	require.NoError(t, l.Unlock(t.Context()))
-	require.NoError(t, <-waited)
+		l := w.lock(holder, "a")
+		waited := make(chan error, 1)
+		go func() { waited <- waiter.WithLock(t.Context(), "a", func(context.Context) error { return nil }) }()
+		require.Greater(t, <-from, l.Token())
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, <-waited)
+	})
 }

@@ -58,8 +58,12 @@ func newBOM(info *debug.BuildInfo, sum [sha256.Size]byte, name, version, date st
 	var libraries []cdx.Component
 	var refs []string
 	for _, m := range append([]*debug.Module{stdlib}, info.Deps...) {
-		if m.Replace != nil {
-			m = m.Replace
+		switch r := m.Replace; {
+		case r == nil:
+		case r.Version == "": // a folder of this repository: the public client
+			m = &debug.Module{Path: m.Path, Version: version}
+		default:
+			m = r
 		}
 		library := module(cdx.ComponentTypeLibrary, m)
 		libraries, refs = append(libraries, library), append(refs, library.BOMRef)

@@ -39,13 +39,17 @@ func TestBillOfThisTest(t *testing.T) {
 func TestReplacedModuleIsNamed(t *testing.T) {
 	b := newBOM(&debug.BuildInfo{
 		GoVersion: "go1.26.0",
-		Deps:      []*debug.Module{{Path: "a", Version: "v1.0.0", Replace: &debug.Module{Path: "b", Version: "v2.0.0+incompatible", Sum: "h1:x"}}},
-	}, [32]byte{}, "n", "v", "d")
+		Deps: []*debug.Module{
+			{Path: "a", Version: "v1.0.0", Replace: &debug.Module{Path: "b", Version: "v2.0.0+incompatible", Sum: "h1:x"}},
+			{Path: "ours", Version: "v0.0.0", Replace: &debug.Module{Path: "./ours"}},
+		},
+	}, [32]byte{}, "n", "v3", "d")
 	require.Equal(t, "pkg:golang/stdlib@1.26.0", (*b.Components)[0].PackageURL)
 	require.Equal(t, cdx.Component{
 		Type: "library", BOMRef: "pkg:golang/b@v2.0.0%2Bincompatible", Name: "b", Version: "v2.0.0+incompatible",
 		PackageURL: "pkg:golang/b@v2.0.0%2Bincompatible", Properties: &[]cdx.Property{{Name: "go:sum", Value: "h1:x"}},
 	}, (*b.Components)[1])
+	require.Equal(t, "pkg:golang/ours@v3", (*b.Components)[2].PackageURL, "a folder has the version of the whole")
 }
 
 func TestWrongArguments(t *testing.T) {

@@ -6,8 +6,8 @@
 // it is.
 //
 // Guaranteed: keys, revisions, transactions, leases, compaction, watches and
-// alarms answer as those of etcd 3.7 do; one suite of operations runs against
-// both. What blocks waits for channels and timers only, so that a
+// alarms answer as those of etcd 3.7 do, with the client libraries of 3.5, 3.6
+// and 3.7; one suite of operations runs against both. What blocks waits for channels and timers only, so that a
 // testing/synctest bubble in which cluster and clients were made can move its
 // clock. Nothing that a client observes depends on the order of a map.
 //
@@ -17,4 +17,9 @@
 // Responses of watches are never split into fragments, which the client library
 // would join. Membership, snapshots as a download, defragmentation, hashes and
 // leader transfer are Unimplemented, and a request's size is estimated.
+//
+// This package links by go:linkname, once, and nothing else in the module does:
+// it sets a channel of the client library to nil, which was made outside of
+// every bubble and for which all watches wait, so that time would stand still.
+// The repository's ADR 25 says why there is no other way.
 package memetcd

@@ -1,4 +1,4 @@
-package memetcd
+package memetcd_test
 
 import (
 	"strings"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 const password = "secret"
@@ -28,7 +29,7 @@ func TestAuth(t *testing.T) {
 		require.NoError(t, err)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		c := New(Options{})
+		c := memetcd.New(memetcd.Options{})
 		link, err := c.Connect(asUser)
 		require.NoError(t, err)
 		link.Allow("a/", clientv3.GetPrefixRangeEnd("a/"))

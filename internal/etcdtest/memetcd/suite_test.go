@@ -1,4 +1,4 @@
-package memetcd
+package memetcd_test
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // TestSuite runs every script against a real etcd and against this one, beginning at
@@ -39,7 +40,7 @@ func TestSuite(t *testing.T) {
 // inMemory plays a script in a bubble.
 func inMemory(t *testing.T, base int64, script func(*run)) (r *run) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(Options{Revision: base})
+		c := memetcd.New(memetcd.Options{Revision: base})
 		link, err := c.Connect()
 		require.NoError(t, err)
 		r = newRun(t, link.Client)
@@ -262,7 +263,7 @@ func (w *watching) silent() {
 // caught up.
 func (w *watching) progress() {
 	for range 5 {
-		time.Sleep(2 * syncPause)
+		<-time.After(200 * time.Millisecond) // a watcher that starts in the past waits for 100 ms
 		require.NoError(w.t, w.watch.RequestProgress(w.ctx))
 		if w.next(10 * time.Second) {
 			return

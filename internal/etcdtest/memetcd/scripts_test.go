@@ -1,4 +1,4 @@
-package memetcd
+package memetcd_test
 
 import (
 	"fmt"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
@@ -197,29 +195,4 @@ func TestRedeployment(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	}
 	require.Len(t, log.Lines(api.LogRemoved), 1, "the probe")
-}
-
-// TestDeadlock takes two locks in both orders. Who waits for too long gives back what it has;
-// the waits are random, so that the two do not repeat the same for ever.
-func TestDeadlock(t *testing.T) {
-	both(t, func(t *testing.T, w world) {
-		swap := func(c *mutex.Client, first, second string) error {
-			for {
-				err := c.WithLock(t.Context(), first, func(ctx context.Context) error {
-					<-time.After(20 * time.Millisecond) // both have their first
-					return c.WithLock(ctx, second, func(context.Context) error { return nil }, mutex.Wait(100*time.Millisecond+rand.N(time.Second)))
-				})
-				if !errors.Is(err, context.DeadlineExceeded) { // also if etcd has not answered in time
-					return err
-				}
-			}
-		}
-		a, b := w.client(), w.client()
-		var all errgroup.Group
-		all.Go(func() error { return swap(a, "a", "b") })
-		all.Go(func() error { return swap(b, "b", "a") })
-		require.NoError(t, all.Wait())
-		// What etcd executes late of an attempt is released in the background.
-		etcdtest.Eventually(t, func() bool { return len(w.fields()) == 0 })
-	})
 }
