@@ -16,8 +16,8 @@ const (
 const (
 	LogListed          = "listed the locks"
 	LogWatchFailed     = "watch failed; relisting"
-	LogNotInView       = "a prefix beside the locks is not in view; listing again"
-	LogKeysOmitted     = "too many keys, or too long ones, under a prefix beside the locks: some are not read"
+	LogPrefixFailed    = "watch on a daemon prefix failed; relisting"
+	LogKeysOmitted     = "key limit exceeded; ignoring some keys"
 	LogNativeNotListed = "a prefix of native_prefixes cannot be listed"
 	LogMemberHangs     = "etcd member hangs while another answers; closing the connection"
 	LogLeading         = "elected leader"

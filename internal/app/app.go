@@ -14,7 +14,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/follow"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/native"
@@ -38,7 +37,7 @@ type App struct {
 	scanner  *scan.Scanner
 	reaper   *reaper.Reaper
 	probe    *probe.Probe
-	records  *follow.Follower
+	records  *etcd.Follower
 	pauses   *pause.Pauses
 	native   *native.Observer
 	elector  *elect.Elector // nil if the election is disabled

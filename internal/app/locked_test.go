@@ -122,7 +122,7 @@ func requireNoListing(l *locked, d *daemon) {
 // requireNoPauses requires that the daemon lists the locks but removes none, since it cannot know
 // whether that is paused, and that the log, /readyz and a hold show it.
 func requireNoPauses(l *locked, d *daemon) {
-	d.warnsOnce(api.LogNotInView, needsPauses)
+	d.warnsOnce(api.LogPrefixFailed, needsPauses)
 	d.awaitMetric(1, "unlocker_etcd_up")
 	d.awaitMetric(1, "unlocker_reaper_hold") // the other holds end
 	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))

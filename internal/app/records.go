@@ -10,7 +10,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/follow"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -33,7 +32,7 @@ type records struct {
 func (a *App) newRecords() (err error) {
 	r := records{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
 	prefix := a.config.AuditKeys()
-	a.records, err = follow.New(follow.Options{
+	a.records, err = etcd.NewFollower(etcd.FollowerOptions{
 		Client:         a.client.Client,
 		Prefix:         prefix,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
@@ -47,7 +46,7 @@ func (a *App) newRecords() (err error) {
 	return err
 }
 
-func (r *records) on(e follow.Event) {
+func (r *records) on(e etcd.Event) {
 	if e.Deleted {
 		return // by its lease
 	}

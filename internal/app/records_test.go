@@ -165,7 +165,7 @@ func TestLockedOutOfTheRecords(t *testing.T) {
 	l.revoke(auditPrefix)
 	d := l.daemon(fast, func(c *config.Config) { c.Reaper.Freshness = 3 * time.Second })
 	l.requireWorking(d, "a")
-	d.warnsOnce(api.LogNotInView, `user "unlocker" needs read on [`+auditPrefix)
+	d.warnsOnce(api.LogPrefixFailed, `user "unlocker" needs read on [`+auditPrefix)
 	later := time.Now().Add(time.Hour)
 	l.Put(l.Lock("b", later, later)...)
 	l.read(auditPrefix)

@@ -23,26 +23,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 const (
 	// minTTL is the minimum TTL that etcd grants with its default election timeout.
 	minTTL = 2 * time.Second
-	// The pause after a failed attempt doubles from minBackoff to maxBackoff, and is
-	// minBackoff again after an attempt that lasted longer than a TTL.
-	minBackoff = 200 * time.Millisecond
-	maxBackoff = 5 * time.Second
 	// warnInterval is the minimum time between two warnings for one reason.
 	warnInterval = time.Minute
 )
@@ -70,7 +63,7 @@ type Options struct {
 type Elector struct {
 	Options
 	// warned is when each reason was last logged as a warning. Only Run uses it.
-	warned map[string]time.Time
+	warned map[etcd.Reason]time.Time
 
 	mu     sync.Mutex
 	status Status
@@ -98,7 +91,7 @@ func New(o Options) (*Elector, error) {
 	case o.RequestTimeout <= 0:
 		return nil, errors.New("elect: RequestTimeout must be positive")
 	}
-	return &Elector{Options: o, warned: map[string]time.Time{}}, nil
+	return &Elector{Options: o, warned: map[etcd.Reason]time.Time{}}, nil
 }
 
 // Leader reports whether this replica leads. Call it again before each action.
@@ -114,41 +107,29 @@ func (e *Elector) Status() Status {
 // Run takes part in the election until ctx is done, and then returns nil. It retries after any
 // failure of etcd. What only the leader does must end before ctx does. Run must be called once.
 func (e *Elector) Run(ctx context.Context) error {
-	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
+	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := e.attempt(ctx)
-		if ctx.Err() == nil {
-			e.report(ctx, err)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the failure of an attempt that was stopped
 		}
+		e.report(ctx, err)
 		if time.Since(began) > e.TTL {
-			backoff = minBackoff
+			failures = 1
 		}
-		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
-		case <-ctx.Done():
+		if etcd.Backoff(ctx, failures) != nil {
+			return nil
 		}
 	}
-	return nil
 }
 
 // report logs why an attempt failed, as a warning once a minute for each reason.
 func (e *Elector) report(ctx context.Context, err error) {
-	reason, level := reasonOf(err), slog.LevelDebug
+	reason, level := etcd.Classify(err), slog.LevelDebug
 	if last, ok := e.warned[reason]; !ok || time.Since(last) >= warnInterval {
 		level, e.warned[reason] = slog.LevelWarn, time.Now()
 	}
-	e.Logger.Log(ctx, level, api.LogElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
-}
-
-// reasonOf returns the gRPC code of an error, which is Unknown for the errors of this package.
-func reasonOf(err error) string {
-	if known := (rpctypes.EtcdError{}); errors.As(err, &known) {
-		return known.Code().String()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return codes.DeadlineExceeded.String()
-	}
-	return status.Code(err).String()
+	e.Logger.Log(ctx, level, api.LogElectionFailed, "key", e.Key, "reason", string(reason), "error", e.Explain(err))
 }
 
 // set records the leader. It logs when this replica begins and ceases to lead, and why.

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -53,8 +54,8 @@ func TestOneWarningAMinuteForEachReason(t *testing.T) {
 			e.report(t.Context(), rpctypes.ErrGRPCPermissionDenied)
 			e.report(t.Context(), fmt.Errorf("grant lease: %w", context.DeadlineExceeded))
 			e.report(t.Context(), errors.New("?"))
-			for _, reason := range []string{"ResourceExhausted", "PermissionDenied", "DeadlineExceeded", "Unknown"} {
-				require.Equal(t, 1+i/60, count(log, "reason="+reason))
+			for _, reason := range []etcd.Reason{etcd.NoSpace, etcd.PermissionDenied, etcd.Timeout, etcd.Other} {
+				require.Equal(t, 1+i/60, count(log, "reason="+string(reason)))
 			}
 			<-time.After(time.Second)
 		}

@@ -3,11 +3,15 @@ package etcd
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,7 +27,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 func options(endpoint string) Options {
 	return Options{
 		Endpoints:      []string{endpoint},
-		DialTimeout:    5 * time.Second,
+		DialTimeout:    etcdtest.Soon, // a handshake on a busy machine takes long
 		RequestTimeout: etcdtest.Soon,
 		HangAfter:      300 * time.Millisecond,
 	}
@@ -67,10 +71,8 @@ func TestStartsWithoutEtcdAndRecovers(t *testing.T) {
 			return o
 		}(),
 	} {
-		o.RequestTimeout, o.DialTimeout = 300*time.Millisecond, etcdtest.Soon
-		began := time.Now()
+		o.RequestTimeout, o.DialTimeout = 300*time.Millisecond, time.Hour // New does not wait for it
 		c := mustNew(t, o)
-		require.Less(t, time.Since(began), o.DialTimeout, name)
 		_, err := refused(t, c).Put(t.Context(), "k", "v")
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		require.ErrorContains(t, err, "connection refused", name)
@@ -96,23 +98,20 @@ func TestCallOnHangingConnectionEnds(t *testing.T) {
 		"alarm": func(ctx context.Context) error { _, err := c.AlarmList(ctx); return err },
 		"lease": func(ctx context.Context) error { _, err := c.Grant(ctx, 10); return err },
 	} {
-		began := time.Now()
-		require.ErrorIs(t, call(t.Context()), context.DeadlineExceeded, name)
-		require.Less(t, time.Since(began), keepAliveTime, name)
+		require.ErrorIs(t, call(t.Context()), context.DeadlineExceeded, name) // a keepalive would end it as unavailable
 	}
 }
 
 func TestCallersDeadlineWins(t *testing.T) {
 	t.Parallel()
 	o := options("127.0.0.1:1")
+	o.RequestTimeout = time.Hour
 	c := mustNew(t, o)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	began := time.Now()
 	_, err := c.Get(ctx, "k")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "no answer from etcd to Range")
-	require.Less(t, time.Since(began), o.RequestTimeout)
 }
 
 func TestCanceledCallEnds(t *testing.T) {
@@ -212,4 +211,60 @@ func started(t *testing.T, g prometheus.Gatherer, method string) float64 {
 		}
 	}
 	return 0
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
+	missing := filepath.Join(dir, "missing")
+	a, b := newCA(t, "a"), newCA(t, "b")
+	pair, other := a.issue(t, dir, "one"), b.issue(t, dir, "two")
+	mixed := filepath.Join(dir, "mixed.pem")
+	concat(t, mixed, pair.cert, pair.key)
+
+	for name, tt := range map[string]struct {
+		edit func(*Options)
+		want string
+	}{
+		"empty password":     {func(o *Options) { o.Username, o.PasswordFile = "u", empty }, "etcd.password_file: " + empty + " is empty"},
+		"no password file":   {func(o *Options) { o.Username, o.PasswordFile = "u", missing }, "etcd.password_file: open " + missing + ": no such file or directory"},
+		"no ca file":         {func(o *Options) { o.TLS.CAFile = missing }, "etcd.tls.ca_file: open " + missing + ": no such file or directory"},
+		"ca without a cert":  {func(o *Options) { o.TLS.CAFile = empty }, "etcd.tls.ca_file: no certificate in " + empty},
+		"key among the cas":  {func(o *Options) { o.TLS.CAFile = mixed }, "etcd.tls.ca_file: " + mixed + ": block 2 is not a certificate: x509: malformed tbs certificate"},
+		"no cert file":       {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = missing, pair.key }, "etcd.tls.cert_file: open " + missing + ": no such file or directory"},
+		"no key file":        {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, missing }, "etcd.tls.key_file: open " + missing + ": no such file or directory"},
+		"key of another":     {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = pair.cert, other.key }, "etcd.tls.cert_file " + pair.cert + ", etcd.tls.key_file " + other.key + ": tls: private key does not match public key"},
+		"no pem in the cert": {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = empty, pair.key }, "etcd.tls.cert_file " + empty + ", etcd.tls.key_file " + pair.key + ": tls: failed to find any PEM data in certificate input"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options("127.0.0.1:1")
+			tt.edit(&o)
+			_, err := New(o)
+			require.EqualError(t, err, tt.want)
+		})
+	}
+}
+
+func TestNewAcceptsEndpoints(t *testing.T) {
+	t.Parallel()
+	for _, e := range []string{"etcd:2379", "10.0.0.1:2379", "[::1]:2379", "http://etcd:2379", "https://etcd:2379/", "unix:///run/etcd.sock", "unix:etcd.sock"} {
+		c, err := New(options(e))
+		require.NoError(t, err, e)
+		require.NoError(t, c.Close(), e)
+	}
+}
+
+func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
+	t.Parallel()
+	page := func(n, size int) []*mvccpb.KeyValue {
+		kv := &mvccpb.KeyValue{Value: make([]byte, size)}
+		return slices.Repeat([]*mvccpb.KeyValue{kv}, n)
+	}
+	require.EqualValues(t, 8000, nextLimit(1000, page(1000, 10)), "grows")
+	require.EqualValues(t, largePage, nextLimit(largePage, page(largePage, 10)), "up to a bound")
+	require.EqualValues(t, 8, nextLimit(500, page(500, 1<<20)), "shrinks to what fits")
+	require.EqualValues(t, 1, nextLimit(500, page(1, 100<<20)), "but never to nothing")
+	require.EqualValues(t, 64, nextLimit(8, page(8, 0)), "empty values")
 }

@@ -90,7 +90,6 @@ func TestAMemberThatHangsIsLeft(t *testing.T) {
 	p.ask()
 	watches := p.watches("watched")
 	p.proxies[1].Blackhole()
-	began := time.Now()
 	eventuallyPut(t, p.Client, "watched")
 	for _, w := range watches {
 		select {
@@ -101,7 +100,6 @@ func TestAMemberThatHangsIsLeft(t *testing.T) {
 			require.FailNow(t, "a watch hangs")
 		}
 	}
-	require.Less(t, time.Since(began), keepAliveTime)
 	require.Equal(t, p.proxies[1].Addr(), p.log.Lines(api.LogMemberHangs)[0]["member"])
 	for range 9 {
 		_, err := p.Put(t.Context(), "k", "v") // would fail with the connection
@@ -136,13 +134,12 @@ func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
 // A member that answers slowly is no member that hangs.
 func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
 	t.Parallel()
-	h := newHangs(Options{HangAfter: 2 * time.Nanosecond})
+	h := newHangs(Options{HangAfter: time.Second})
 	silent, other := &connection{}, &connection{heard: time.Now().Add(time.Minute)}
-	began := time.Now()
+	began := time.Now().Add(-2 * h.patience)
 	for _, c := range []*connection{silent, silent, other, nil} { // two probes ask it before it is left
 		h.pending[&request{start: began, on: c}] = struct{}{}
 	}
-	etcdtest.Eventually(t, func() bool { return time.Since(began) > h.patience })
 	later := &request{start: time.Now()}
 	require.Empty(t, h.ended(later, false), "no other member answers either")
 	require.Empty(t, h.ended(&request{start: began}, true), "this process stood still: both answers have waited")

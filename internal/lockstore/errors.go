@@ -3,9 +3,7 @@ package lockstore
 import (
 	"errors"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 // Errors of ReadOne and Unlock.
@@ -24,15 +22,16 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonAmbiguous  Reason = "ambiguous"         // no answer: the lock may have been removed
-	ReasonUnreadable Reason = "unreadable"        // no answer to the read: nothing was sent to remove it
-	ReasonTooLarge   Reason = "too_large"         // the transaction is too large, even for the lock alone
-	ReasonPermission Reason = "permission_denied" // the role does not cover the lock
-	ReasonAuth       Reason = "auth"              // etcd does not accept the credentials
-	ReasonNoLeader   Reason = "no_leader"         // no quorum
-	ReasonBusy       Reason = "busy"              // etcd is overloaded
-	ReasonRejected   Reason = "rejected"          // refused for another reason
-	ReasonUnlogged   Reason = "unlogged"          // the record could not be written to the log: nothing was sent
+	ReasonAmbiguous  Reason = "ambiguous"  // no answer: the lock may have been removed
+	ReasonUnreadable Reason = "unreadable" // no answer to the read: nothing was sent to remove it
+	ReasonUnlogged   Reason = "unlogged"   // the record could not be written to the log: nothing was sent
+
+	ReasonTooLarge   = Reason(etcd.TooLarge)         // the transaction is too large, even for the lock alone
+	ReasonPermission = Reason(etcd.PermissionDenied) // the role does not cover the lock
+	ReasonAuth       = Reason(etcd.Auth)             // etcd does not accept the credentials
+	ReasonNoLeader   = Reason(etcd.NoLeader)         // no quorum
+	ReasonBusy       = Reason(etcd.Busy)             // etcd is overloaded
+	ReasonRejected   = Reason(etcd.Rejected)         // refused for another reason
 )
 
 // Reasons returns all reasons, for metrics that begin at zero.
@@ -48,30 +47,11 @@ func (r Reason) OfOneLock() bool { return r == ReasonTooLarge || r == ReasonPerm
 // Classify returns why a request failed. Every error that is not known to be a refusal is
 // ReasonAmbiguous: the transaction may have been executed.
 func Classify(err error) Reason {
-	var known rpctypes.EtcdError
-	text, typed := rpctypes.ErrorDesc(err), errors.As(err, &known)
-	if typed {
-		text = known.Error()
-	}
-	switch text {
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCTooManyOps), rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge):
-		return ReasonTooLarge
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied):
-		return ReasonPermission
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCInvalidAuthToken), rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthOldRevision),
-		rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty), rpctypes.ErrorDesc(rpctypes.ErrGRPCUserNotFound),
-		rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed):
-		return ReasonAuth
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCNoLeader):
-		return ReasonNoLeader
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests):
-		return ReasonBusy
-	case rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace), rpctypes.ErrorDesc(rpctypes.ErrGRPCCorrupt),
-		rpctypes.ErrorDesc(rpctypes.ErrGRPCDuplicateKey), rpctypes.ErrorDesc(rpctypes.ErrGRPCEmptyKey):
+	switch r := Reason(etcd.Classify(err)); r {
+	case ReasonTooLarge, ReasonPermission, ReasonAuth, ReasonNoLeader, ReasonBusy, ReasonRejected:
+		return r
+	case Reason(etcd.NoSpace):
 		return ReasonRejected
-	}
-	if !typed && status.Code(err) == codes.ResourceExhausted {
-		return ReasonTooLarge // the limit of gRPC on the size of a message
 	}
 	return ReasonAmbiguous
 }

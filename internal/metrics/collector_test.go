@@ -35,7 +35,7 @@ func full() Snapshot {
 		},
 		Scan: scan.Status{
 			Listed: noon, Connected: true, Revision: 77, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
-			Restarts: map[scan.Reason]uint64{scan.ReasonStalled: 2},
+			Restarts: map[scan.Reason]uint64{"stalled": 2},
 		},
 		Reaper: reaper.Stats{
 			Removed:  map[verdict.Trigger]uint64{verdict.Expiry: 8, verdict.Manual: 1},

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/follow"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -37,7 +37,7 @@ type Options struct {
 // Pauses are the pauses in force. All methods may be called concurrently.
 type Pauses struct {
 	Options
-	follower *follow.Follower
+	follower *etcd.Follower
 	changed  chan struct{}
 
 	mu sync.Mutex
@@ -62,7 +62,7 @@ func New(o Options) (*Pauses, error) {
 	}
 	p := &Pauses{Options: o, changed: make(chan struct{}, 1), records: make(map[string]Record), broken: make(map[string]error)}
 	var err error
-	p.follower, err = follow.New(follow.Options{
+	p.follower, err = etcd.NewFollower(etcd.FollowerOptions{
 		Client: o.Client, Prefix: o.Prefix, RequestTimeout: o.RequestTimeout, Freshness: o.Freshness,
 		MaxKeys: MaxRecords, MaxSize: maxSize + 1, On: p.on, Explain: o.Explain, Logger: o.Logger,
 	})
@@ -87,7 +87,7 @@ func (p *Pauses) Run(ctx context.Context) error {
 }
 
 // on keeps one record, and logs it. The log may block: not those who ask for the pauses.
-func (p *Pauses) on(e follow.Event) {
+func (p *Pauses) on(e etcd.Event) {
 	record, err := Parse(e.Key, e.Value)
 	old, was := p.keep(e, record, err)
 	switch {
@@ -104,7 +104,7 @@ func (p *Pauses) on(e follow.Event) {
 }
 
 // keep keeps one record, and returns the one that it replaces. That does not end before the new one begins.
-func (p *Pauses) keep(e follow.Event, record Record, err error) (old Record, was bool) {
+func (p *Pauses) keep(e etcd.Event, record Record, err error) (old Record, was bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, was = p.records[e.Key]
@@ -194,7 +194,7 @@ func (p *Pauses) Listed() bool { return p.follower.Status().Listed }
 // For: these then know all pauses that there were at the time.
 func (p *Pauses) Unseen() string {
 	switch s := p.follower.Status(); {
-	case s.InView:
+	case s.Synced:
 		return ""
 	case s.Err != nil:
 		return fmt.Sprintf("the pauses under %s cannot be read: %s", p.Prefix, protocol.Clip([]byte(s.Err.Error()), maxError))

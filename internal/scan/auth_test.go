@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -35,7 +36,7 @@ func TestPermissionDeniedThenGranted(t *testing.T) {
 	t.Parallel()
 	w := guarded(t, localetcd.Options{})
 	w.runAsUnlocker(often)
-	w.restarted(ReasonPermission)
+	w.restarted(etcd.PermissionDenied)
 	require.Zero(t, w.Status().Listed)
 	w.grant()
 	w.connected()
@@ -71,7 +72,7 @@ func TestPermissionRevokedWhileWatching(t *testing.T) {
 	require.NoError(t, err)
 	w.eventually(func() bool {
 		r := w.Status().Restarts
-		return r[ReasonPermission]+r[ReasonAuth] > 0
+		return r[etcd.PermissionDenied]+r[etcd.Auth] > 0
 	}, "noticed, by the next resync at the latest")
 	w.grant()
 	w.connected()

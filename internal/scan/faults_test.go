@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -80,14 +79,11 @@ func TestWatchFromACompactedRevision(t *testing.T) {
 	w.acquire("a", "b")
 	_, err = w.etcd.Client.Compact(w.ctx(), rev+2)
 	require.NoError(t, err)
-	err = w.watch(w.ctx(), rev)
-	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
+	err = w.watch(rev).run().Run(w.ctx())
+	require.Equal(t, etcd.Compacted, classify(err), "%v", err)
 	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: answer}
 	_, err = l.run(w.ctx(), rev)
-	require.Equal(t, ReasonCompacted, classify(err), "%v", err)
-	pause, err := w.recover(w.ctx(), err, time.Second)
-	require.NoError(t, err)
-	require.Zero(t, pause)
+	require.Equal(t, etcd.Compacted, classify(err), "%v", err)
 }
 
 func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
@@ -100,7 +96,7 @@ func TestHangingWatchIsStalledWithinFreshness(t *testing.T) {
 	w.inLine()
 	began := time.Now()
 	p.Blackhole()
-	w.restarted(ReasonStalled)
+	w.restarted(etcd.Stalled)
 	require.Less(t, time.Since(began), 4*freshness, "not by the keepalive of the connection")
 	require.False(t, w.Status().Connected)
 	w.acquire("b")
@@ -121,7 +117,7 @@ func TestHangBeforeTheWatchIsConfirmed(t *testing.T) {
 	require.NoError(t, err)
 	p.HoldReplies()
 	began := time.Now()
-	require.ErrorIs(t, w.watch(w.ctx(), head.Revision), etcd.ErrSilent)
+	require.ErrorIs(t, w.watch(head.Revision).run().Run(w.ctx()), etcd.ErrSilent)
 	require.Less(t, time.Since(began), 4*freshness)
 	require.NoError(t, p.Heal())
 }
@@ -138,7 +134,7 @@ func TestNoLeader(t *testing.T) {
 	w.eventually(func() bool { return !w.Status().Connected }, "lost")
 	w.eventually(func() bool {
 		r := w.Status().Restarts
-		return r[ReasonNoLeader] > 0
+		return r[etcd.NoLeader] > 0
 	}, "no leader")
 	require.NoError(t, cluster.Restart(w.ctx()))
 	w.connected()
@@ -200,26 +196,6 @@ func TestIdleClusterStaysConnected(t *testing.T) {
 	for reason, n := range w.Status().Restarts {
 		require.Zero(t, n, reason)
 	}
-}
-
-func TestEndedWatchRelists(t *testing.T) {
-	t.Parallel()
-	cluster := single(t)
-	s := newScanner(t, client(t, cluster.Addr(0)))
-	ended := make(chan clientv3.WatchResponse)
-	close(ended)
-	w := &watching{Scanner: s}
-	require.ErrorIs(t, w.follow(t.Context(), ended, func() {}), etcd.ErrEnded)
-}
-
-func TestCanceledWatchSaysWhy(t *testing.T) {
-	t.Parallel()
-	s := newScanner(t, client(t, "127.0.0.1:1"))
-	w := &watching{Scanner: s}
-	canceled := make(chan clientv3.WatchResponse, 1)
-	canceled <- clientv3.WatchResponse{Canceled: true, CompactRevision: 7}
-	err := w.follow(t.Context(), canceled, func() {})
-	require.Equal(t, ReasonCompacted, classify(err))
 }
 
 func TestRunEndsWithinASecond(t *testing.T) {

@@ -8,18 +8,18 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
-// history is what identifies the history of etcd that was seen: a restored etcd
-// shows another one.
+// history is what identifies the state of etcd that was seen: after a restore it differs.
 type history struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	seen mark
-	// doubts are the marks after which another history may have begun, as the watch
-	// was down or stood still, and which have not been checked since.
+	// doubts are the marks after which etcd may have been restored, as the watch was down or had
+	// stalled, and which have not been checked since.
 	doubts []mark
 }
 
@@ -46,9 +46,9 @@ func (h *history) cluster() uint64 {
 	return h.seen.cluster
 }
 
-// doubt is called before anything is taken from an etcd that may show another history.
-// What was seen until then stays to be checked until a check succeeds: what is seen
-// from now on says nothing about it.
+// doubt marks the current position unverified; call it before reading from an etcd that may have
+// been restored. The position stays unverified until a check succeeds: what is seen from now on says
+// nothing about it.
 func (h *history) doubt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *history) checked(n int) {
 	h.doubts = slices.Delete(h.doubts, 0, n)
 }
 
-// forget is for another history.
+// forget drops all that was seen of an etcd that has been restored.
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,8 +95,7 @@ func (h *history) saw(cluster uint64, revision int64, kv *mvccpb.KeyValue, delet
 func (h *history) sum(value []byte) uint64 { return maphash.Bytes(h.seed, value) }
 
 // checkHistory reads the current revision and checks that etcd still shows the history
-// of all doubts. Only the goroutine beside the watch calls it, and Run while no watch is
-// up.
+// of all doubts. Only maintain calls it during a watch, and Run otherwise.
 func (s *Scanner) checkHistory(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	doubts := s.history.doubted()
 	h, err := header(ctx, s.Client.KV, s.Layout, s.RequestTimeout)
@@ -124,7 +123,7 @@ func (s *Scanner) checkMark(ctx context.Context, h *etcdserverpb.ResponseHeader,
 	}
 	same, err := s.isThere(ctx, seen.write)
 	switch {
-	case err != nil && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
+	case err != nil && etcd.Classify(err) == etcd.Compacted:
 		return nil
 	case err != nil:
 		return err

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -131,7 +132,7 @@ func TestStalledStreamEndsByTimeout(t *testing.T) {
 		began := time.Now()
 		l := lister{kv: kv, layout: layout, timeout: 200 * time.Millisecond}
 		_, err := l.run(t.Context(), 0)
-		require.Equal(t, ReasonTimeout, classify(err), name)
+		require.Equal(t, etcd.Timeout, classify(err), name)
 		require.Less(t, time.Since(began), 10*time.Second, name)
 	}
 	require.NoError(t, p.Heal())

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// maintain runs beside the watch. Whenever that has moved again after it stood still, it
-// checks that etcd still shows the same history. Once in an interval, and where the
-// client library has opened another stream, it lists all locks: some versions of etcd
-// lost events around compactions (etcd#17529, #18089, #19179), and a watch that resumed on
-// a restored etcd may have missed writes. Differences are corrected and counted as drift.
-// A failure ends the watch.
-func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
+// maintain runs during the watch. Whenever that has resumed after a stall, it checks that etcd was
+// not restored. Once in an interval, and where the client library has opened another stream, it
+// lists all locks: some versions of etcd lost events around compactions (etcd#17529, #18089,
+// #19179), and a watch that resumed on a restored etcd may have missed writes. Differences are
+// corrected and counted as drift.
+func (w *watching) maintain(ctx context.Context, progress func(context.Context) error) error {
 	var tick <-chan time.Time
 	if w.Resync > 0 {
 		ticker := time.NewTicker(w.Resync)
@@ -23,24 +22,23 @@ func (w *watching) maintain(ctx context.Context, fail context.CancelCauseFunc) {
 		var err error
 		select {
 		case <-tick:
-			err = w.resync(ctx)
+			err = w.resync(ctx, progress)
 		case <-w.resumed:
 			err = w.resume(ctx)
 			if opened := w.opened.Load(); err == nil && opened > listed {
 				listed = opened
-				err = w.resync(ctx)
+				err = w.resync(ctx, progress)
 			}
 		case <-ctx.Done():
-			return
+			return ctx.Err()
 		}
 		if err != nil {
-			fail(fmt.Errorf("check beside the watch: %w", err))
-			return
+			return fmt.Errorf("check during the watch: %w", err)
 		}
 	}
 }
 
-// resume checks what etcd shows after the watch stood still. Everything that waited had
+// resume checks what etcd shows after the watch stalled. Everything that waited had
 // been written before the current revision was read: later events are observed live.
 func (w *watching) resume(ctx context.Context) error {
 	_, stalls := w.current.get()
@@ -52,13 +50,13 @@ func (w *watching) resume(ctx context.Context) error {
 	return nil
 }
 
-func (w *watching) resync(ctx context.Context) error {
+func (w *watching) resync(ctx context.Context, progress func(context.Context) error) error {
 	w.history.doubt()
 	now, err := w.checkHistory(ctx)
 	if err != nil {
 		return err
 	}
-	if err := w.await(ctx, now.Revision); err != nil {
+	if err := w.await(ctx, now.Revision, progress); err != nil {
 		return err
 	}
 	rev, err := w.begin(ctx)
@@ -80,11 +78,11 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 
 // await waits until the watch has reached a revision. If it never does, ctx ends after the
 // freshness.
-func (w *watching) await(ctx context.Context, rev int64) error {
+func (w *watching) await(ctx context.Context, rev int64, progress func(context.Context) error) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()
 	for w.seen.Load() < rev {
-		if err := w.watcher.RequestProgress(ctx); err != nil {
+		if err := progress(ctx); err != nil {
 			return err
 		}
 		select {

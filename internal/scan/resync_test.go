@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -118,7 +119,7 @@ func TestResyncFailureEndsTheWatch(t *testing.T) {
 	})
 	w.connected()
 	p.Blackhole()
-	w.restarted(ReasonTimeout)
+	w.restarted(etcd.Timeout)
 	require.NoError(t, p.Heal())
 	w.connected()
 	w.acquire("a")

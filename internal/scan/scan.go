@@ -5,13 +5,13 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -61,86 +61,54 @@ func New(o Options) (*Scanner, error) {
 	return &Scanner{Options: o, status: newView(o.Changed), history: history{seed: maphash.MakeSeed()}}, nil
 }
 
-// The backoff between sessions begins at minBackoff and doubles up to maxBackoff, with jitter.
-// After a healthy session it begins again.
-const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 5 * time.Second
-)
-
 // Run lists and watches until ctx is done, and then returns nil. No failure of etcd ends it. It
 // returns an error only if the table has stopped.
 func (s *Scanner) Run(ctx context.Context) error {
-	backoff := minBackoff
-	for {
-		healthy, err := s.session(ctx)
-		s.status.disconnected()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, table.ErrStopped) {
-			return err
-		}
-		if healthy {
-			backoff = minBackoff
-		}
-		pause, err := s.recover(ctx, err, backoff)
-		if err != nil {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil
-		}
-		backoff = min(2*backoff, maxBackoff)
-	}
+	defer s.status.disconnected()
+	return etcd.Loop{List: s.session, Failed: s.failed}.Run(ctx)
 }
 
-// recover logs and counts a failure, and returns how long to wait before the next session.
-func (s *Scanner) recover(ctx context.Context, failure error, backoff time.Duration) (time.Duration, error) {
+// failed logs and counts a failure. It returns an error if the table has stopped.
+func (s *Scanner) failed(ctx context.Context, failure error) error {
+	s.status.disconnected()
+	if errors.Is(failure, table.ErrStopped) {
+		return failure
+	}
 	reason, failure := classify(failure), s.Explain(failure)
-	warn := s.status.failed(reason, failure)
 	level := slog.LevelDebug
-	if warn {
+	if s.status.failed(reason, failure) {
 		level = slog.LevelWarn
 	}
 	s.Logger.Log(ctx, level, api.LogWatchFailed, "reason", string(reason), "error", failure)
-	switch reason {
-	case ReasonCompacted:
-		return 0, nil // etcd is healthy: relist at once
-	case ReasonRegressed:
-		// What is known belongs to another history and must not be compared with
-		// this one.
-		s.history.forget()
-		s.status.historyChanged()
-		if err := s.Table.Forget(ctx); err != nil && ctx.Err() == nil {
-			return 0, err
-		}
+	if reason != ReasonRegressed {
+		return nil
 	}
-	return backoff/2 + rand.N(backoff), nil
+	// What is known belongs to what etcd was before and must not be compared with what it is now.
+	s.history.forget()
+	s.status.historyChanged()
+	if err := s.Table.Forget(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
-// session lists once and watches until the watch fails. It is healthy if the watch lasted
-// longer than the freshness.
-func (s *Scanner) session(ctx context.Context) (healthy bool, err error) {
+// session lists, and returns the watch from there.
+func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 	s.history.doubt()
 	head, err := s.checkHistory(ctx)
 	if err != nil {
-		return false, err
+		return etcd.Watch{}, err
 	}
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
 	s.history.doubt() // etcd may go back before it is listed
 	s.status.listing()
 	if err := s.Table.Begin(ctx, head.Revision, false, s.lastCurrent); err != nil {
-		return false, err
+		return etcd.Watch{}, err
 	}
 	if err := s.list(ctx, head.Revision, false); err != nil {
-		return false, err
+		return etcd.Watch{}, err
 	}
-	start := time.Now()
-	err = s.watch(ctx, head.Revision)
-	return time.Since(start) > s.Freshness, err
+	return s.watch(head.Revision).run(), nil
 }
 
 // list fills the table, where the listing was begun, with what etcd held at

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
@@ -94,7 +95,7 @@ func TestS2_WhatWaitedForAnotherStreamIsLate(t *testing.T) {
 		w.acquire("after")
 		w.live("after", true)
 		w.live("before", true)
-		require.Zero(t, w.Status().Restarts[ReasonDown]+w.Status().Restarts[ReasonEnded], "the library did it by itself")
+		require.Zero(t, w.Status().Restarts[etcd.Unavailable]+w.Status().Restarts[etcd.Ended], "the library did it by itself")
 		require.EqualValues(t, 2, w.listings.Load())
 		require.Positive(t, w.checks.Load())
 	})

@@ -19,7 +19,6 @@ import (
 // watching is one watch and its goroutines.
 type watching struct {
 	*Scanner
-	watcher clientv3.Watcher
 	// applying is held while events are applied and seen is updated.
 	applying sync.Mutex
 	// seen is the revision up to which the table has every event.
@@ -28,12 +27,13 @@ type watching struct {
 	// watch by itself.
 	streams atomic.Int64
 	current currency
-	// resumed asks for a check of what etcd shows after the watch stood still.
+	// resumed asks for a check of what etcd shows after the watch stalled.
 	resumed chan struct{}
 
-	// last is when the last response arrived, which only follow uses, and opened how many
-	// streams there were then.
-	last   time.Time
+	// last is when the last response arrived, and batch has its events; only each uses them.
+	last  time.Time
+	batch []table.Event
+	// opened is how many streams there were then.
 	opened atomic.Int64
 }
 
@@ -42,13 +42,13 @@ type currency struct {
 	mu sync.Mutex
 	// liveAfter is the revision after which events are observed live.
 	liveAfter int64
-	// stalls counts how often the watch stood still.
+	// stalls counts how often the watch has stalled.
 	stalls int
 }
 
 const notLive = math.MaxInt64
 
-// stall records that the watch stood still: what it shows from now on has waited.
+// stall marks the watch as not current: later events may have been delayed.
 func (c *currency) stall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,8 +56,8 @@ func (c *currency) stall() {
 	c.stalls++
 }
 
-// resume records that all that was written up to a revision had been written before
-// the watch moved again. It does nothing where the watch has stood still once more.
+// resume marks the watch as current after a revision that was read since it resumed. It does
+// nothing if the watch has stalled again.
 func (c *currency) resume(stalls int, revision int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,55 +72,37 @@ func (c *currency) get() (liveAfter int64, stalls int) {
 	return c.liveAfter, c.stalls
 }
 
-// watch watches the prefix from revision rev, that of the listing, until the watch fails. It
-// starts at rev rather than rev + 1: on an idle cluster a watch that starts after the current
-// revision gets no progress notice, and would look dead. The table drops the events at rev,
-// which the listing contained.
-func (s *Scanner) watch(ctx context.Context, rev int64) error {
+// watch returns the state of a watch from revision rev, that of the listing.
+func (s *Scanner) watch(rev int64) *watching {
 	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
-	w.watcher = etcd.NewWatcher(s.Client, w.opens)
 	w.seen.Store(rev)
 	w.current.stall()
-	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	// The timer also limits the call of Watch, which waits for the server.
-	silence := time.AfterFunc(s.Freshness, func() { cancel(etcd.ErrSilent) })
-	var joined sync.WaitGroup
-	defer func() {
-		silence.Stop()
-		cancel(nil)
-		go w.watcher.Close() // which may never return
-		joined.Wait()
-	}()
-	events := w.watcher.Watch(ctx, s.Layout.Prefix(), clientv3.WithRange(s.Layout.End()), clientv3.WithRev(rev), clientv3.WithFragment())
-	joined.Go(func() { etcd.AskProgress(ctx, w.watcher, w.progressInterval) })
-	joined.Go(func() { w.maintain(ctx, cancel) })
-	return w.follow(ctx, events, func() { silence.Reset(s.Freshness) })
+	return w
 }
 
-// follow applies events to the table until the watch fails or ctx is done. It calls alive after
-// each response.
-func (w *watching) follow(ctx context.Context, responses clientv3.WatchChan, alive func()) error {
-	var batch []table.Event
-	for {
-		select {
-		case r, ok := <-responses:
-			if err := w.check(ctx, &r, ok); err != nil {
-				return err
-			}
-			w.arrived(time.Now())
-			batch = w.events(batch[:0], r.Events)
-			if err := w.apply(ctx, batch, &r); err != nil {
-				return err
-			}
-			alive()
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// run returns the watch itself. It starts at the revision of the listing rather than after it: on
+// an idle cluster a watch that starts after the current revision gets no progress notice, and would
+// look dead. The table drops the events at that revision, which the listing contained.
+func (w *watching) run() etcd.Watch {
+	return etcd.Watch{
+		Client: w.Client, Key: w.Layout.Prefix(),
+		Options: []clientv3.OpOption{clientv3.WithRange(w.Layout.End()), clientv3.WithRev(w.seen.Load()), clientv3.WithFragment()},
+		Silence: w.Freshness, Each: w.each, Opened: w.opens, Progress: w.progressInterval, During: w.maintain,
 	}
 }
 
-// arrived looks whether the stream, or this process, stood still before a response,
-// or whether the client library has resumed the watch.
+// each applies the events of a response to the table.
+func (w *watching) each(ctx context.Context, r clientv3.WatchResponse) error {
+	if cluster := w.history.cluster(); cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
+		return errRegressed
+	}
+	w.arrived(time.Now())
+	w.batch = w.events(w.batch[:0], r.Events)
+	return w.apply(ctx, w.batch, &r)
+}
+
+// arrived checks whether the stream or this process stalled before a response, or the client
+// library has resumed the watch.
 func (w *watching) arrived(now time.Time) {
 	gap, opened := now.Sub(w.last), w.streams.Load()
 	if gap <= w.Tolerance && opened == w.opened.Load() {
@@ -129,19 +111,21 @@ func (w *watching) arrived(now time.Time) {
 	}
 	w.last = now
 	w.opened.Store(opened)
-	w.stoodStill()
+	w.stalled()
 }
 
-// opens is called when the client library has opened a stream. Where etcd went back, a stream that
-// resumes past its revision shows nothing for a long time.
-func (w *watching) opens() {
-	if w.streams.Add(1) > 1 {
-		w.stoodStill()
+// opens is called when the client library has opened a stream. After a restore, a stream resumed
+// beyond etcd's revision stays silent for a long time.
+func (w *watching) opens(streams int64) error {
+	w.streams.Store(streams)
+	if streams > 1 {
+		w.stalled()
 	}
+	return nil
 }
 
-// stoodStill asks for a check of what etcd shows.
-func (w *watching) stoodStill() {
+// stalled asks for a check of what etcd shows.
+func (w *watching) stalled() {
 	w.history.doubt()
 	w.current.stall()
 	select {
@@ -171,22 +155,6 @@ func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.W
 	w.progressed(r)
 	if liveAfter != notLive && w.seen.Load() >= liveAfter {
 		w.lastCurrent = w.last
-	}
-	return nil
-}
-
-// check returns an error if the watch cannot continue after a response.
-func (w *watching) check(ctx context.Context, r *clientv3.WatchResponse, ok bool) error {
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case !ok:
-		return etcd.ErrEnded
-	case r.Err() != nil:
-		return r.Err()
-	}
-	if cluster := w.history.cluster(); cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
-		return errRegressed
 	}
 	return nil
 }
@@ -226,8 +194,8 @@ func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Ev
 const catchUpInterval = 100 * time.Millisecond
 
 // progressInterval is the pause after a request for a progress notice: there are several within
-// the freshness and two within the tolerance, since a watch that shows nothing for longer stood
-// still, and more until the watch is current.
+// the freshness and two within the tolerance, since a watch that shows nothing for longer counts as
+// stalled, and more until the watch is current.
 func (w *watching) progressInterval() time.Duration {
 	pause := min(w.Freshness/4, w.Tolerance/2)
 	if liveAfter, _ := w.current.get(); liveAfter == notLive {

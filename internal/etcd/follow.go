@@ -1,0 +1,272 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+)
+
+// FollowerOptions are the options of NewFollower; all are required.
+type FollowerOptions struct {
+	Client *clientv3.Client
+	// Prefix ends with a slash.
+	Prefix string
+	// RequestTimeout limits each request.
+	RequestTimeout time.Duration
+	// Freshness is how long the watch may show neither an event nor a progress notice.
+	Freshness time.Duration
+	// MaxKeys is the maximum number of keys, MaxSize that of the bytes of a value, and of a
+	// key after the prefix.
+	MaxKeys, MaxSize int
+	// On receives each event. It must not block: etcd's client buffers what waits for it
+	// without a limit.
+	On func(Event)
+	// Explain adds the missing permission to an error of etcd.
+	Explain func(error) error
+	Logger  *slog.Logger
+}
+
+// Event is a key that was written or deleted.
+type Event struct {
+	// Key is without the prefix.
+	Key string
+	// Value is nil if the key was deleted, and otherwise at most MaxSize bytes long.
+	Value []byte
+	// Revision is that of the write. It is 0 if a listing showed that the key is gone.
+	Revision int64
+	Deleted  bool
+	// First reports whether the key is one of the first listing, and so may have been there
+	// before this process.
+	First bool
+}
+
+// FollowerStatus is what is known of the prefix.
+type FollowerStatus struct {
+	// Synced reports whether what was passed on is what etcd has, as far as the watch shows: all of
+	// a listing was passed on, and the watch has not failed since, by itself or by silence.
+	Synced bool
+	// Listed reports whether it was ever listed.
+	Listed bool
+	// Omitted reports whether there are keys that were not passed on: more than MaxKeys, or
+	// longer than MaxSize.
+	Omitted bool
+	// Err is why the prefix is not synced; nil before the first failure.
+	Err error
+}
+
+// Follower follows a small prefix while it runs: it passes what differs from the keys that were
+// passed on before to one callback, one call at a time. What the watch shows comes in the order in
+// which it was written; of a listing come first the keys that were written, then those that are
+// gone. Of the writes made while the prefix was not synced, only the last of each key is passed on.
+// Number and size of the keys are limited, since any client may have written them.
+type Follower struct {
+	FollowerOptions
+	// known is the newest revision of each key that was passed on, and warned has when each
+	// message was last logged as a warning. Only Run uses them.
+	known  map[string]int64
+	warned map[string]time.Time
+
+	mu     sync.Mutex
+	status FollowerStatus
+}
+
+// NewFollower returns a Follower that does nothing until Run is called.
+func NewFollower(o FollowerOptions) (*Follower, error) {
+	switch {
+	case o.Client == nil, o.Prefix == "", o.On == nil, o.Explain == nil, o.Logger == nil:
+		return nil, errors.New("etcd: Client, Prefix, On, Explain and Logger are required")
+	case o.RequestTimeout <= 0, o.Freshness <= 0, o.MaxKeys <= 0, o.MaxSize <= 0:
+		return nil, errors.New("etcd: RequestTimeout, Freshness, MaxKeys and MaxSize must be positive")
+	}
+	return &Follower{FollowerOptions: o, known: make(map[string]int64), warned: make(map[string]time.Time)}, nil
+}
+
+// Status returns the present status. It may be called concurrently with Run.
+func (f *Follower) Status() FollowerStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+func (f *Follower) set(edit func(*FollowerStatus)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	edit(&f.status)
+}
+
+const (
+	// relistInterval is the minimum time between two listings for keys that were omitted: a
+	// listing may be large, and every deletion makes room.
+	relistInterval = time.Second
+	// warnInterval is the minimum time between two warnings of the same kind.
+	warnInterval = time.Minute
+)
+
+// Run follows the prefix until ctx is done, and then returns nil. No failure of etcd ends it.
+func (f *Follower) Run(ctx context.Context) error {
+	return Loop{List: f.list, Failed: f.failed}.Run(ctx)
+}
+
+func (f *Follower) failed(ctx context.Context, err error) error {
+	if errors.Is(err, errRelist) {
+		return nil // a prefix that is only listed again stays synced
+	}
+	err = f.Explain(err)
+	f.set(func(s *FollowerStatus) { s.Synced, s.Err = false, err })
+	f.warn(ctx, api.LogPrefixFailed, "error", err)
+	return nil
+}
+
+func (f *Follower) warn(ctx context.Context, msg string, args ...any) {
+	level := slog.LevelDebug
+	if time.Since(f.warned[msg]) >= warnInterval {
+		level, f.warned[msg] = slog.LevelWarn, time.Now()
+	}
+	f.Logger.Log(ctx, level, msg, append([]any{"prefix", f.Prefix}, args...)...)
+}
+
+// omit notes whether there are keys that are not passed on.
+func (f *Follower) omit(ctx context.Context, omitted bool) {
+	if omitted && !f.Status().Omitted {
+		f.warn(ctx, api.LogKeysOmitted, "max_keys", f.MaxKeys, "max_size", f.MaxSize)
+	}
+	f.set(func(s *FollowerStatus) { s.Omitted = omitted })
+}
+
+// list lists, and returns the watch from there.
+func (f *Follower) list(ctx context.Context) (Watch, error) {
+	// A prefix that is listed again stays synced meanwhile, but not for longer than a silent watch.
+	stale := time.AfterFunc(f.Freshness, func() {
+		f.set(func(s *FollowerStatus) {
+			if s.Synced {
+				s.Synced, s.Err = false, ErrSilent
+			}
+		})
+	})
+	revision, err := f.read(ctx)
+	if err != nil {
+		stale.Stop()
+		return Watch{}, err
+	}
+	f.set(func(s *FollowerStatus) { s.Listed = true })
+	return f.watch(revision, stale), nil
+}
+
+// watch returns the watch that passes on what is written after a revision. Its first response
+// stops the timer stale.
+func (f *Follower) watch(revision int64, stale *time.Timer) Watch {
+	relist := make(chan struct{}) // closed once there is room for a key that was omitted
+	var room *time.Timer
+	return Watch{
+		Client: f.Client, Key: f.Prefix,
+		Options: []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRev(revision), clientv3.WithFragment(), clientv3.WithCreatedNotify()},
+		Silence: f.Freshness,
+		Opened: func(streams int64) error {
+			if streams > 1 {
+				return errRelist
+			}
+			return nil
+		},
+		Each: func(ctx context.Context, r clientv3.WatchResponse) error {
+			if f.pass(ctx, r.Events, revision) && room == nil {
+				room = time.AfterFunc(relistInterval, func() { close(relist) }) // meanwhile the watch continues
+			}
+			stale.Stop()
+			// Only now: a watch that never starts shows nothing of what follows the listing.
+			f.set(func(s *FollowerStatus) { s.Synced, s.Err = true, nil })
+			return nil
+		},
+		During: func(ctx context.Context, _ func(context.Context) error) error {
+			defer stale.Stop()
+			select {
+			case <-relist:
+				return errRelist
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	}
+}
+
+// pass passes on events that are newer than the listing, and reports whether there is room for a
+// key that was omitted.
+func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed int64) (room bool) {
+	for _, ev := range events {
+		if ev.Kv.ModRevision <= listed {
+			continue
+		}
+		_, known := f.known[f.key(ev.Kv)]
+		switch {
+		case ev.Type == mvccpb.DELETE && known:
+			f.gone(f.key(ev.Kv), ev.Kv.ModRevision)
+		case ev.Type != mvccpb.DELETE && f.fits(ev.Kv) && (known || len(f.known) < f.MaxKeys):
+			f.written(ev.Kv)
+		case ev.Type != mvccpb.DELETE:
+			f.omit(ctx, true)
+		}
+		room = room || ev.Type == mvccpb.DELETE && f.Status().Omitted
+	}
+	return room
+}
+
+// errEnough ends a listing that has as many keys as there may be.
+var errEnough = errors.New("enough keys")
+
+// read passes on what differs from what is known, and returns the revision of the listing.
+func (f *Follower) read(ctx context.Context) (revision int64, err error) {
+	found, omitted := make(map[string]bool), false
+	err = Pages(ctx, f.Client, f.Prefix, clientv3.GetPrefixRangeEnd(f.Prefix), 0, f.RequestTimeout, func(page *clientv3.GetResponse) error {
+		if revision == 0 {
+			revision = page.Header.Revision
+		}
+		for _, kv := range page.Kvs {
+			if !f.fits(kv) || len(found) == f.MaxKeys {
+				omitted = true
+				continue
+			}
+			found[f.key(kv)] = true
+			f.written(kv)
+		}
+		if page.More && len(found) == f.MaxKeys {
+			omitted = true
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return 0, err
+	}
+	f.omit(ctx, omitted) // before a key that is omitted from now on is passed on as gone
+	for key := range f.known {
+		if !found[key] {
+			f.gone(key, 0)
+		}
+	}
+	return revision, nil
+}
+
+func (f *Follower) key(kv *mvccpb.KeyValue) string { return string(kv.Key[len(f.Prefix):]) }
+
+func (f *Follower) fits(kv *mvccpb.KeyValue) bool { return len(kv.Key)-len(f.Prefix) <= f.MaxSize }
+
+// written passes on a key unless this write of it was.
+func (f *Follower) written(kv *mvccpb.KeyValue) {
+	key := f.key(kv)
+	if f.known[key] == kv.ModRevision {
+		return
+	}
+	f.known[key] = kv.ModRevision
+	f.On(Event{Key: key, Value: kv.Value[:min(len(kv.Value), f.MaxSize)], Revision: kv.ModRevision, First: !f.Status().Listed})
+}
+
+func (f *Follower) gone(key string, revision int64) {
+	delete(f.known, key)
+	f.On(Event{Key: key, Revision: revision, Deleted: true})
+}
