@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
+
+// namesTimeout limits how long a shell waits for names.
+const namesTimeout = 2 * time.Second
 
 // completeName offers the names of locks as the first argument. Without etcd it offers none: a
 // shell has no place for an error.
@@ -23,7 +28,9 @@ func completeName(cmd *cobra.Command, args []string, begin string) ([]string, co
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	names, _ := a.Names(cmd.Context(), begin)
+	ctx, cancel := context.WithTimeout(cmd.Context(), namesTimeout)
+	defer cancel()
+	names, _ := a.Names(ctx, begin)
 	_ = a.Close()
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
