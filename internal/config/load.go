@@ -58,15 +58,13 @@ func findFile(flags *pflag.FlagSet, search []string) (string, error) {
 // merge lets viper choose for each key among flag, variable, file and default.
 func merge(flags *pflag.FlagSet, s settings) (Config, error) {
 	c := Config{Policies: s.policies}
-	v, origins := viper.New(), map[string]string{}
+	v, origins := viper.New(), s.origins
 	if err := v.MergeConfigMap(s.texts); err != nil {
 		return Config{}, fmt.Errorf("merging the configuration file: %w", err)
 	}
 	for _, k := range c.keys() {
 		v.SetDefault(k.name, k.def)
-		override, err := bindSources(v, flags, k)
-		origins[k.name] = cmp.Or(override, s.origins[k.name])
-		if err = cmp.Or(err, k.Set(chosen(v, k)), k.check()); err != nil {
+		if err := cmp.Or(k.bindSources(v, flags, origins), k.Set(k.chosen(v)), k.check()); err != nil {
 			return Config{}, fault(origins[k.name], k.name, err.Error())
 		}
 	}
@@ -76,26 +74,27 @@ func merge(flags *pflag.FlagSet, s settings) (Config, error) {
 	return c, nil
 }
 
-// bindSources binds the variable and the flag of a key in viper. It returns the name of the one
-// that is set and overrides the file, or "".
-func bindSources(v *viper.Viper, flags *pflag.FlagSet, k key) (override string, err error) {
+// bindSources binds the variable and the flag of a key in viper, and notes the one that overrides
+// the file, if any, as the origin of the value.
+func (k key) bindSources(v *viper.Viper, flags *pflag.FlagSet, origins map[string]string) error {
 	if k.fileOnly() {
-		return "", nil
+		return nil
 	}
 	if os.Getenv(k.env()) != "" {
-		override = k.env()
+		origins[k.name] = k.env()
 	}
-	if f := flags.Lookup(k.flag()); f != nil {
-		if f.Changed {
-			override = "--" + f.Name
-		}
-		err = v.BindPFlag(k.name, f)
+	f := flags.Lookup(k.flag())
+	if f == nil {
+		return v.BindEnv(k.name, k.env())
 	}
-	return override, errors.Join(err, v.BindEnv(k.name, k.env()))
+	if f.Changed {
+		origins[k.name] = "--" + f.Name
+	}
+	return errors.Join(v.BindEnv(k.name, k.env()), v.BindPFlag(k.name, f))
 }
 
-// chosen returns the value that viper chose, as text.
-func chosen(v *viper.Viper, k key) string {
+// chosen returns the value that viper chose, as text. A policy inherits what it leaves out or empty.
+func (k key) chosen(v *viper.Viper) string {
 	if list, ok := v.Get(k.name).([]string); ok { // a repeated flag
 		return strings.Join(list, ",")
 	}

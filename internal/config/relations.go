@@ -18,7 +18,7 @@ type relation struct {
 
 // relate returns the first broken relation.
 func (c Config) relate(origins map[string]string) error {
-	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.placeRelations(), c.nativeRelations(), c.otherRelations()) {
+	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.placeRelations(), c.otherRelations()) {
 		if r.broken {
 			return fault(cmp.Or(origins[r.key], origins[r.with]), r.key, r.why)
 		}
@@ -62,45 +62,39 @@ func (c Config) graceRelations() (all []relation) {
 	return all
 }
 
-// place is where unlocker keeps something beside the locks.
+// place is a prefix in etcd, and what is kept there.
 type place struct{ key, shown, prefix, what string }
 
-// placeRelations keep the locks and what unlocker writes apart.
+func (p place) overlaps(q place) relation {
+	return relation{strings.HasPrefix(p.prefix, q.prefix) || strings.HasPrefix(q.prefix, p.prefix), p.key, q.key,
+		fmt.Sprintf("%q overlaps with %s, %q", p.shown, q.key, q.shown)}
+}
+
+// placeRelations keep the locks, what unlocker writes and what it only shows apart, and count no key
+// twice. An election of unlocker may be shown.
 func (c Config) placeRelations() (all []relation) {
-	var places []place
+	audit, pause := place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"}, place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"}
+	written := []place{audit, pause}
 	if c.Election.Enabled {
-		places = append(places, place{"election.key", c.ElectionKey(), c.ElectionPrefix(), "candidates"})
+		written = []place{{"election.key", c.ElectionKey(), c.ElectionPrefix(), "candidates"}, audit, pause}
 	}
-	places = append(places,
-		place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"},
-		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"})
-	for i, p := range places {
+	for i, p := range written {
 		all = append(all,
 			relation{strings.HasPrefix(p.prefix, c.Prefix), p.key, "prefix",
 				fmt.Sprintf("%q is under the prefix of the locks, %q: %s would be read as locks", p.shown, c.Prefix, p.what)},
 			relation{strings.HasPrefix(c.Prefix, p.prefix), p.key, "prefix",
 				fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as %s", c.Prefix, p.shown, p.what)})
-		for _, q := range places[:i] {
-			all = append(all, relation{strings.HasPrefix(p.prefix, q.prefix) || strings.HasPrefix(q.prefix, p.prefix), p.key, q.key,
-				fmt.Sprintf("%q overlaps with %s, %q", p.shown, q.key, q.shown)})
+		for _, q := range written[:i] {
+			all = append(all, p.overlaps(q))
 		}
 	}
-	return all
-}
-
-// nativeRelations keep what is only shown apart from what unlocker writes or removes, and count no
-// key twice. An election of unlocker may be shown.
-func (c Config) nativeRelations() (all []relation) {
-	const key = "native_prefixes"
-	others := []place{
-		{"prefix", c.Prefix, c.Prefix, ""}, {"audit_prefix", c.AuditKeys(), c.AuditKeys(), ""}, {"pause_prefix", c.PauseKeys(), c.PauseKeys(), ""},
-	}
-	for _, p := range c.NativePrefixes {
+	others := []place{{"prefix", c.Prefix, c.Prefix, "locks"}, audit, pause}
+	for _, prefix := range c.NativePrefixes {
+		native := place{"native_prefixes", prefix, prefix, ""}
 		for _, q := range others {
-			all = append(all, relation{strings.HasPrefix(p, q.prefix) || strings.HasPrefix(q.prefix, p), key, q.key,
-				fmt.Sprintf("%q overlaps with %s, %q", p, q.key, q.shown)})
+			all = append(all, native.overlaps(q))
 		}
-		others = append(others, place{key, p, p, ""})
+		others = append(others, native)
 	}
 	return all
 }
