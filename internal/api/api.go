@@ -61,6 +61,73 @@ func (l *Lock) Corrected(t time.Time) time.Time {
 	return t.Add(-time.Duration(l.ClockOffset * float64(time.Second)))
 }
 
+// States returns the names of all states a lock can have.
+func States() []string {
+	var names []string
+	for s := range protocol.NumStates {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// StatesByUrgency returns the names of all states, the most urgent first.
+func StatesByUrgency() []string {
+	var names []string
+	for _, s := range protocol.ByUrgency() {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// maxName bounds a name, in bytes. etcd accepts keys of more than a megabyte.
+const maxName = 4 << 10
+
+// NewLock returns a lock as it is at now, where the clock of its holder is ahead. A key that
+// belongs to no lock has a name that begins with a slash.
+func NewLock(l *protocol.Lock, now time.Time, ahead time.Duration) Lock {
+	return Lock{
+		Name:         protocol.Clip([]byte(l.Name), maxName),
+		State:        l.State(protocol.TimestampOf(now.Add(ahead))).String(),
+		UUID:         l.UUID(),
+		Hostname:     l.Hostname(),
+		Owner:        l.Owner(),
+		Purpose:      l.Text(protocol.FieldPurpose),
+		Status:       l.Text(protocol.FieldStatus),
+		LockedAt:     l.LockedAt().Time(),
+		AlertAt:      l.AlertAt().Time(),
+		AutoUnlockAt: l.AutoUnlockAt().Time(),
+		AliveAt:      l.AliveAt().Time(),
+		ClockOffset:  ahead.Seconds(),
+		Token:        l.Token,
+		Revision:     l.Revision,
+		Keys:         int(l.Keys),
+	}
+}
+
+// NewPeriod returns the period of a lock as its holder left it.
+func NewPeriod(l *protocol.Lock) Period {
+	return Period{
+		Token: l.Token, UUID: l.UUID(), Hostname: l.Hostname(), Owner: l.Owner(), Purpose: l.Text(protocol.FieldPurpose),
+		AliveAt: l.AliveAt().Time(), AutoUnlockAt: l.AutoUnlockAt().Time(), Renewals: []Renewal{},
+	}
+}
+
+// Text is a field of a lock that says what its holder does.
+type Text struct{ Field, Title, Value string }
+
+// Texts returns what the holder does, in the order in which it is shown.
+func (l *Lock) Texts() []Text {
+	return []Text{
+		{protocol.FieldPurpose.String(), "Purpose", l.Purpose},
+		{protocol.FieldStatus.String(), "Status", l.Status},
+	}
+}
+
+// Texts returns what the holder did. Its status is not known.
+func (p *Period) Texts() []Text {
+	return []Text{{protocol.FieldPurpose.String(), "Purpose", p.Purpose}}
+}
+
 // LockPage answers GET /api/v1/locks: locks in the order of their names, or by urgency.
 type LockPage struct {
 	Locks []Lock `json:"locks"`

@@ -25,7 +25,11 @@ const fixedSize = 480
 // size is at least the length of the JSON.
 func (l *Lock) size() int {
 	size := fixedSize
-	for _, text := range [...]string{l.Name, l.State, l.UUID, l.Hostname, l.Owner, l.Purpose, l.Status, l.Explanation, l.Urgency} {
+	texts := []string{l.Name, l.State, l.UUID, l.Hostname, l.Owner, l.Explanation, l.Urgency}
+	for _, t := range l.Texts() {
+		texts = append(texts, t.Value)
+	}
+	for _, text := range texts {
 		for i := range len(text) {
 			size += escaped(text[i])
 		}

@@ -69,12 +69,8 @@ func later(a, b time.Time) time.Time {
 }
 
 func period(was *lockstore.Period) api.Period {
-	p := api.Period{
-		Token: was.Token, UUID: was.UUID(), Hostname: was.Hostname(), Owner: was.Owner(), Purpose: was.Purpose(),
-		Acquired:     api.Moment{Revision: was.Since, At: was.LockedAt().Time()},
-		AliveAt:      was.AliveAt().Time(),
-		AutoUnlockAt: was.AutoUnlockAt().Time(), Renewals: []api.Renewal{}, MoreRenewals: was.More,
-	}
+	p := api.NewPeriod(&was.Lock)
+	p.Acquired, p.MoreRenewals = api.Moment{Revision: was.Since, At: was.LockedAt().Time()}, was.More
 	for i := range was.Renewals {
 		r := &was.Renewals[i]
 		shown := api.Renewal{Moment: api.Moment{Revision: r.Revision, At: r.At.Time()}}

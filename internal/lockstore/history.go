@@ -159,11 +159,7 @@ func (w *walk) step(ctx context.Context) error {
 // period reads the period in which w.at is, and goes on to before it.
 func (w *walk) period(ctx context.Context) error {
 	var p Period
-	asked := []protocol.Field{
-		protocol.FieldUUID, protocol.FieldHostname, protocol.FieldOwner, protocol.FieldPurpose, protocol.FieldLockedAt,
-		protocol.FieldAliveAt, protocol.FieldAutoUnlockAt,
-	}
-	last, err := w.read(ctx, w.at, asked)
+	last, err := w.read(ctx, w.at, protocol.HolderFields())
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,7 @@
 package protocol
 
+import "slices"
+
 // KV is one key of a lock as etcd stores it.
 type KV struct {
 	// Field is the one that the last segment of the key names.
@@ -92,14 +94,6 @@ func (l *Lock) set(f Field, v []byte) bool {
 		l.hostname = intern(v)
 	case FieldOwner:
 		l.owner = intern(v)
-	case FieldPurpose:
-		r := l.rarely()
-		r.purpose = intern(v)
-		l.setRare(r)
-	case FieldStatus:
-		r := l.rarely()
-		r.status = intern(v)
-		l.setRare(r)
 	case FieldLockedAt:
 		return read(v, &l.lockedAt)
 	case FieldAlertAt:
@@ -108,6 +102,11 @@ func (l *Lock) set(f Field, v []byte) bool {
 		return read(v, &l.aliveAt)
 	case FieldAutoUnlockAt:
 		return l.setAutoUnlockAt(v)
+	}
+	if i := slices.Index(rareTexts[:], f); i >= 0 {
+		r := l.rarely()
+		r.texts[i] = intern(v)
+		l.setRare(r)
 	}
 	return true
 }

@@ -39,35 +39,23 @@ var fieldNames = [...]string{
 	FieldUUID:         "uuid",
 }
 
+// rareTexts are the short texts that few locks have: what Text returns besides hostname and owner. Adding
+// one takes a constant, its name above, and a place here.
+var rareTexts = [...]Field{FieldPurpose, FieldStatus}
+
+// HolderFields returns the fields that say who held a lock, what for and until when: what is known
+// of an earlier holder.
+func HolderFields() []Field {
+	return []Field{FieldUUID, FieldHostname, FieldOwner, FieldPurpose, FieldLockedAt, FieldAliveAt, FieldAutoUnlockAt}
+}
+
 // ParseField returns the field that the last segment of a key names, or
 // FieldUnknown.
 func ParseField(segment []byte) Field {
-	// A conversion in a switch expression does not allocate.
-	switch string(segment) {
-	case "alert_at":
-		return FieldAlertAt
-	case "alive_at":
-		return FieldAliveAt
-	case "auto_unlock_at":
-		return FieldAutoUnlockAt
-	case "backtrace":
-		return FieldBacktrace
-	case "hostname":
-		return FieldHostname
-	case "locked_at":
-		return FieldLockedAt
-	case "owner":
-		return FieldOwner
-	case "pid":
-		return FieldPID
-	case "purpose":
-		return FieldPurpose
-	case "stack":
-		return FieldStack
-	case "status":
-		return FieldStatus
-	case "uuid":
-		return FieldUUID
+	for f := FieldUnknown + 1; int(f) < len(fieldNames); f++ {
+		if string(segment) == fieldNames[f] { // which does not allocate
+			return f
+		}
 	}
 	return FieldUnknown
 }

@@ -1,9 +1,11 @@
 package protocol
 
-import "unique"
+import (
+	"slices"
+	"unique"
+)
 
-// maxLabelLen is the number of bytes kept of a hostname, an owner, a purpose and a
-// status: the maximum length of a DNS name.
+// maxLabelLen is the number of bytes kept of a short text: the maximum length of a DNS name.
 const maxLabelLen = 253
 
 // largeValue is the minimum size in bytes of a value that makes its lock Large.
@@ -45,8 +47,8 @@ type Lock struct {
 type rare struct {
 	// autoText is the value of auto_unlock_at if it differs from that of
 	// Timestamp.String; else "".
-	autoText        string
-	purpose, status interned
+	autoText string
+	texts    [len(rareTexts)]interned
 }
 
 func (l *Lock) rarely() rare {
@@ -104,37 +106,29 @@ func (l *Lock) UUID() string {
 	return l.uuid.String()
 }
 
-// Hostname returns the host of the holder, clipped to the length of a DNS name.
-func (l *Lock) Hostname() string {
-	if !l.fresh.has(FieldHostname) {
+// Text returns a field that is a short text, clipped to the length of a DNS name: the hostname, the
+// owner (the service name of the holder), the purpose, or the status (how far the holder's work is).
+func (l *Lock) Text(f Field) string {
+	if !l.fresh.has(f) {
 		return ""
 	}
-	return l.hostname.String()
+	switch f {
+	case FieldHostname:
+		return l.hostname.String()
+	case FieldOwner:
+		return l.owner.String()
+	}
+	if i := slices.Index(rareTexts[:], f); i >= 0 {
+		return l.rarely().texts[i].String()
+	}
+	return ""
 }
 
-// Owner returns the service name of the holder, clipped as Hostname is.
-func (l *Lock) Owner() string {
-	if !l.fresh.has(FieldOwner) {
-		return ""
-	}
-	return l.owner.String()
-}
+// Hostname returns the host of the holder.
+func (l *Lock) Hostname() string { return l.Text(FieldHostname) }
 
-// Purpose returns what the lock is for, clipped as Hostname is.
-func (l *Lock) Purpose() string {
-	if !l.fresh.has(FieldPurpose) {
-		return ""
-	}
-	return l.rarely().purpose.String()
-}
-
-// Status returns how far the holder's work is, clipped as Hostname is.
-func (l *Lock) Status() string {
-	if !l.fresh.has(FieldStatus) {
-		return ""
-	}
-	return l.rarely().status.String()
-}
+// Owner returns the service name of the holder.
+func (l *Lock) Owner() string { return l.Text(FieldOwner) }
 
 // LockedAt returns the time of the acquisition by the holder's clock.
 func (l *Lock) LockedAt() Timestamp { return l.timestamp(FieldLockedAt, l.lockedAt) }

@@ -172,14 +172,14 @@ func TestPurposeAndStatus(t *testing.T) {
 		acquired("purpose", "nightly run", "status", "0 %"),
 		txn{put: map[string]string{"auto_unlock_at": "1700000060", "status": "50 %"}})
 	for _, l := range []Lock{l, collect("a", kvs)} {
-		require.Equal(t, "nightly run", l.Purpose())
-		require.Equal(t, "50 %", l.Status())
+		require.Equal(t, "nightly run", l.Text(FieldPurpose))
+		require.Equal(t, "50 %", l.Text(FieldStatus))
 	}
 	l, _ = history(t, acquired("status", long))
-	require.Empty(t, l.Purpose())
-	require.Equal(t, Clip([]byte(long), maxLabelLen), l.Status())
+	require.Empty(t, l.Text(FieldPurpose))
+	require.Equal(t, Clip([]byte(long), maxLabelLen), l.Text(FieldStatus))
 	l, _ = history(t, acquired("purpose", "old"), txn{del: []string{"uuid"}}, txn{put: map[string]string{"uuid": "other"}})
-	require.Empty(t, l.Purpose(), "another holder's")
+	require.Empty(t, l.Text(FieldPurpose), "another holder's")
 }
 
 func TestOverdueSince(t *testing.T) {

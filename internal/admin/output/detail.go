@@ -106,8 +106,9 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	p.known("Hostname:", "hostname", optional(d.Hostname))
 	p.known("Owner:", "owner", optional(d.Owner))
 	p.field("PID:", "pid")
-	p.field("Purpose:", "purpose")
-	p.field("Status:", "status")
+	for _, t := range d.Texts() {
+		p.field(t.Title+":", t.Field)
+	}
 	p.known("Locked:", "locked_at", moment(d.LockedAt, d.At))
 	p.known("Renewed:", "alive_at", moment(d.AliveAt, d.At))
 	p.known("Alert:", "alert_at", moment(d.AlertAt, d.At))

@@ -35,13 +35,17 @@ func History(w io.Writer, f Format, h admin.History) error {
 func periodTitles(f Format) []string {
 	titles := []string{"ACQUIRED (UTC)", "HELD", "RENEWED", "TOKEN", "HOSTNAME", "ENDED"}
 	if f == Wide {
-		titles = append(titles, "OWNER", "PURPOSE", "MARGIN", "REVISIONS", "UUID")
+		titles = append(titles, "OWNER")
+		for _, t := range new(api.Period).Texts() {
+			titles = append(titles, strings.ToUpper(t.Title))
+		}
+		titles = append(titles, "MARGIN", "REVISIONS", "UUID")
 	}
 	return titles
 }
 
 func periodCells(f Format, now time.Time, p *api.Period) []string {
-	const maxName, maxPurpose = 14, 60
+	const maxName, maxText = 14, 60
 	acquired, ended, until := none, none, ""
 	if !p.Acquired.At.IsZero() {
 		acquired = p.Acquired.At.UTC().Format("01-02 15:04:05")
@@ -59,7 +63,11 @@ func periodCells(f Format, now time.Time, p *api.Period) []string {
 		cells[4] = terminal.Truncate(cells[4], maxName)
 		return cells
 	}
-	return append(cells, optional(p.Owner), terminal.Truncate(optional(p.Purpose), maxPurpose), leastMargin(p),
+	cells = append(cells, optional(p.Owner))
+	for _, t := range p.Texts() {
+		cells = append(cells, terminal.Truncate(optional(t.Value), maxText))
+	}
+	return append(cells, leastMargin(p),
 		fmt.Sprintf("%d-%s", p.Acquired.Revision, until), optional(p.UUID))
 }
 

@@ -83,9 +83,10 @@ func newTable(o Options, colored bool) *table {
 		columns = append(columns,
 			column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }, nil},
 			column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }, nil},
-			column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil},
-			column{"PURPOSE", 60, 60, func(l *api.Lock) string { return optional(l.Purpose) }, nil},
-			column{"STATUS", 60, 60, func(l *api.Lock) string { return optional(l.Status) }, nil})
+			column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil})
+		for i, t := range new(api.Lock).Texts() {
+			columns = append(columns, column{strings.ToUpper(t.Title), 60, 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }, nil})
+		}
 		for i := range columns {
 			columns[i].limit = columns[i].wide
 		}
