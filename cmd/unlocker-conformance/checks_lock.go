@@ -21,7 +21,7 @@ func unlockCommand(a answer) command { return command{Op: "unlock", UUID: a.UUID
 func lockChecks() []check {
 	return []check{
 		{name: "lock", about: "one transaction writes all fields, without leases", run: checkLock},
-		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, by the clock of the client", run: checkDeadlines},
+		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, according to the clock of the client", run: checkDeadlines},
 		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: checkLockAtomic},
 		{name: "lock-held", about: "a held lock is refused with its holder, and nothing is written", run: checkLockHeld},
 		{name: "leftovers", about: "the holder has no fields of an earlier one", run: checkLeftovers},

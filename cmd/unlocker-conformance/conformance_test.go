@@ -98,7 +98,7 @@ func TestEachCheckConvicts(t *testing.T) {
 }
 
 func judge(t *testing.T, c check, fault string) error {
-	return meter(standstill).try(t.Context(), c, []string{"env", faultVariable + "=" + fault, os.Args[0]}, func(line string) { t.Log(line) })
+	return meter(timerLag).try(t.Context(), c, []string{"env", faultVariable + "=" + fault, os.Args[0]}, func(line string) { t.Log(line) })
 }
 
 func TestReport(t *testing.T) {

@@ -87,7 +87,7 @@ func (k *kit) judge(ctx context.Context, c check) {
 		return
 	}
 	began := time.Now()
-	err := meter(standstill).try(ctx, c, k.argv, func(line string) { k.trace(c.name, line) })
+	err := meter(timerLag).try(ctx, c, k.argv, func(line string) { k.trace(c.name, line) })
 	if ctx.Err() != nil {
 		return
 	}

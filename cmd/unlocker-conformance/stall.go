@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// tolerable is how long a machine may stand still during a check that convicts a client.
+	// tolerable is how long a machine may stall during a check that convicts a client.
 	tolerable = 250 * time.Millisecond
-	// tries is how often a check runs on a machine that stands still each time.
+	// tries is how often a check runs on a machine that stalls each time.
 	tries = 3
 )
 
-// meter measures how long this machine stood still, until the function that it returns is called.
+// meter measures how long this machine stalled, until the function that it returns is called.
 type meter func() (stop func() time.Duration)
 
-// try runs a check and returns why the client failed it. If the machine stood still meanwhile,
+// try runs a check and returns why the client failed it. If the machine stalled meanwhile,
 // that may be the reason, and the check runs again.
 func (m meter) try(ctx context.Context, c check, argv []string, log func(string)) error {
 	for n := 1; ; n++ {
@@ -28,14 +28,14 @@ func (m meter) try(ctx context.Context, c check, argv []string, log func(string)
 		}
 		stood = stood.Round(time.Millisecond)
 		if n == tries {
-			return fmt.Errorf("%w\nthe machine stood still for %v meanwhile: this may be its fault", err, stood)
+			return fmt.Errorf("%w\nthe machine stalled for %v meanwhile: this may be its fault", err, stood)
 		}
-		log(fmt.Sprintf("the machine stood still for %v, and the check failed; again: %v", stood, err))
+		log(fmt.Sprintf("the machine stalled for %v, and the check failed; again: %v", stood, err))
 	}
 }
 
-// standstill is a meter. A timer that is late shows it.
-func standstill() (stop func() time.Duration) {
+// timerLag is a meter. A timer that is late shows it.
+func timerLag() (stop func() time.Duration) {
 	const interval = 20 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	longest := make(chan time.Duration)

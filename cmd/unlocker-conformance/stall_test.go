@@ -18,7 +18,7 @@ func TestAMachineThatStandsStillConvictsNobody(t *testing.T) {
 		says        string
 	}{
 		{tolerable, 2, 3, ""},
-		{tolerable, 3, 3, "failure 3\nthe machine stood still for 250ms meanwhile: this may be its fault"},
+		{tolerable, 3, 3, "failure 3\nthe machine stalled for 250ms meanwhile: this may be its fault"},
 		{tolerable - 1, 2, 1, "failure 1"},
 		{tolerable, 0, 1, ""},
 	} {
@@ -40,7 +40,7 @@ func TestAMachineThatStandsStillConvictsNobody(t *testing.T) {
 }
 
 func TestStandstillIsMeasured(t *testing.T) {
-	stop := standstill()
+	stop := timerLag()
 	script := fmt.Sprintf("kill -STOP %d; sleep 0.5; kill -CONT %[1]d", os.Getpid())
 	require.NoError(t, exec.CommandContext(t.Context(), "sh", "-c", script).Run())
 	require.Greater(t, stop(), 400*time.Millisecond)

@@ -21,7 +21,7 @@ func TestHistoryCommand(t *testing.T) {
 	e.awaitListed(url)
 	now := time.Now()
 	e.Put(e.Lock(name, now, now.Add(-5*time.Minute), "uuid", "first", "locked_at", etcdtest.Stamp(now.Add(-10*time.Minute)))...)
-	_, err := e.Client.Delete(t.Context(), e.Prefix, clientv3.WithPrefix()) // by somebody unknown
+	_, err := e.Client.Delete(t.Context(), e.Prefix, clientv3.WithPrefix()) // by an unknown client
 	require.NoError(t, err)
 	e.take(name, time.Hour, time.Hour)
 	code, _, stderr := e.call(nil, "unlock", name, "--uuid", "u-"+name, "--yes", "--reason", "OPS-1")

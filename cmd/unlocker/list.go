@@ -44,11 +44,11 @@ alternate screen, as many locks as fit. Otherwise, and with -o json or jsonpath,
 are printed, and then a line for each lock that changes, its state by time included. A
 lock that does not exist any more has the state gone. What -o json prints are the events
 lock and gone of the daemon's API. If etcd does not answer, the list stays as it was, the
-screen or stderr says so, and the command goes on when etcd answers again.
+screen or stderr says so, and the command continues when etcd answers again.
 
---sort urgency lists what needs somebody first: expired, overdue, malformed, undated,
-orphaned, and then held locks by alert_at. held lists the oldest locks first, alert and
-unlock the earliest times.
+--sort urgency lists the locks that need attention first: expired, overdue, malformed,
+undated, orphaned, and then held locks by alert_at. held lists the oldest locks first,
+alert and unlock the earliest times.
 
 With --native the locks and elections of etcd's own clients below native_prefixes are
 listed: concurrency.Mutex and Election, etcdctl lock. A lock has a line for the key that

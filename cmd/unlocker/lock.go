@@ -49,8 +49,9 @@ on; SIGUSR1 and SIGUSR2 are passed on to the command alone. On a terminal, it ca
 and suspended like any other job.
 
 If the lock is lost, cannot be renewed in time, or was held for --max-hold, the process
-group gets SIGTERM, and SIGKILL --kill-after later: before anybody else can get the lock,
-unless it was removed by hand. An etcd that is away for a part of --patience is no reason.
+group gets SIGTERM, and SIGKILL --kill-after later: before another process can get the
+lock, unless it was removed by hand. An outage of etcd that lasts for a part of --patience
+does not stop the command.
 
 The lock names the program, but not its arguments, which may be secret: use --purpose.
 

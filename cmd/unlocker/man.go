@@ -34,7 +34,7 @@ func writePages(cmd *cobra.Command, dir string) error {
 	}
 	page := page{}
 	page.write(cmd, time.Unix(epoch, 0).UTC())
-	if err := os.WriteFile(filepath.Join(dir, dashed(cmd)+".1"), []byte(page.String()), 0o644); err != nil { //nolint:gosec // everybody may read it
+	if err := os.WriteFile(filepath.Join(dir, dashed(cmd)+".1"), []byte(page.String()), 0o644); err != nil { //nolint:gosec // it is for all users
 		return err
 	}
 	for _, sub := range cmd.Commands() {

@@ -19,7 +19,7 @@ func newPause() *cobra.Command {
 		Use:   "pause [--match PATTERN] --for DURATION --reason WHY",
 		Short: "Stop automatic removals for a while",
 		Long: `Stop the automatic removal of all locks, or of those whose names match a pattern, for
-a while. Every daemon obeys within a second and goes on watching; nothing has to be
+a while. Every daemon obeys within a second and keeps watching; nothing has to be
 restarted. The pause ends by itself, or with unlocker resume. A pause of the same
 pattern replaces it. Locks can still be acquired, renewed, released, and removed by
 unlocker unlock.
@@ -55,7 +55,7 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "pause only locks whose name matches this `PATTERN`: * does not match a slash, ** does")
 	flags.DurationVar(&lasts, "for", 0, "for how long, such as 30m or 2h; 10s to 168h (required)")
-	flags.StringVar(&reason, "reason", "", "`WHY`, for everybody who wonders why locks stay (required)")
+	flags.StringVar(&reason, "reason", "", "`WHY`, shown wherever a lock is kept by the pause (required)")
 	addConfigFlags(flags)
 	flags.Lookup("pause-prefix").Hidden = false
 	return cmd

@@ -64,7 +64,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	require.Regexp(t, `^"evil\\n\\x1b\[2J" +\S+undated\S+ `, frame[4])
 	require.Len(t, frame, 6)
 
-	// Changes appear, and time goes on without one.
+	// Changes appear, and times advance without one.
 	e.take("c", time.Hour, 2*time.Hour)
 	s.awaitFrame("\nc ")
 	_, _ = e.Client.Delete(t.Context(), "/mutexes/c/uuid")

@@ -10,8 +10,8 @@ import (
 // Lock is one lock, in a page as the watch has shown it.
 type Lock struct {
 	Name string `json:"name"`
-	// State is held, overdue, expired, undated, malformed or orphaned, by the clock of the
-	// holder as far as ClockOffset is known.
+	// State is held, overdue, expired, undated, malformed or orphaned, according to the
+	// clock of the holder as far as ClockOffset is known.
 	State string `json:"state"`
 	UUID  string `json:"uuid,omitempty"`
 	// Hostname and Owner are the holder's host and service name.
@@ -33,7 +33,7 @@ type Lock struct {
 	// as far as it knows now. It is left out for a lock that is never removed
 	// automatically, and by commands that ask no daemon.
 	Due time.Time `json:"due,omitzero"`
-	// Explanation says in words what becomes of the lock, the lock being the subject:
+	// Explanation says in words what will happen to the lock, the lock being the subject:
 	// "waits until 10:23:26: its last renewal was learned late, patience 1m0s". The times
 	// in it are UTC. It is left out for a held lock in a page, and by commands that ask no
 	// daemon.
@@ -157,7 +157,7 @@ type Field struct {
 	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
-// Forced is a lock that was removed by force, or by somebody unknown after its deadline.
+// Forced is a lock that was removed by force, or by an unknown client after its deadline.
 type Forced struct {
 	At       time.Time `json:"at"`
 	Name     string    `json:"name"`
@@ -168,7 +168,7 @@ type Forced struct {
 	Trigger string `json:"trigger,omitempty"`
 	// By is Self or Other. Left out by commands that ask no daemon.
 	By string `json:"by,omitempty"`
-	// Who removed it, as user@host, and Reason say more about a manual unlock. Anybody who may
+	// Who removed it, as user@host, and Reason say more about a manual unlock. Any client that may
 	// write the record can have written them.
 	Who    string `json:"who,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -267,7 +267,7 @@ type Pause struct {
 	// By is who paused, as user@host, and Reason is why.
 	By     string `json:"by"`
 	Reason string `json:"reason"`
-	// Since and Until are by the clock of that host.
+	// Since and Until are according to the clock of that host.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 }

@@ -3,10 +3,10 @@ package api
 import "time"
 
 // History answers GET /api/v1/history: who held a lock, as far as the old revisions that etcd
-// still has tell. etcd keeps no times: all times are those that holders and daemons wrote down.
+// still has show. etcd keeps no times: all times are those that holders and daemons wrote down.
 type History struct {
 	Name string `json:"name"`
-	// Now is when the history was read, by the clock of the host that read it.
+	// Now is when the history was read, according to the clock of the host that read it.
 	Now time.Time `json:"now"`
 	// Revision is the newest revision that was read, FromRevision the oldest. Before that,
 	// nothing is known.
@@ -26,7 +26,7 @@ type History struct {
 
 // Period is the time during which a lock was held under one uuid.
 type Period struct {
-	// Token is the fencing token. Two periods have the same one where somebody overwrote the uuid.
+	// Token is the fencing token. Two periods have the same one where a client overwrote the uuid.
 	Token    int64  `json:"token"`
 	UUID     string `json:"uuid,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
@@ -95,17 +95,17 @@ type Ended struct {
 
 // How a period ended.
 const (
-	// EndReleased is a deletion before the deadline, by the holder or by somebody else: etcd does
-	// not keep who.
+	// EndReleased is a deletion before the deadline, by the holder or another client: etcd does not
+	// keep who.
 	EndReleased = "released"
 	// EndExpired is a removal by a daemon, which knows of it.
 	EndExpired = "expired"
 	// EndManual is a manual unlock that left a record.
 	EndManual = "manual"
-	// EndLate is a deletion past the deadline, by somebody whom etcd does not keep.
+	// EndLate is a deletion past the deadline, by a client that etcd does not record.
 	EndLate = "removed_late"
 	// EndRemoved is a deletion of which is not known whether it was past the deadline.
 	EndRemoved = "removed"
-	// EndOverwritten is the end by another uuid that somebody put without deleting this one.
+	// EndOverwritten is the end by another uuid that a client put without deleting this one.
 	EndOverwritten = "overwritten"
 )

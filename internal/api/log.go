@@ -45,7 +45,7 @@ const (
 	LogWouldRemove = "would remove a lock that is due (dry run)"
 
 	LogRemoved  = "lock removed"
-	LogUnlocked = "lock removed by a person"
+	LogUnlocked = "lock unlocked manually"
 	// LogUnlockRequested is the outcome of a request to the API.
 	LogUnlockRequested = "unlock requested by the API"
 	LogBadRecord       = "a record of a manual unlock cannot be used"

@@ -101,7 +101,7 @@ func (c *Config) keys() []key {
 		bind("web.path_prefix", &c.Web.PathPrefix, "", checkPathPrefix, "path prefix under which a proxy serves the API, such as /unlocker"),
 		bind("web.web_config_file", &c.Web.WebConfigFile, "", nil, "exporter-toolkit web configuration file (TLS, basic auth) of the web listener"),
 		bind("web.allow_unlock", &c.Web.AllowUnlock, "false", nil,
-			"whether people may remove locks by the API; needs users or client certificates in web.web_config_file, or web.user_header"),
+			"whether users may remove locks by the API; needs users or client certificates in web.web_config_file, or web.user_header"),
 		bind("web.user_header", &c.Web.UserHeader, "", checkUserHeader,
 			"header in which an authenticating proxy passes the user, such as X-Forwarded-User; only that proxy may be able to connect"),
 		bind("metrics.max_lock_series", &c.Metrics.MaxLockSeries, "500", within(0, 100_000),

@@ -112,7 +112,7 @@ func (c Config) otherRelations() []relation {
 		{overlap(ops, web), "web.listen", "ops.listen", fmt.Sprintf("%q overlaps with ops.listen, %q", web, ops)},
 		{unlock && web == "", "web.allow_unlock", "web.listen", "needs web.listen"},
 		{unlock && c.Web.WebConfigFile+c.Web.UserHeader == "", "web.allow_unlock", "",
-			"needs users or client certificates in web.web_config_file, or web.user_header: otherwise anybody could remove any lock"},
+			"needs users or client certificates in web.web_config_file, or web.user_header: otherwise any client could remove any lock"},
 		{!unlock && c.Web.UserHeader != "", "web.user_header", "", "has no effect without web.allow_unlock"},
 		// The record of each lock is logged at info before the lock is removed.
 		{c.Reaper.Mode == "enforce" && c.Log.Level != "info" && c.Log.Level != "debug", "log.level", "reaper.mode",

@@ -66,7 +66,7 @@ func (g *group) observe() {
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
-		case err != nil: // it is no child any more: how it ended is not known, so it counts as killed
+		case err != nil: // not our child any more: exit status unknown, treat as killed
 			state = syscall.WaitStatus(syscall.SIGKILL)
 		}
 		g.states <- state
@@ -169,7 +169,7 @@ func (g *group) suspend(until context.Context, by syscall.Signal) {
 		_ = syscall.Kill(0, syscall.SIGSTOP)
 		g.awaitContinue(until)
 	default:
-		return // somebody has stopped the command, and continues it
+		return // the command was stopped by another process, which will continue it
 	}
 	if needs {
 		g.terminal.give(g.pid)

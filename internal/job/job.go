@@ -74,7 +74,7 @@ func (e *NotStarted) Unwrap() error { return e.err }
 // ends for those that came before, with an *Interrupted as its cause, and ends only the wait
 // for the lock. It must not be called twice at a time.
 //
-// Beside the errors above, there are *mutex.HeldError, and *mutex.LostError where the lock was
+// In addition to the errors above, there are *mutex.HeldError, and *mutex.LostError where the lock was
 // lost and the command ended before that was seen. All others are those of etcd.
 func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (status int, err error) {
 	path, err := exec.LookPath(o.Command[0])
@@ -214,7 +214,7 @@ func (j *job) until(l *mutex.Lock) (context.Context, context.CancelFunc) {
 	}
 }
 
-// left is how long the command may go on without a renewal, so that it can be killed before the
+// left is how long the command may continue without a renewal, so that it can be killed before the
 // lock may be removed.
 func (j *job) left(l *mutex.Lock) time.Duration { return time.Until(l.Deadline()) - j.KillAfter }
 

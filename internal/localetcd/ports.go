@@ -13,8 +13,8 @@ import (
 // dials, connect to itself, and prevent the member from binding its port.
 const lowestPort, blockPorts, portBlocks = 15000, 100, 170
 
-// ports are those of this process. It gives none out twice while there are others: somebody
-// else's server on the port of a dead member would prevent its restart, and answer its clients.
+// ports are those of this process. It gives none out twice while there are others: the server of
+// another process on the port of a dead member would prevent its restart, and answer its clients.
 var ports freePorts //nolint:gochecknoglobals // as the ports are
 
 type freePorts struct {

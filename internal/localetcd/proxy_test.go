@@ -29,7 +29,7 @@ func shortPut(t *testing.T, cli *clientv3.Client, key string) error {
 	return err
 }
 
-// Somebody else's server on the port of a dead member would prevent its restart.
+// The server of another process on the port of a dead member would prevent its restart.
 func TestNoPortIsGivenOutTwice(t *testing.T) {
 	t.Parallel()
 	given := make(map[string]bool)

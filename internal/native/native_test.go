@@ -191,7 +191,7 @@ func TestLimits(t *testing.T) {
 	require.Len(t, w.log.Lines(api.LogNativeNotListed), 1, "a warning a minute")
 }
 
-// Keys that anybody may have written.
+// Keys that any client may have written.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, shared.Start(t))

@@ -26,9 +26,9 @@ type Options struct {
 	// Patience is the maximum time without etcd that does not count as an outage: the
 	// shortest grace of any lock.
 	Patience time.Duration
-	// Ended is called after an outage has ended, and with it what Allowance returns has
-	// become final; nil for nobody. It may take its time: probes go on meanwhile, and
-	// Run waits for it when it ends. Outages that end meanwhile have one call more.
+	// Ended is called after an outage ends and Allowance is final; nil disables it. It may
+	// block: probes continue meanwhile, and Run waits for it before it returns. Outages that
+	// end meanwhile cause one more call.
 	Ended func(ctx context.Context)
 }
 
@@ -46,10 +46,10 @@ type Probe struct {
 	asked time.Time
 	took  time.Duration
 
-	// requests are those that wait for an answer, also where another one has got it.
+	// requests tracks requests in flight, superseded ones included.
 	requests sync.WaitGroup
 
-	// over has an element where an outage has ended and Ended was not called yet.
+	// over has an element if an outage has ended and Ended was not called yet.
 	over chan struct{}
 }
 
@@ -98,8 +98,8 @@ func (p *Probe) Run(ctx context.Context) error {
 	}
 }
 
-// notify calls Ended beside the probes, which would be late where it takes long, and so
-// find another outage.
+// notify calls Ended concurrently with the probes: a slow call would delay them, which would
+// look like another outage.
 func (p *Probe) notify(ctx context.Context) {
 	for {
 		select {

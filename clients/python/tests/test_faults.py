@@ -115,7 +115,7 @@ class LossTest(TestCase):
         lock = self.connect().lock("a")
         real = time.time
         self.addCleanup(setattr, time, "time", real)
-        time.time = lambda: real() + 115  # as after a suspension, in which the monotonic clock stands still
+        time.time = lambda: real() + 115  # as after a suspension, in which the monotonic clock stops
         self.assertEqual(lock.lost.reason, "deadline")
 
     def test_the_keeper_does_not_renew_a_lock_that_was_lost_meanwhile(self):
@@ -190,7 +190,7 @@ class AnswersTest(TestCase):
         fields = self.etcd.keys()
         self.assertAlmostEqual(float(fields["a/auto_unlock_at"]) - float(fields["a/alive_at"]), 500, places=2)
         lock.alive()
-        self.etcd.put("a/auto_unlock_at", "1700000000")  # by a person
+        self.etcd.put("a/auto_unlock_at", "1700000000")  # by an operator
         lock.alive()
         self.assertGreater(float(self.etcd.keys()["a/auto_unlock_at"]), time.time() + 400)
 

@@ -76,7 +76,7 @@ module UnlockerMutex
   class Lost < Error
     # The name of the lock.
     attr_reader :name
-    # :forced (somebody removed it), :taken (and another holds it), :deadline (it was not renewed
+    # :forced (it was removed by force), :taken (and another holds it), :deadline (it was not renewed
     # in time), :unreachable or :no_space (so renewals failed), or :released.
     attr_reader :reason
 
@@ -403,7 +403,7 @@ module UnlockerMutex
     # metadata:: further fields, a Hash
     # backtrace:: false: write neither the stack at the call nor the one at the alert
     #
-    # Waiting sends no requests, and wakes up with the release; who waits is served in no particular
+    # Waiting sends no requests, and returns when the lock is released. Waiters are served in no particular
     # order. It waits for etcd, too. Raises Held with the holder when timeout is over, Unreachable if
     # etcd does not answer then, and Refused if it does not accept the request.
     def lock(name, timeout: nil, **terms, &block)

@@ -305,7 +305,7 @@ class LossTest < Support::Test
 
   def test_a_wall_clock_that_passes_the_deadline_counts
     lock = connect.lock("a")
-    later = Time.now + 115 # as after a suspension, in which the monotonic clock stands still
+    later = Time.now + 115 # as after a suspension, in which the monotonic clock stops
     Time.stub(:now, later) { assert_equal :deadline, lock.lost.reason }
   end
 
@@ -372,7 +372,7 @@ class AnswersTest < Support::Test
     fields = @etcd.keys
     assert_in_delta 500, fields["a/auto_unlock_at"].to_f - fields["a/alive_at"].to_f, 0.01
     lock.alive
-    @etcd.put("a/auto_unlock_at", "1700000000") # by a person
+    @etcd.put("a/auto_unlock_at", "1700000000") # by an operator
     lock.alive
     assert_operator @etcd.keys["a/auto_unlock_at"].to_f, :>, Time.now.to_f + 400
   end

@@ -166,7 +166,7 @@ func Invalid() []Case {
 		{"etcd:\n  endpoints: [\"://a:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "://a:2379"`},
 		{"etcd:\n  endpoints: [\"[fe80::1%eth0]:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "[fe80::1%eth0]:2379"`},
 		{"etcd:\n  endpoints: [\"a\\nb:2379\"]\n", `:2: etcd.endpoints: must be host:port, http://host:port, https://host:port, unix://path or unixs://path, not "a\nb:2379"`},
-		{"web:\n  allow_unlock: true\n", `:2: web.allow_unlock: needs users or client certificates in web.web_config_file, or web.user_header: otherwise anybody could remove any lock`},
+		{"web:\n  allow_unlock: true\n", `:2: web.allow_unlock: needs users or client certificates in web.web_config_file, or web.user_header: otherwise any client could remove any lock`},
 		{"web:\n  allow_unlock: true\n  listen: \"\"\n  user_header: X-User\n", `:2: web.allow_unlock: needs web.listen`},
 		{"web:\n  user_header: X-User\n", `:2: web.user_header: has no effect without web.allow_unlock`},
 		{"web:\n  user_header: X_User\n", `:2: web.user_header: must be the name of a header of a user, such as X-Forwarded-User, not "X_User"`},

@@ -89,7 +89,7 @@ class Refused(MutexError):
 class Lost(MutexError):
     """The lock is no longer held.
 
-    reason is "forced" (somebody removed it), "taken" (and another holds it), "deadline" (it was not
+    reason is "forced" (it was removed by force), "taken" (and another holds it), "deadline" (it was not
     renewed in time), "unreachable" or "no space" (so renewals failed), or "released".
     """
 
@@ -376,7 +376,7 @@ class Client:
         are further fields. backtrace=False writes neither the stack at the call nor the one at the
         alert.
 
-        Waiting sends no requests, and wakes up with the release; who waits is served in no
+        Waiting sends no requests, and returns when the lock is released. Waiters are served in no
         particular order. It waits for etcd, too. Raises Held with the holder when timeout is over,
         Unreachable if etcd does not answer then, and Refused if it does not accept the request.
         """
