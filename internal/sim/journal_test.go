@@ -1,29 +1,20 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // journal is a daemon's log, which the judge reads.
 type journal struct{ d *daemon }
-
-// announcement is the record of a removal in the log.
-type announcement struct {
-	uuid, deadline string
-	revision       int64
-	orphan         bool
-	fields         int
-	// sent, and concluded by the line with its outcome. One without an answer may still
-	// be carried out then.
-	sent, concluded bool
-}
 
 func (j *journal) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 func (j *journal) WithAttrs([]slog.Attr) slog.Handler               { return j }
@@ -32,36 +23,25 @@ func (j *journal) WithGroup(string) slog.Handler                    { return j }
 var errFull = errors.New("no space left on device")
 
 // Handle implements slog.Handler.
-func (j *journal) Handle(_ context.Context, r slog.Record) error {
-	var name string
-	var a announcement
-	r.Attrs(func(attr slog.Attr) bool {
-		switch attr.Key {
-		case "lock":
-			name = attr.Value.String()
-		case "hold":
-			if r.Message == api.LogHoldBegins {
-				j.d.w.judge.holds(j.d, attr.Value.String())
-			}
-		case "record":
-			record := attr.Value.Any().(lockstore.Record)
-			fields, more := record.Logged()
-			a.uuid, a.deadline, a.fields = record.UUID(), record.AutoUnlockText(), len(fields)+more
-		case "verdict":
-			v := attr.Value.Any().(verdict.Verdict)
-			a.revision, a.orphan = v.Revision, v.Trigger == verdict.Orphan
+func (j *journal) Handle(ctx context.Context, r slog.Record) error {
+	var line judges.Line
+	switch r.Message {
+	case api.LogRemoving, api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove, api.LogHoldBegins:
+		var text bytes.Buffer
+		if err := slog.NewJSONHandler(&text, nil).Handle(ctx, r); err != nil {
+			return err
 		}
-		return true
-	})
+		if err := json.Unmarshal(text.Bytes(), &line); err != nil {
+			return err
+		}
+	}
+	if line.Message == api.LogHoldBegins {
+		j.d.w.judge.holds(j.d, line.Hold)
+	}
 	if j.d.w.judge.full(j.d) {
 		return errFull
 	}
-	switch r.Message {
-	case api.LogRemoving:
-		j.d.w.judge.announced(j.d, name, &a)
-	case api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove:
-		j.d.w.judge.concluded(j.d, name, r.Message == api.LogAmbiguous)
-	}
+	j.d.w.judge.logged(j.d, &line)
 	return nil
 }
 
@@ -86,36 +66,20 @@ func (j *judge) holds(d *daemon, hold string) {
 	}
 }
 
-// announced is the log line before a removal.
-func (j *judge) announced(d *daemon, name string, a *announcement) {
+// logged takes a line about a removal.
+func (j *judge) logged(d *daemon, line *judges.Line) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if a.fields == 0 {
-		j.convict("S7", d, name, "the record in the log has no fields")
-	}
-	if before := j.of[d].open[name]; before != nil && before.uuid == a.uuid && !before.concluded {
-		j.convict("S7", d, name, "announced again before the outcome")
-	}
-	j.of[d].open[name] = a
-}
-
-// concluded is the one after it.
-func (j *judge) concluded(d *daemon, name string, ambiguous bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if a := j.of[d].open[name]; a != nil && ambiguous {
-		a.concluded = true
-	} else {
-		delete(j.of[d].open, name)
-	}
+	now := j.w.at(j.w.elapsed())
+	j.convictAll(d, line.Lock, j.of[d].log.Take(line, judges.Span{From: now, To: now}))
 }
 
 // noLoose convicts removals whose outcome the log does not have, requests that may
 // still be on their way aside.
 func (j *judge) noLoose(d *daemon, now time.Duration) {
-	for name, a := range j.of[d].open {
-		if a.sent && !a.concluded && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
-			j.convict("S7", d, name, "no outcome in the log")
+	for _, a := range j.of[d].log.Open() {
+		if a.Sent && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
+			j.convict("S7", d, a.Lock, "no outcome in the log")
 		}
 	}
 }

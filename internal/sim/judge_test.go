@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
@@ -29,9 +30,7 @@ type judge struct {
 	// paused reports whether removals are paused, since pausedSince.
 	paused      bool
 	pausedSince time.Duration
-	// leads is the identity of the leader, since leadsSince.
-	leads      string
-	leadsSince time.Duration
+	election    judges.Election
 
 	violations []violation
 	// removals, deaths and bounded count what the judges had to look at: bounded are the
@@ -63,7 +62,7 @@ type claim struct {
 
 // dossier is what etcd and the log saw of a daemon.
 type dossier struct {
-	open map[string]*announcement
+	log judges.Journal
 	// asked is when each probe was sent, good when the newest began that was carried
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
 	asked map[memetcd.Message]time.Duration
@@ -76,7 +75,8 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int)}
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int),
+		election: judges.Election{Prefix: w.config.ElectionPrefix()}}
 }
 
 func (j *judge) convict(promise string, d *daemon, name, format string, args ...any) {
@@ -85,6 +85,18 @@ func (j *judge) convict(promise string, d *daemon, name, format string, args ...
 		text = fmt.Sprintf("%s (started %s) on %q: %s", d.identity(), d.started, name, text)
 	}
 	j.violations = append(j.violations, violation{promise, j.w.elapsed(), text})
+}
+
+func (j *judge) convictAll(d *daemon, name string, all []judges.Violation) {
+	for _, v := range all {
+		j.convict(v.Promise, d, name, "%s", v.Text)
+	}
+}
+
+// rules are those that the judges share with the hunt.
+func (j *judge) rules() judges.Rules {
+	r := j.w.config.Reaper
+	return judges.Rules{Grace: r.Grace, StandbyDelay: r.StandbyDelay, Slack: precise}
 }
 
 func (j *judge) failed(d *daemon, err error) {
@@ -104,7 +116,7 @@ func (j *judge) enter(h *holder) string {
 
 // intends is called before a holder sends a deadline that it made at a time.
 func (j *judge) intends(h *holding, deadline string, at time.Duration, clock time.Time) {
-	t, ok := timestamp(deadline)
+	t, ok := judges.Timestamp(deadline)
 	if !ok {
 		return
 	}
@@ -131,12 +143,13 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{open: make(map[string]*announcement), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
 
 func (j *judge) snapshot() *truth {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.candidates = j.election.Candidates
 	return j.truth.clone()
 }
 
@@ -150,14 +163,14 @@ func (j *judge) restored(backup *truth) {
 	j.lost[now] = old.writes[len(j.writes):]
 	for name, s := range j.locks {
 		was := old.locks[name]
-		if was != nil && was.newest() > s.newest() && len(was.fields) == len(s.fields) {
+		if was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) {
 			j.older[now] = true
 		}
-		if was == nil || was.write.at != s.write.at || was.value("uuid") != s.value("uuid") {
+		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored = now
 		}
 	}
-	j.elected(now)
+	j.election.Restore(backup.candidates, j.w.at(now))
 }
 
 // applied is called with each request that etcd carried out.
@@ -179,7 +192,9 @@ func (j *judge) applied(a memetcd.Applied) {
 			j.signOf(s, ev.Kv, a.Events, now)
 		}
 	}
-	j.election(a.Events, now)
+	for _, ev := range a.Events {
+		j.election.Apply(ev, j.w.at(now))
+	}
 	j.pauses(a.Events, now)
 }
 
@@ -207,15 +222,15 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 	taken, stamp := false, false
 	for _, ev := range events {
 		name, f, _ := split(ev.Kv.Key)
-		taken = taken || name == s.name && f == "uuid" && ev.Kv.CreateRevision == ev.Kv.ModRevision
-		stamp = stamp || name == s.name && (f == "locked_at" || f == "alive_at")
+		taken = taken || name == s.Name && f == "uuid" && ev.Kv.CreateRevision == ev.Kv.ModRevision
+		stamp = stamp || name == s.Name && (f == "locked_at" || f == "alive_at")
 	}
 	w := sign{made: now}
-	uuid, deadline := s.value("uuid"), s.value("auto_unlock_at")
+	uuid, deadline := s.Value("uuid"), s.Value("auto_unlock_at")
 	for _, ev := range events { // which may come in any order
-		if name, f, _ := split(ev.Kv.Key); name == s.name && f == "uuid" {
+		if name, f, _ := split(ev.Kv.Key); name == s.Name && f == "uuid" {
 			uuid = string(ev.Kv.Value)
-		} else if name == s.name && f == "auto_unlock_at" {
+		} else if name == s.Name && f == "auto_unlock_at" {
 			deadline = string(ev.Kv.Value)
 		}
 	}
@@ -237,39 +252,6 @@ func (j *judge) pauses(events []*mvccpb.Event, now time.Duration) {
 		if strings.HasPrefix(string(ev.Kv.Key), j.w.config.PauseKeys()) {
 			j.paused, j.pausedSince = ev.Type == mvccpb.Event_PUT, now
 		}
-	}
-}
-
-// election follows who leads.
-func (j *judge) election(events []*mvccpb.Event, now time.Duration) {
-	for _, ev := range events {
-		key := string(ev.Kv.Key)
-		if !strings.HasPrefix(key, j.w.config.ElectionPrefix()) {
-			continue
-		}
-		if ev.Type == mvccpb.Event_PUT {
-			if ev.Kv.CreateRevision == ev.Kv.ModRevision {
-				j.candidates = append(j.candidates, candidate{key, string(ev.Kv.Value)})
-			}
-			continue
-		}
-		for i, c := range j.candidates {
-			if c.key == key {
-				j.candidates = append(j.candidates[:i:i], j.candidates[i+1:]...)
-				break
-			}
-		}
-	}
-	j.elected(now)
-}
-
-func (j *judge) elected(now time.Duration) {
-	leads := ""
-	if len(j.candidates) > 0 {
-		leads = j.candidates[0].identity
-	}
-	if leads != j.leads {
-		j.leads, j.leadsSince = leads, now
 	}
 }
 

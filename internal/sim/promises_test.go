@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
@@ -70,25 +72,15 @@ func hasPut(r *pb.TxnRequest) bool {
 
 // removal judges a removal as it is sent.
 func (j *judge) removal(d *daemon, name string, now time.Duration) {
-	a := j.of[d].open[name]
-	if a == nil || a.concluded {
-		j.convict("S7", d, name, "sent without its record in the log")
-		return
+	a := j.of[d].log.Last(name)
+	sent := judges.Sending{Logged: a != nil && a.Outcome == "", At: j.w.at(now), Leads: true}
+	if sent.Logged {
+		a.Sent, sent.Holds = true, j.held(d, now)
+		if s := j.locks[name]; s != nil && a.Matches(s.Lock) { // or S1 judges what happens to it
+			j.early(d, s, now, &sent)
+		}
 	}
-	a.sent = true
-	if why := j.held(d, now); why != "" {
-		j.convict("S3", d, name, "sent during a hold: %s", why)
-	}
-	s := j.locks[name]
-	if s == nil || !a.matches(s) {
-		return // S1 judges what becomes of it
-	}
-	j.early(d, s, now)
-}
-
-// matches reports whether the lock is still the one that the verdict was made on.
-func (a *announcement) matches(s *state) bool {
-	return s.value("uuid") == a.uuid && s.newest() <= a.revision && (a.orphan || s.value("auto_unlock_at") == a.deadline)
+	j.convictAll(d, name, sent.Judge(j.rules()))
 }
 
 // trial judges what a request of a daemon changed.
@@ -105,66 +97,52 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		}
 	}
 	for name, keys := range gone {
-		s, a := j.locks[name], j.of[d].open[name]
+		s := j.locks[name]
 		j.removals++
-		j.removed = append(j.removed, removal{name, s.value("uuid"), now})
-		j.silent(d, s)
-		switch {
-		case a == nil:
-			j.convict("S4", d, name, "deleted %d keys of a lock on which there was no verdict", keys)
-			continue
-		case !a.matches(s):
-			j.convict("S1", d, name, "uuid %s, deadline %s, revision %d; the verdict was on %s, %s, %d",
-				s.value("uuid"), s.value("auto_unlock_at"), s.newest(), a.uuid, a.deadline, a.revision)
-		case keys != len(s.fields):
-			j.convict("S4", d, name, "deleted %d of %d keys", keys, len(s.fields))
+		j.removed = append(j.removed, removal{name, s.Value("uuid"), now})
+		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
+		if a := j.of[d].log.Last(name); a != nil {
+			deletion.Records = append(deletion.Records, a)
 		}
-		j.living(d, s, now)
+		deletion.Lives, deletion.Interval = j.living(s, now)
+		j.convictAll(d, name, deletion.Judge(j.rules()))
 		j.soon(s, now)
 	}
 }
 
-// silent judges S8: a lock without a readable deadline stays.
-func (j *judge) silent(d *daemon, s *state) {
-	if _, dated := s.deadline(); s.fields["uuid"] != nil && !dated {
-		j.convict("S8", d, s.name, "removed with the deadline %q", s.value("auto_unlock_at"))
-	}
-}
-
-// living judges S3: a holder that renewed within its interval over a whole connection
-// keeps its lock.
-func (j *judge) living(d *daemon, s *state, now time.Duration) {
-	c := j.claims[s.value("uuid")]
-	if c == nil || c.dead || c.Interval == 0 || s.restored > 0 || now-s.write.at > c.Interval+precise || c.Interval > s.patience() {
-		return
+// living reports whether the holder of a lock must have renewed it since its last write, and how
+// often: one that renewed within its interval over a whole connection keeps its lock.
+func (j *judge) living(s *state, now time.Duration) (bool, time.Duration) {
+	c := j.claims[s.Value("uuid")]
+	if c == nil || c.dead || c.Interval == 0 || s.restored > 0 || c.Interval > s.Patience() {
+		return false, 0
 	}
 	if !c.AliveAt && len(c.Clock.Steps) > 0 {
-		return // rule 5 keeps the clock observation of its acquisition
+		return false, 0 // rule 5 keeps the clock observation of its acquisition
 	}
-	if !j.disturbedHost(c.Host, s.write.at, now) {
-		j.convict("S3", d, s.name, "its holder lives, and renewed %s ago, interval %s", now-s.write.at, c.Interval)
-	}
+	return !j.disturbedHost(c.Host, s.write.at, now), c.Interval
 }
 
-// held returns which hold must be in force, "" for none.
-func (j *judge) held(d *daemon, now time.Duration) string {
+// held returns the holds that must be in force, or must have been or be before or after now.
+func (j *judge) held(d *daemon, now time.Duration) (all []judges.Hold) {
+	acted := judges.Span{From: j.w.at(now), To: j.w.at(now)}
+	hold := func(why string, from, to time.Duration) {
+		all = append(all, judges.Hold{Why: why, In: judges.Span{From: j.w.at(from), To: j.w.at(to)}, Acted: acted})
+	}
+	const stays = 1000 * time.Hour
 	r, o := j.w.config.Reaper, j.of[d]
-	switch {
-	case now < d.started+r.Settle:
-		return "starting"
-	case now-o.good > r.Grace:
-		return "no probe has shown for longer than the grace that holders can renew"
-	case now >= o.alarmedFirst+time.Second+j.delay(d) && now < o.alarmedLast+r.Settle:
-		return "alarm"
-	case j.paused && now > j.pausedSince+time.Second && !j.cutOff(d, j.pausedSince, now):
-		return "paused"
+	hold("starting", d.started-1, d.started+r.Settle)
+	hold("no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+r.Grace, stays)
+	hold("alarm", o.alarmedFirst+time.Second+j.delay(d)-1, o.alarmedLast+r.Settle)
+	if j.paused && !j.cutOff(d, j.pausedSince, now) {
+		hold("paused", j.pausedSince+time.Second, stays)
 	}
 	for _, f := range j.w.Faults {
 		if f.At < d.started || !f.meets(replicas, d.replica) {
 			continue
 		}
-		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since && now > since && now < f.end()+r.Settle {
-			return "disconnected: " + string(f.Kind)
+		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since {
+			hold("disconnected: "+string(f.Kind), since, f.end()+r.Settle)
 		}
 		if f.Kind == newCluster || f.Kind == rolledBack && j.missed(d, f.At) || f.Kind == bumped && j.older[f.At] {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
@@ -172,12 +150,10 @@ func (j *judge) held(d *daemon, now time.Duration) string {
 			if f.Kind == bumped {
 				notice = 2 * time.Second
 			}
-			if now > since+notice && now < since+r.Settle {
-				return "regressed: " + string(f.Kind)
-			}
+			hold("regressed: "+string(f.Kind), since+notice, since+r.Settle)
 		}
 	}
-	return ""
+	return all
 }
 
 // undisturbed returns from when on no other fault decides when a probe is sent.
@@ -254,38 +230,28 @@ func (j *judge) disturbedHost(host int, from, to time.Duration) bool {
 	})
 }
 
-// early judges S2 and, for outages, S3.
-func (j *judge) early(d *daemon, s *state, now time.Duration) {
+// early adds what is known of when a lock may be removed.
+func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sending) {
 	r := j.w.config.Reaper
-	if s.fields["uuid"] == nil {
-		if at := max(s.touched, j.changed(d, s)) + r.OrphanGrace; now < at-precise {
-			j.convict("S2", d, s.name, "an orphan, %s early", at-now)
-		}
+	if !s.Held() {
+		sent.Passes, sent.Why = j.w.at(max(s.touched, j.changed(d, s))+r.OrphanGrace), "an orphan"
 		return
 	}
-	auto, dated := s.deadline()
+	auto, dated := s.Deadline()
 	if !dated {
 		return // S8 judges it
 	}
 	earliest, why := j.due(d, s)
-	if now < earliest-precise {
-		j.convict("S2", d, s.name, "%s early: %s", earliest-now, why)
-	}
-	outage := j.outage(d, max(s.write.at, s.restored, d.started))
+	sent.Passes, sent.Why = j.w.at(earliest), why
+	sent.Outages = j.outage(d, max(s.write.at, s.restored, d.started))
 	if forgot := j.of[d].forgot; forgot > s.write.at {
 		// Its patience began anew, beside which outages before do not count.
-		earliest, outage = max(earliest, forgot-arrival+s.patience()+r.Grace), j.outage(d, forgot)
+		earliest, sent.Outages = max(earliest, forgot-arrival+s.Patience()+r.Grace), j.outage(d, forgot)
 	}
-	if outage > 0 && now < earliest+outage-precise {
-		j.convict("S3", d, s.name, "%s early: %s, and outages of %s", earliest+outage-now, why, outage)
-	}
-	delay := r.Grace
-	if j.leads != "" && j.leads != d.identity() && now-j.leadsSince > j.w.config.Election.TTL+2*j.w.config.Etcd.RequestTimeout {
-		delay += r.StandbyDelay
-	}
-	if left := auto.Add(delay).Sub(j.w.epoch.Add(now + d.clock.apart(now))); left > precise {
-		j.convict("S6", d, s.name, "%s before its own clock shows deadline, grace and standby delay; %s leads", left, j.leads)
-	}
+	sent.Renewable = j.w.at(earliest + sent.Outages)
+	sent.Deadline, sent.Clock = auto, j.w.epoch.Add(now+d.clock.apart(now))
+	stale := j.w.at(now - j.w.config.Election.TTL - 2*j.w.config.Etcd.RequestTimeout)
+	sent.Leads = j.election.Leader() == "" || j.election.Led(func(identity string) bool { return identity == d.identity() }, math.MaxInt64, stale)
 }
 
 // due returns the earliest instant at which the lock may be removed, outages aside.
@@ -304,7 +270,7 @@ func (j *judge) due(d *daemon, s *state) (earliest time.Duration, why string) {
 		own = min(own, own+s.write.apart-s.taken.apart)
 		late = late || !s.taken.stamped || s.taken.at < d.started
 	}
-	patient := learned + s.patience() + j.w.config.Reaper.Grace
+	patient := learned + s.Patience() + j.w.config.Reaper.Grace
 	switch {
 	case late:
 		return patient, "patience after late knowledge"

@@ -3,13 +3,15 @@ package sim
 import (
 	"strings"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 // soon judges S6: a lock is gone within a bound after due, of the replica that had to
 // be the first.
 func (j *judge) soon(s *state, now time.Duration) {
-	auto, dated := s.deadline()
-	if !dated || s.fields["uuid"] == nil || strings.HasPrefix(s.name, slow) {
+	auto, dated := s.Deadline()
+	if !dated || !s.Held() || strings.HasPrefix(s.Name, slow) {
 		return
 	}
 	j.deaths++
@@ -26,8 +28,8 @@ func (j *judge) soon(s *state, now time.Duration) {
 	if first != nil && latest <= j.w.Lasts {
 		j.bounded++
 	}
-	if first != nil && now > latest {
-		j.convict("S6", first, s.name, "still there at %s, due %s ago at the latest", now, now-latest)
+	if first != nil {
+		j.convictAll(first, s.Name, judges.Stays(j.w.at(now), j.w.at(latest)))
 	}
 }
 
@@ -55,9 +57,9 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	if j.quietFor(d, s) {
 		learned = never
 	}
-	latest := max(noticed+r.Settle, due, learned+s.patience()+r.Grace)
+	latest := max(noticed+r.Settle, due, learned+s.Patience()+r.Grace)
 	if len(d.clock.Steps) > 0 {
-		latest = max(latest, d.clock.stepped()+s.patience()+r.Grace+2*time.Second)
+		latest = max(latest, d.clock.stepped()+s.Patience()+r.Grace+2*time.Second)
 	}
 	latest += allowance + r.StandbyDelay + time.Second
 	if allowance > 0 {

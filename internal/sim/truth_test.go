@@ -1,13 +1,12 @@
 package sim
 
 import (
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 // truth is what etcd holds, as what it carried out makes it. It is kept by the judge
@@ -15,17 +14,13 @@ import (
 type truth struct {
 	locks map[string]*state
 	// writes is when locks were written to.
-	writes []time.Duration
-	// candidates are the keys of the election, in the order of their creation.
-	candidates []candidate
+	writes     []time.Duration
+	candidates []judges.Candidate
 }
 
-type candidate struct{ key, identity string }
-
-// state is the keys directly below one name.
+// state is a lock.
 type state struct {
-	name   string
-	fields map[string]*mvccpb.KeyValue
+	*judges.Lock
 	// write is the last write of uuid or auto_unlock_at, taken that of the uuid.
 	write, taken sign
 	// touched is when any key was last written or deleted.
@@ -55,77 +50,13 @@ func (t *truth) clone() *truth {
 	c.candidates, c.writes = slices.Clone(t.candidates), slices.Clip(t.writes)
 	for name, s := range t.locks {
 		own := *s
-		own.fields = maps.Clone(s.fields)
+		own.Lock = s.Clone()
 		c.locks[name] = &own
 	}
 	return c
 }
 
-// split returns the name and the field of a key below the prefix.
-func split(key []byte) (name, field string, ok bool) {
-	rest, below := strings.CutPrefix(string(key), prefix)
-	i := strings.LastIndexByte(rest, '/')
-	if !below || i <= 0 {
-		return "", "", false
-	}
-	return rest[:i], rest[i+1:], true
-}
-
-func (s *state) value(field string) string {
-	if kv := s.fields[field]; kv != nil {
-		return string(kv.Value)
-	}
-	return ""
-}
-
-// newest returns the newest revision of a key.
-func (s *state) newest() (newest int64) {
-	for _, kv := range s.fields {
-		newest = max(newest, kv.ModRevision)
-	}
-	return newest
-}
-
-// own reports whether this acquisition wrote a field.
-func (s *state) own(field string) bool {
-	kv, uuid := s.fields[field], s.fields["uuid"]
-	return kv != nil && uuid != nil && kv.ModRevision >= uuid.CreateRevision
-}
-
-// timestamp reads a plausible time in decimal seconds.
-func timestamp(text string) (t time.Time, ok bool) {
-	whole, fraction, _ := strings.Cut(text, ".")
-	s, err := strconv.ParseInt(whole, 10, 64)
-	if err != nil || s < 1e9 || s >= 9e9 {
-		return t, false
-	}
-	ns, err := strconv.ParseInt((fraction + "000000000")[:9], 10, 64)
-	return time.Unix(s, ns), err == nil
-}
-
-// deadline returns the lock's auto_unlock_at.
-func (s *state) deadline() (time.Time, bool) {
-	if !s.own("auto_unlock_at") {
-		return time.Time{}, false
-	}
-	return timestamp(s.value("auto_unlock_at"))
-}
-
-// patience is rule 5's.
-func (s *state) patience() time.Duration {
-	const most = 5 * time.Minute
-	auto, _ := s.deadline()
-	from := ""
-	if alive := s.fields["alive_at"]; s.own("alive_at") && alive.ModRevision == s.fields["auto_unlock_at"].ModRevision {
-		from = string(alive.Value)
-	} else if s.own("locked_at") && s.fields["auto_unlock_at"].ModRevision == s.fields["uuid"].CreateRevision {
-		from = s.value("locked_at")
-	}
-	if at, ok := timestamp(from); ok {
-		return min(most, max(0, auto.Sub(at)))
-	}
-	return most
-}
+func split(key []byte) (name, field string, ok bool) { return judges.Split(prefix, key) }
 
 // put applies a write of the transaction that made rev.
 func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
@@ -135,10 +66,10 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 	}
 	s := t.locks[name]
 	if s == nil {
-		s = &state{name: name, fields: make(map[string]*mvccpb.KeyValue)}
+		s = &state{Lock: judges.NewLock(name)}
 		t.locks[name] = s
 	}
-	s.fields[field] = kv
+	s.Fields[field] = kv
 	s.touched, t.writes = now, append(t.writes, now)
 	return s
 }
@@ -146,9 +77,9 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 func (t *truth) delete(key []byte, now time.Duration) {
 	name, field, _ := split(key)
 	if s := t.locks[name]; s != nil {
-		delete(s.fields, field)
+		delete(s.Fields, field)
 		t.writes = append(t.writes, now)
-		if s.touched = now; len(s.fields) == 0 {
+		if s.touched = now; len(s.Fields) == 0 {
 			delete(t.locks, name)
 		}
 	}

@@ -94,6 +94,9 @@ func closing(h history) {
 
 func (w *world) elapsed() time.Duration { return time.Since(w.began) }
 
+// at returns the instant a duration after the beginning.
+func (w *world) at(elapsed time.Duration) time.Time { return w.began.Add(elapsed) }
+
 func (w *world) live(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.ctx = ctx
