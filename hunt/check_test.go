@@ -4,10 +4,11 @@ package hunt
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 const (
@@ -22,35 +23,54 @@ const (
 // check looks for violations in everything that happened.
 func (w *world) check() {
 	w.outages = w.pulse.outages(shortest)
-	w.checkLogs()
+	logs := w.logs()
 	for _, n := range w.replay.lifetimes {
 		l := w.registry.acquisition(n.uuid)
 		if l == nil {
-			w.violate("the hunt itself, or S5: lock %s has the unknown uuid %s", n.name, n.uuid)
+			w.violate("the hunt itself, or S5: lock %s has the unknown uuid %s", n.Name, n.uuid)
 			continue
 		}
 		w.checkLifetime(n, l)
+		if n.forced {
+			logs.check(w, n, l)
+		}
 	}
+	logs.checkLoose(w)
 	w.checkExclusion()
 }
 
+// checkLifetime checks S6 and, of a lock that was removed, that the clock of its holder had passed
+// the deadline, S2, and that a time longer than the grace in which etcd accepted no write delayed
+// the removal, S3, if the lock was not written since. The time at which the replay saw the removal
+// is at or after that of the removal.
 func (w *world) checkLifetime(n *lifetime, l *acquisition) {
 	w.checkS6(n, l)
-	if n.forced {
-		w.checkS2(n, l)
-		w.checkS3(n, l)
-		w.checkLiving(n, l)
+	if !n.forced {
+		return
+	}
+	due, down := dueByHolder(n, l), total(w.outages, span{From: n.written, To: n.ended}, grace+400*time.Millisecond)
+	w.convictAll(n, judges.Sending{
+		Logged: true, Leads: true, At: n.ended, Passes: due, Why: "the clock of its holder", Outages: down, Renewable: due.Add(down),
+	}.Judge(rulesOfJudges))
+}
+
+func (w *world) convictAll(n *lifetime, all []judges.Violation) {
+	for _, v := range all {
+		w.convict(v.Promise, n, "%s", v.Text)
 	}
 }
 
 // convict records a broken promise by the removal of a lock.
 func (w *world) convict(promise string, n *lifetime, format string, args ...any) {
-	w.violate("%s: lock %s of %s (token %d) was removed at revision %d, %s into the hunt, %s: %s", promise, n.name, n.uuid, n.token,
+	w.violate("%s: lock %s of %s (token %d) was removed at revision %d, %s into the hunt, %s: %s", promise, n.Name, n.uuid, n.token,
 		n.end, n.ended.Sub(w.began).Round(time.Millisecond), fmt.Sprintf(format, args...), w.verdictOn(n))
 }
 
 // deadline returns auto_unlock_at.
-func (n *lifetime) deadline() time.Time { return time.UnixMicro(int64(math.Round(n.autoUnlock * 1e6))) }
+func (n *lifetime) deadline() time.Time {
+	at, _ := n.Deadline()
+	return at
+}
 
 // life returns the time in which the deadlines of the lock were made and the lock was there.
 func life(n *lifetime, l *acquisition) span {
@@ -58,7 +78,7 @@ func life(n *lifetime, l *acquisition) span {
 	if to.IsZero() {
 		to = time.Now()
 	}
-	return span{l.first, to}
+	return span{From: l.first, To: to}
 }
 
 // dueByHolder returns the true time at which the clock of the holder reached the deadline. If the
@@ -68,38 +88,11 @@ func dueByHolder(n *lifetime, l *acquisition) time.Time {
 	return n.deadline().Add(-ahead)
 }
 
-// checkS2 checks that the removal was not early. The time at which the replay saw it is at
-// or after that of the removal.
-func (w *world) checkS2(n *lifetime, l *acquisition) {
-	if due := dueByHolder(n, l); n.ended.Before(due) {
-		w.convict("S2", n, "seen %s before the clock of its holder reached auto_unlock_at", due.Sub(n.ended))
-	}
-}
-
-// checkS3 checks that a time longer than the grace in which etcd accepted no write delayed
-// the removal, if the lock was not written since.
-func (w *world) checkS3(n *lifetime, l *acquisition) {
-	down := total(w.outages, span{n.written, n.ended}, grace+400*time.Millisecond)
-	if early := dueByHolder(n, l).Add(down).Sub(n.ended); down > 0 && early > 0 {
-		w.convict("S3", n, "%s too early: etcd was down for %s of the %s since its last write, and the holder alive until %s before",
-			early, down, n.ended.Sub(n.written), n.ended.Sub(l.stoppedAt()))
-	}
-}
-
-// checkLiving checks that the holder did not live and renew within its interval. A request to lock
-// that is repeated may take the lock twice: the holder knows the last token.
-func (w *world) checkLiving(n *lifetime, l *acquisition) {
-	since := span{l.signed, n.ended}
-	if l.lives(n.ended) && l.token == n.token && n.ended.Sub(l.signed) <= l.interval() && !l.group.disturbed(since) {
-		w.convict("S3", n, "its holder lives, and renewed it %s before", n.ended.Sub(l.signed))
-	}
-}
-
 // total returns the duration in s of the outages longer than minimum.
 func total(outages []span, s span, minimum time.Duration) (sum time.Duration) {
 	for _, o := range outages {
-		if o.to.Sub(o.from) > minimum {
-			sum += o.overlap(s)
+		if o.To.Sub(o.From) > minimum {
+			sum += o.Overlap(s)
 		}
 	}
 	return sum
@@ -110,11 +103,11 @@ func (w *world) verdictOn(n *lifetime) string {
 	words := "no verdict"
 	for i, s := range w.slots {
 		for _, d := range s.past {
-			for _, a := range d.log.announce {
-				if a.verdict.Token == n.token && a.name == n.name {
-					v := a.verdict
+			for _, a := range d.log.Announced {
+				if a.Verdict.Token == n.token && a.Lock == n.Name {
+					v := a.Verdict
 					words = fmt.Sprintf("the last verdict, of daemon-%d: measured %v, late %v, renewed %v, offset %s, allowance %s, storm delay %s, reason %s, last write seen %s ago (true: %s)",
-						i, v.Measured, v.Late, v.Renewed, v.Offset, v.Allowance, v.StormDelay, v.Reason, v.Age, a.to.Sub(n.written))
+						i, v.Measured, v.Late, v.Renewed, v.Offset, v.Allowance, v.StormDelay, v.Reason, v.Age, a.At.To.Sub(n.written))
 				}
 			}
 		}
@@ -135,24 +128,24 @@ func (w *world) checkS6(n *lifetime, l *acquisition) {
 		return
 	}
 	for _, q := range w.quiets {
-		from := q.from.Add(recovery)
+		from := q.From.Add(recovery)
 		for _, t := range []time.Time{latestRemoval(n, l), stopped.Add(late)} {
 			if t.After(from) {
 				from = t
 			}
 		}
-		remains := func() bool { return from.Before(q.to) && (n.ended.IsZero() || n.ended.After(from)) }
+		remains := func() bool { return from.Before(q.To) && (n.ended.IsZero() || n.ended.After(from)) }
 		if !remains() {
 			continue // what follows only moves from, and reads all logs
 		}
-		if held := w.lastCommonHold(q); held.After(q.from.Add(recovery)) && held.Add(late).After(from) {
+		if held := w.lastCommonHold(q); held.After(q.From.Add(recovery)) && held.Add(late).After(from) {
 			from = held.Add(late)
 		}
 		// The allowance of a daemon that had not seen the lock until then begins earlier.
-		from = from.Add(total(w.outages, span{n.written.Add(-recovery), q.to}, 0))
+		from = from.Add(total(w.outages, span{From: n.written.Add(-recovery), To: q.To}, 0))
 		if remains() && n.created.Before(from) {
 			w.violate("S6: lock %s of %s (token %d, last written %s ago, span %s) was still there after %s without faults",
-				n.name, n.uuid, n.token, from.Sub(n.written), l.span, from.Sub(q.from))
+				n.Name, n.uuid, n.token, from.Sub(n.written), l.span, from.Sub(q.From))
 			return
 		}
 	}
@@ -166,10 +159,10 @@ func (w *world) lastCommonHold(q span) time.Time {
 	for _, s := range w.slots {
 		var both []span
 		for _, d := range s.past {
-			for _, h := range d.log.held(q.to) {
+			for _, h := range d.log.held(q.To) {
 				for _, c := range common {
-					if h.overlap(c) > 0 {
-						both = append(both, h.cut(c))
+					if h.Overlap(c) > 0 {
+						both = append(both, h.Cut(c))
 					}
 				}
 			}
@@ -178,8 +171,8 @@ func (w *world) lastCommonHold(q span) time.Time {
 	}
 	var last time.Time
 	for _, c := range common {
-		if c.to.After(last) {
-			last = c.to
+		if c.To.After(last) {
+			last = c.To
 		}
 	}
 	if len(w.slots) == 0 {
@@ -225,7 +218,7 @@ func (w *world) histories() map[string][]porcupine.Operation {
 	all := map[string][]porcupine.Operation{}
 	known := map[int64]bool{}
 	add := func(name string, o op) {
-		all[name] = append(all[name], porcupine.Operation{Input: o, Call: o.from.UnixNano(), Return: o.to.UnixNano()})
+		all[name] = append(all[name], porcupine.Operation{Input: o, Call: o.From.UnixNano(), Return: o.To.UnixNano()})
 	}
 	for name, ops := range w.registry.ops {
 		for _, o := range ops {
@@ -243,7 +236,7 @@ func (w *world) histories() map[string][]porcupine.Operation {
 			continue
 		}
 		if !known[n.token] {
-			add(n.name, op{acquired, n.token, span{l.first, n.created}})
+			add(n.Name, op{acquired, n.token, span{From: l.first, To: n.created}})
 		}
 		if n.ended.IsZero() {
 			continue
@@ -252,11 +245,11 @@ func (w *world) histories() map[string][]porcupine.Operation {
 		switch {
 		case answered:
 		case n.forced:
-			s = span{w.announced(n), n.ended}
+			s = span{From: w.announced(n), To: n.ended}
 		default:
-			s = span{l.releasing, n.ended}
+			s = span{From: l.releasing, To: n.ended}
 		}
-		add(n.name, op{freed, n.token, s})
+		add(n.Name, op{freed, n.token, s})
 	}
 	for token := range known {
 		if !replayed[token] {
@@ -271,9 +264,9 @@ func (w *world) announced(n *lifetime) time.Time {
 	first, found := n.created, false
 	for _, s := range w.slots {
 		for _, d := range s.past {
-			for _, a := range d.log.announce {
-				if a.verdict.Token == n.token && a.name == n.name && (!found || a.from.Before(first)) {
-					first, found = a.from, true
+			for _, a := range d.log.Announced {
+				if a.Verdict.Token == n.token && a.Lock == n.Name && (!found || a.At.From.Before(first)) {
+					first, found = a.At.From, true
 				}
 			}
 		}

@@ -37,7 +37,7 @@ func (c *clock) set(ahead time.Duration) error {
 
 // ahead returns how far the clock is ahead now.
 func (c *clock) ahead() time.Duration {
-	_, most := c.within(span{time.Now(), time.Now()})
+	_, most := c.within(span{From: time.Now(), To: time.Now()})
 	return most
 }
 
@@ -48,9 +48,9 @@ func (c *clock) within(s span) (least, most time.Duration) {
 	least, most = c.steps[0].ahead, c.steps[0].ahead
 	for _, st := range c.steps[1:] {
 		switch {
-		case st.at.After(s.to):
+		case st.at.After(s.To):
 			return least, most
-		case !st.at.After(s.from):
+		case !st.at.After(s.From):
 			least, most = st.ahead, st.ahead
 		default:
 			least, most = min(least, st.ahead), max(most, st.ahead)

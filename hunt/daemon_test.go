@@ -142,11 +142,11 @@ func (s *slot) stop() {
 	if state := d.cmd.ProcessState; state.ExitCode() != 0 && d.log.listener() != "" {
 		s.world.violate("a daemon ended after %s: %s: %s", time.Since(from), state, d.log.tail())
 	}
-	if logged := len(d.log.removals()); d.counted > logged {
+	if logged := len(d.log.Removals()); d.counted > logged {
 		s.world.violate("S7: a daemon counted %d removals and logged %d", d.counted, logged)
 	}
-	for of := range d.log.open {
-		s.world.violate("S7: a daemon that was stopped did not log the outcome for %s", of.name)
+	for _, a := range d.log.Open() {
+		s.world.violate("S7: a daemon that was stopped did not log the outcome for %s", a.Lock)
 	}
 }
 
@@ -179,12 +179,12 @@ func (s *slot) suspend(wait func()) {
 	d.signal(syscall.SIGSTOP)
 	wait()
 	d.signal(syscall.SIGCONT)
-	d.stops = append(d.stops, span{from, time.Now()})
+	d.stops = append(d.stops, span{From: from, To: time.Now()})
 }
 
 // suspended reports whether the daemon was stopped at a time within s.
 func (d *daemon) suspended(s span) bool {
-	return slices.ContainsFunc(d.stops, func(b span) bool { return b.overlap(s) > 0 })
+	return slices.ContainsFunc(d.stops, func(b span) bool { return b.Overlap(s) > 0 })
 }
 
 // scrape reads the number of removals from the metrics of the daemon.

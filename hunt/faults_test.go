@@ -193,10 +193,10 @@ func (f *faults) breakNetwork(ctx context.Context, r *rand.Rand, g *group) strin
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(proxies) == members {
-		g.cut = append(g.cut, span{from, to})
+		g.cut = append(g.cut, span{From: from, To: to})
 	}
 	// A second longer, since clients need some time to reconnect.
-	g.broken = append(g.broken, span{from, time.Now().Add(time.Second)})
+	g.broken = append(g.broken, span{From: from, To: time.Now().Add(time.Second)})
 	return g.name[:len(g.name)-2] + ": " + kind + ", " + scope
 }
 

@@ -200,18 +200,18 @@ func (l *acquisition) lock() bool {
 		case resp.Succeeded:
 			l.token = resp.Header.Revision
 			l.sign(call)
-			l.world.registry.note(l.name, op{acquired, l.token, span{l.first, time.Now()}})
+			l.world.registry.note(l.name, op{acquired, l.token, span{From: l.first, To: time.Now()}})
 			return true
 		}
 		uuids := resp.Responses[0].GetResponseRange().Kvs
 		if len(uuids) == 1 && string(uuids[0].Value) == l.uuid {
 			l.token = uuids[0].CreateRevision
 			l.sign(l.first)
-			l.world.registry.note(l.name, op{acquired, l.token, span{l.first, time.Now()}})
+			l.world.registry.note(l.name, op{acquired, l.token, span{From: l.first, To: time.Now()}})
 			return true
 		}
 		if len(uuids) == 1 {
-			l.world.registry.note(l.name, op{observed, uuids[0].CreateRevision, span{call, time.Now()}})
+			l.world.registry.note(l.name, op{observed, uuids[0].CreateRevision, span{From: call, To: time.Now()}})
 		}
 		return false
 	}
@@ -240,7 +240,7 @@ func (l *acquisition) renewFor(ctx context.Context, d time.Duration) bool {
 		if !resp.Succeeded {
 			kind = lost
 		}
-		l.world.registry.note(l.name, op{kind, l.token, span{call, time.Now()}})
+		l.world.registry.note(l.name, op{kind, l.token, span{From: call, To: time.Now()}})
 		if !resp.Succeeded {
 			return false
 		}
@@ -288,11 +288,11 @@ func (l *acquisition) unlock() bool {
 			continue
 		}
 		if resp.Succeeded {
-			l.world.registry.released(resp.Header.Revision, span{call, time.Now()})
+			l.world.registry.released(resp.Header.Revision, span{From: call, To: time.Now()})
 			return true
 		}
 		if tries == 0 {
-			l.world.registry.note(l.name, op{lost, l.token, span{call, time.Now()}})
+			l.world.registry.note(l.name, op{lost, l.token, span{From: call, To: time.Now()}})
 		}
 		return false
 	}

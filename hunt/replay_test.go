@@ -4,13 +4,14 @@ package hunt
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 // replay watches every revision from the first one.
@@ -20,34 +21,28 @@ type replay struct {
 
 	mu        sync.Mutex
 	seen      int64
-	locks     map[string]*heldLock // by name
+	locks     map[string]*lifetime // those that are held, by name
 	lifetimes []*lifetime
-	election  election
-}
-
-// heldLock is a lock with its keys.
-type heldLock struct {
-	keys map[string]*mvccpb.KeyValue
-	*lifetime
+	election  judges.Election
 }
 
 // lifetime is the time from the creation of a uuid key to its deletion. Its times are those
 // at which the replay saw the events, which is never before they happened.
 type lifetime struct {
-	name, uuid string
-	token      int64
-	created    time.Time
-	dated      time.Time // the last write of auto_unlock_at
-	written    time.Time // the last write of any key
-	newest     int64     // the revision of written
-	autoUnlock float64
-	ended      time.Time
-	end        int64 // the revision of ended
-	forced     bool  // not unlocked by the holder
+	*judges.Lock // as it is, or was right before its end; no longer there if its holder unlocked it
+	uuid         string
+	token        int64
+	created      time.Time
+	dated        time.Time // the last write of auto_unlock_at
+	written      time.Time // the last write of any key
+	ended        time.Time
+	end          int64 // the revision of ended
+	deleted      int   // how many keys were deleted at it
+	forced       bool  // not unlocked by the holder
 }
 
 func newReplay(w *world, client *clientv3.Client) *replay {
-	return &replay{world: w, client: client, locks: map[string]*heldLock{}}
+	return &replay{world: w, client: client, locks: map[string]*lifetime{}, election: judges.Election{Prefix: electionPrefix}}
 }
 
 func (r *replay) revision() int64 {
@@ -57,15 +52,10 @@ func (r *replay) revision() int64 {
 }
 
 // held returns the number of locks.
-func (r *replay) held() (n int) {
+func (r *replay) held() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, h := range r.locks {
-		if len(h.keys) > 0 {
-			n++
-		}
-	}
-	return n
+	return len(r.locks)
 }
 
 func (r *replay) run(ctx context.Context) {
@@ -115,71 +105,58 @@ func (r *replay) take(events []*clientv3.Event, now time.Time) {
 
 // revised applies all events of one revision.
 func (r *replay) revised(rev int64, events []*clientv3.Event, now time.Time) {
-	gone, unlocked := map[string]bool{}, map[string]bool{}
+	deleted, gone, unlocked := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, ev := range events {
-		r.election.revised(rev, ev, now)
-		key := string(ev.Kv.Key)
-		switch name, field, ok := splitKey(key); {
-		case strings.HasPrefix(key, released):
+		r.election.Apply((*mvccpb.Event)(ev), now)
+		switch name, field, ok := splitKey(string(ev.Kv.Key)); {
+		case strings.HasPrefix(string(ev.Kv.Key), released):
 			unlocked[string(ev.Kv.Value)] = true
-		case ok && ev.Type == mvccpb.DELETE && field == "uuid":
-			gone[name] = true
-		}
-	}
-	for _, ev := range events {
-		name, field, ok := splitKey(string(ev.Kv.Key))
-		switch {
 		case !ok:
 		case ev.Type == mvccpb.PUT:
 			r.put(name, field, ev, now)
-		case !gone[name]:
-			r.world.violate("S4: revision %d deletes %s, but not the lock", rev, ev.Kv.Key)
 		default:
-			delete(r.locks[name].keys, field)
+			deleted[name]++
+			gone[name] = gone[name] || field == "uuid"
 		}
 	}
-	for name := range gone {
-		h := r.locks[name]
-		h.lifetime.ended, h.lifetime.end, h.lifetime.forced = now, rev, !unlocked[h.uuid]
-		for field := range h.keys {
-			r.world.violate("S4: revision %d removes lock %s and leaves %s", rev, name, field)
+	for name, keys := range deleted {
+		l := r.locks[name]
+		if l == nil || !gone[name] {
+			r.world.violate("S4: revision %d deletes %d keys of %s, but not the lock", rev, keys, name)
+			continue
+		}
+		l.ended, l.end, l.deleted, l.forced = now, rev, keys, !unlocked[l.uuid]
+		if !l.forced {
+			if keys != len(l.Fields) {
+				r.world.violate("the hunt itself: revision %d unlocks %s and leaves keys", rev, name)
+			}
+			l.Fields = nil
 		}
 		delete(r.locks, name)
 	}
 }
 
 func (r *replay) put(name, field string, ev *clientv3.Event, now time.Time) {
-	h := r.locks[name]
+	l := r.locks[name]
 	switch {
 	case field == "uuid" && ev.IsCreate():
-		h = &heldLock{keys: map[string]*mvccpb.KeyValue{}, lifetime: &lifetime{name: name, uuid: string(ev.Kv.Value), token: ev.Kv.ModRevision, created: now}}
-		if old := r.locks[name]; old != nil {
-			h.keys = old.keys
-		}
-		r.locks[name] = h
-		r.lifetimes = append(r.lifetimes, h.lifetime)
-	case h == nil:
+		l = &lifetime{Lock: judges.NewLock(name), uuid: string(ev.Kv.Value), token: ev.Kv.ModRevision, created: now}
+		r.locks[name] = l
+		r.lifetimes = append(r.lifetimes, l)
+	case l == nil:
 		// The keys come in the order of the transaction, with uuid first.
 		r.world.violate("the hunt itself, or S5: %s is put without a lock", ev.Kv.Key)
 		return
 	}
-	h.keys[field] = ev.Kv
-	h.written, h.newest = now, ev.Kv.ModRevision
+	l.Fields[field] = ev.Kv
+	l.written = now
 	if field == "auto_unlock_at" {
-		at, err := strconv.ParseFloat(string(ev.Kv.Value), 64)
-		if err != nil {
-			r.world.violate("the hunt itself: %s", err)
-		}
-		h.autoUnlock, h.dated = at, now
+		l.dated = now
 	}
 }
 
+// electionPrefix is that of the keys of candidates, by default.
+const electionPrefix = "/unlocker/leader" + prefix
+
 // splitKey returns the name and the field of a key under the prefix.
-func splitKey(key string) (name, field string, ok bool) {
-	rest, ok := strings.CutPrefix(key, prefix)
-	if !ok {
-		return "", "", false
-	}
-	i := strings.LastIndexByte(rest, '/')
-	return rest[:max(i, 0)], rest[i+1:], true
-}
+func splitKey(key string) (name, field string, ok bool) { return judges.Split(prefix, []byte(key)) }

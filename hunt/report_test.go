@@ -23,16 +23,16 @@ func (w *world) report(took time.Duration) {
 		}
 		if l.lives(n.ended) {
 			living++
-			if !l.group.disturbed(span{n.dated, n.ended}) {
+			if !l.group.disturbed(span{From: n.dated, To: n.ended}) {
 				connected++
 				w.t.Logf("removed while the holder renewed and its connections were not disturbed: %s of %s after %s, span %s, etcd down for %v",
-					n.name, n.uuid, n.ended.Sub(n.dated), l.span, w.pulse.within(span{n.dated, n.ended}))
+					n.Name, n.uuid, n.ended.Sub(n.dated), l.span, w.pulse.within(span{From: n.dated, To: n.ended}))
 			}
 		}
 		for _, q := range w.quiets {
 			_, ahead := l.clock.within(life(n, l))
 			due := dueByHolder(n, l).Add(grace + max(0, ahead))
-			if due.After(q.from.Add(recovery)) && n.ended.Before(q.to) {
+			if due.After(q.From.Add(recovery)) && n.ended.Before(q.To) {
 				delays = append(delays, n.ended.Sub(due))
 			}
 		}
@@ -42,10 +42,10 @@ func (w *world) report(took time.Duration) {
 		for _, d := range s.past {
 			ran++
 			counted += d.counted
-			logged += len(d.log.removals())
-			ambiguous += len(d.log.ambiguous())
-			for _, a := range d.log.announce {
-				if a.verdict.StormDelay > 0 {
+			logged += len(d.log.Removals())
+			ambiguous += len(d.log.Ambiguous())
+			for _, a := range d.log.Announced {
+				if a.Verdict.StormDelay > 0 {
 					stormy++
 				}
 			}
@@ -56,13 +56,13 @@ func (w *world) report(took time.Duration) {
 	}
 	for _, q := range w.quiets {
 		held := w.lastCommonHold(q)
-		if !held.After(q.from.Add(recovery)) {
+		if !held.After(q.From.Add(recovery)) {
 			continue
 		}
-		if stalls := w.pulse.within(span{q.from, held}); len(stalls) > 0 {
-			w.t.Logf("all daemons had a hold %s after the last fault: the machine is too busy to check S6, and etcd was down for %v", held.Sub(q.from), stalls)
+		if stalls := w.pulse.within(span{From: q.From, To: held}); len(stalls) > 0 {
+			w.t.Logf("all daemons had a hold %s after the last fault: the machine is too busy to check S6, and etcd was down for %v", held.Sub(q.From), stalls)
 		} else {
-			w.violate("S6: all daemons had a hold %s after the last fault, and etcd was not down", held.Sub(q.from))
+			w.violate("S6: all daemons had a hold %s after the last fault, and etcd was not down", held.Sub(q.From))
 		}
 	}
 	kinds, count := w.faults.kinds()

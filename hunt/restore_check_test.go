@@ -178,8 +178,8 @@ func (r *round) checkLiving(e *era, m deletion, k *keeper) {
 	words := fmt.Sprintf("%s (span %s, interval %s, retry %s) was removed at revision %d of the era %d, %s after its start, while its holder renewed: failed %v",
 		m.name, k.span, k.interval, k.retry, m.revision, slices.Index(r.eras, e), m.at.Sub(e.started), k.failed)
 	idle := slices.ContainsFunc(k.failed, func(s span) bool {
-		return m.at.Sub(s.to) < 2*k.span && !slices.ContainsFunc(r.eras[1:], func(e *era) bool {
-			return span{e.killed.Add(-requestTimeout), e.started.Add(requestTimeout)}.overlap(s) > 0
+		return m.at.Sub(s.To) < 2*k.span && !slices.ContainsFunc(r.eras[1:], func(e *era) bool {
+			return span{From: e.killed.Add(-requestTimeout), To: e.started.Add(requestTimeout)}.Overlap(s) > 0
 		})
 	})
 	if idle {

@@ -98,7 +98,7 @@ func (k *keeper) run(ctx context.Context) {
 		held, err := k.renew()
 		wait := k.interval
 		if err != nil || call.Sub(next) > 100*time.Millisecond {
-			k.note(span{next, time.Now()})
+			k.note(span{From: next, To: time.Now()})
 		}
 		if err != nil {
 			wait, call = k.retry, time.Now()
@@ -117,7 +117,7 @@ func (k *keeper) acquire(ctx context.Context) bool {
 		if k.lock() {
 			return true
 		}
-		k.note(span{call, time.Now()})
+		k.note(span{From: call, To: time.Now()})
 		switch {
 		case ctx.Err() != nil:
 			return false

@@ -8,6 +8,10 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 // The checks find the violations that they must find.
@@ -29,24 +33,32 @@ func TestChecksFindViolations(t *testing.T) {
 		"its clock was set right":          {offset: -10 * time.Second, steps: []step{{at(1), 0}}, ended: at(4)},
 		"early by all that its clock was":  {offset: -10 * time.Second, steps: []step{{at(1), -5 * time.Second}}, ended: at(4), want: 1},
 		"its clock is set later":           {offset: -10 * time.Second, steps: []step{{at(5), 0}}, ended: at(4), want: 1},
-		"an outage without an allowance":   {ended: at(4), outages: []span{{at(1), at(3)}}, want: 1},
-		"an outage with an allowance":      {ended: at(6), outages: []span{{at(1), at(3)}}},
-		"an outage before the last write":  {ended: at(4), outages: []span{{at(-4), at(-1)}}},
-		"a short outage":                   {ended: at(4), outages: []span{{at(1), at(2.3)}}},
-		"late":                             {ended: at(70), quiet: span{at(10), at(60)}, want: 1},
-		"late, with faults":                {ended: at(70), quiet: span{at(10), at(25)}},
-		"late, with an allowance":          {ended: at(70), outages: []span{{at(-15), at(12)}}, quiet: span{at(10), at(50)}},
-		"never":                            {quiet: span{at(10), at(60)}, want: 1},
+		"an outage without an allowance":   {ended: at(4), outages: []span{{From: at(1), To: at(3)}}, want: 1},
+		"an outage with an allowance":      {ended: at(6), outages: []span{{From: at(1), To: at(3)}}},
+		"an outage before the last write":  {ended: at(4), outages: []span{{From: at(-4), To: at(-1)}}},
+		"a short outage":                   {ended: at(4), outages: []span{{From: at(1), To: at(2.3)}}},
+		"late":                             {ended: at(70), quiet: span{From: at(10), To: at(60)}, want: 1},
+		"late, with faults":                {ended: at(70), quiet: span{From: at(10), To: at(25)}},
+		"late, with an allowance":          {ended: at(70), outages: []span{{From: at(-15), To: at(12)}}, quiet: span{From: at(10), To: at(50)}},
+		"never":                            {quiet: span{From: at(10), To: at(60)}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{quiets: []span{c.quiet}, outages: c.outages}
 			l := &acquisition{holder: holderWith(c.offset, c.steps...), span: 3 * time.Second, first: start, stopped: start}
-			n := &lifetime{created: start, dated: start, written: start, ended: c.ended, forced: !c.ended.IsZero()}
-			n.autoUnlock = float64(at(3).UnixMicro()) / 1e6
+			n := &lifetime{Lock: lockWith(at(3)), created: start, dated: start, written: start, ended: c.ended, forced: !c.ended.IsZero()}
 			w.checkLifetime(n, l)
 			require.Len(t, w.violations, c.want)
 		})
 	}
+}
+
+// lockWith returns a lock with the keys and the deadline of the only acquisition.
+func lockWith(deadline time.Time) *judges.Lock {
+	l := judges.NewLock("a")
+	for field, value := range map[string]string{"uuid": "u", "auto_unlock_at": etcdtest.Stamp(deadline)} {
+		l.Fields[field] = &mvccpb.KeyValue{Value: []byte(value), CreateRevision: 3, ModRevision: 3}
+	}
+	return l
 }
 
 func holderWith(offset time.Duration, steps ...step) *holder {
@@ -82,7 +94,7 @@ func TestHoldsEndWithTheDaemon(t *testing.T) {
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	dead := &daemon{log: &journal{holds: []holdCount{{at(1), 1}}, ended: at(3)}}
 	next := &daemon{log: &journal{holds: []holdCount{{at(4), 1}, {at(5), 0}}}}
-	quiet := span{at(2), at(20)}
+	quiet := span{From: at(2), To: at(20)}
 	w := &world{slots: []*slot{{past: []*daemon{dead, next}}}}
 	require.Equal(t, at(5), w.lastCommonHold(quiet))
 	w.slots[0].past = w.slots[0].past[:1]

@@ -16,6 +16,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 const (
@@ -56,27 +57,7 @@ type world struct {
 	violations []string
 }
 
-type span struct{ from, to time.Time }
-
-// cut returns the intersection of s and o. If there is none, its end is before its start.
-func (s span) cut(o span) span {
-	if o.from.After(s.from) {
-		s.from = o.from
-	}
-	if o.to.Before(s.to) {
-		s.to = o.to
-	}
-	return s
-}
-
-// contains reports whether o is within s.
-func (s span) contains(o span) bool { return !o.from.Before(s.from) && !o.to.After(s.to) }
-
-// overlap returns the duration of the intersection of s and o.
-func (s span) overlap(o span) time.Duration {
-	both := s.cut(o)
-	return max(0, both.to.Sub(both.from))
-}
+type span = judges.Span
 
 // group is the proxies through which some clients connect, one to each member.
 type group struct {
@@ -108,7 +89,7 @@ func (g *group) heal() error {
 func (g *group) disturbed(s span) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.ContainsFunc(g.broken, func(b span) bool { return b.overlap(s) > 0 })
+	return slices.ContainsFunc(g.broken, func(b span) bool { return b.Overlap(s) > 0 })
 }
 
 // cutOff returns the times in which the clients of the group had no connection.
@@ -192,7 +173,7 @@ func (w *world) injectFaults(d time.Duration) {
 func (w *world) waitQuietly(d time.Duration) {
 	from := time.Now()
 	pause(w.ctx, d)
-	w.quiets = append(w.quiets, span{from, time.Now()})
+	w.quiets = append(w.quiets, span{From: from, To: time.Now()})
 }
 
 // finish stops the holders, waits until their locks are removed, and stops everything.
@@ -205,7 +186,7 @@ func (w *world) finish() {
 		pause(w.ctx, 200*time.Millisecond)
 		gone = w.replay.held() == 0
 	}
-	w.quiets = append(w.quiets, span{from, time.Now()})
+	w.quiets = append(w.quiets, span{From: from, To: time.Now()})
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
 	remaining, err := w.direct[0].Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -255,7 +236,7 @@ func (p *pulse) run(ctx context.Context, client *clientv3.Client) {
 			if _, err := client.Put(ctx, "/hunt/pulse", ""); err == nil {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				p.beats = append(p.beats, span{start, time.Now()})
+				p.beats = append(p.beats, span{From: start, To: time.Now()})
 			}
 		})
 		select {
@@ -273,14 +254,14 @@ const shortest = 300 * time.Millisecond
 func (p *pulse) outages(minimum time.Duration) (all []span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	slices.SortFunc(p.beats, func(a, b span) int { return a.from.Compare(b.from) })
+	slices.SortFunc(p.beats, func(a, b span) int { return a.From.Compare(b.From) })
 	var last time.Time
 	for _, b := range p.beats {
-		if !last.IsZero() && b.from.Sub(last) > minimum {
-			all = append(all, span{last, b.from})
+		if !last.IsZero() && b.From.Sub(last) > minimum {
+			all = append(all, span{From: last, To: b.From})
 		}
-		if b.to.After(last) {
-			last = b.to
+		if b.To.After(last) {
+			last = b.To
 		}
 	}
 	return all
@@ -289,7 +270,7 @@ func (p *pulse) outages(minimum time.Duration) (all []span) {
 // within returns the durations of the outages in s.
 func (p *pulse) within(s span) (all []time.Duration) {
 	for _, o := range p.outages(shortest) {
-		if d := o.overlap(s); d > 0 {
+		if d := o.Overlap(s); d > 0 {
 			all = append(all, d.Round(time.Millisecond))
 		}
 	}
