@@ -14,9 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// edit replaces text in a source file of the daemon. The text must be there exactly once.
-type edit struct{ path, from, to string }
-
 // build builds the daemon with a clock that can be set, and with further edits of its sources.
 func build(t *testing.T, edits ...edit) (binary string) {
 	t.Helper()
@@ -50,11 +47,13 @@ func goroot(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// apply returns the source file with the edit.
-func (e edit) apply(t *testing.T) string {
+// without returns the edit that HUNT_WITHOUT asks for.
+func without(t *testing.T) (edits []edit) {
 	t.Helper()
-	text, err := os.ReadFile(e.path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), e.from), "%s has other text than %q", e.path, e.from)
-	return strings.Replace(string(text), e.from, e.to, 1)
+	name := os.Getenv("HUNT_WITHOUT")
+	if name == "" {
+		return nil
+	}
+	require.Contains(t, rules, name)
+	return []edit{rules[name]}
 }
