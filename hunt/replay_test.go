@@ -107,7 +107,7 @@ func (r *replay) take(events []*clientv3.Event, now time.Time) {
 func (r *replay) revised(rev int64, events []*clientv3.Event, now time.Time) {
 	deleted, gone, unlocked := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, ev := range events {
-		r.election.Apply((*mvccpb.Event)(ev), now)
+		r.election.Apply(ev, now)
 		switch name, field, ok := splitKey(string(ev.Kv.Key)); {
 		case strings.HasPrefix(string(ev.Kv.Key), released):
 			unlocked[string(ev.Kv.Value)] = true
