@@ -93,12 +93,11 @@ func wantedOf(q api.Query) (table.Query, error) {
 
 func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
 	p := api.LockPage{Locks: make([]api.Lock, len(found.Items)), Matched: found.Matched}
-	now := time.Now()
 	for i := range found.Items {
 		it, shown := &found.Items[i], &p.Locks[i]
 		*shown = api.NewLock(&it.Lock, it.At, v.app.ahead(it))
 		shown.State, shown.Margin = it.State.String(), it.Margin
-		v.judge(shown, dueOf(it, now), held)
+		v.judge(shown, it, held)
 		if it.State == protocol.Held {
 			shown.Explanation = ""
 		}
@@ -131,7 +130,7 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	case err != nil:
 		return api.LockDetail{}, err
 	case !seen || item.Token != entry.Token: // what the table will hold once it sees it
-		item = table.Item{At: now, Due: now.Add(v.app.config.Reaper.OrphanGrace)}
+		item = table.View{At: now, OrphanIn: v.app.config.Reaper.OrphanGrace}
 	}
 	item.Lock = entry.Lock
 	detail := v.detail(&item, now)
@@ -141,16 +140,16 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 }
 
 // detail returns a lock without its fields.
-func (v view) detail(it *table.Item, now time.Time) api.LockDetail {
+func (v view) detail(it *table.View, now time.Time) api.LockDetail {
 	d := api.LockDetail{Lock: api.NewLock(&it.Lock, now, v.app.ahead(it))}
 	d.Margin = it.Margin
-	decided := v.judge(&d.Lock, dueOf(it, now), v.app.holding())
+	decided := v.judge(&d.Lock, it, v.app.holding())
 	d.Verdict = &decided
 	return d
 }
 
 // ahead returns by how much the clock of a lock's holder is ahead of ours.
-func (a *App) ahead(it *table.Item) time.Duration {
+func (a *App) ahead(it *table.View) time.Duration {
 	return it.Observation.Ahead(a.config.Reaper.ClockTolerance)
 }
 

@@ -11,23 +11,13 @@ import (
 )
 
 // judge adds the verdict on a lock to what the API shows of it, and returns it.
-func (v view) judge(shown *api.Lock, d table.Due, h hold) verdict.Verdict {
-	decided := v.app.reaper.Verdict(d)
+func (v view) judge(shown *api.Lock, seen *table.View, h hold) verdict.Verdict {
+	decided := v.app.reaper.Verdict(*seen)
 	if decided.Action != verdict.Leave {
 		shown.Due = decided.Due.UTC()
 	}
 	shown.Explanation = h.explain(decided)
 	return decided
-}
-
-// dueOf returns what the verdict on a lock in the table depends on. An orphan without a
-// Due was due, and postponed until it is modified.
-func dueOf(it *table.Item, now time.Time) table.Due {
-	d := table.Due{Lock: it.Lock, Observation: it.Observation.Later(now.Sub(it.At)), At: now}
-	if it.Token == 0 && !it.Due.IsZero() {
-		d.OrphanIn = it.Due.Sub(now)
-	}
-	return d
 }
 
 // hold is why no lock is removed now. It is the same for all locks of an answer.

@@ -51,7 +51,7 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 		if now.Add(a.ahead(it)).Sub(it.AutoUnlockAt().Time()) < lingering {
 			continue
 		}
-		v := a.reaper.Verdict(dueOf(it, now))
+		v := a.reaper.Verdict(*it)
 		why := fmt.Sprint(it.Token, it.Revision, v.Action, v.Mode, v.Reason, h.words)
 		if said[it.Name] == why {
 			waiting[it.Name] = why

@@ -24,7 +24,7 @@ func full() Snapshot {
 		Table: table.Stats{
 			Locks:   [protocol.NumStates]int{protocol.Held: 5, protocol.Overdue: 1, protocol.Expired: 2, protocol.Undated: 3, protocol.Malformed: 4, protocol.Orphaned: 6},
 			Backlog: 2, StormDelayed: 3,
-			Overdue: []table.Overdue{makeOverdue("a/b", fields{
+			Overdue: []table.View{makeOverdue("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},
 			OverdueTotal: 4,
@@ -144,13 +144,13 @@ func TestExposition(t *testing.T) {
 		{"no certificates", Snapshot{}, 500, []string{"unlocker_certificate_"}, ``},
 		{"a certificate that cannot be read", Snapshot{Certificates: map[string]time.Time{"etcd_client": {}}}, 500,
 			[]string{"unlocker_certificate_"}, `unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 0`},
-		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.Overdue{
+		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.View{
 			makeOverdue("a", fields{"auto_unlock_at": "1700000001"}),
 		}}}, 500, perLock(), `
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a"} 1700000001
 			unlocker_lock_info{hostname="",lock="a",owner=""} 1
 			unlocker_lock_series_omitted 0`},
-		{"a holder's clock that is off", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.Overdue{
+		{"a holder's clock that is off", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.View{
 			{Lock: makeOverdue("a", fields{"locked_at": "1699999000", "alert_at": "1699999100.5", "auto_unlock_at": "1700000001"}).Lock, Ahead: -30 * time.Second},
 		}}}, 500, perLock()[:3], `
 			unlocker_lock_alert_timestamp_seconds{lock="a"} 1699999130.5

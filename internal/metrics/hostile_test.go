@@ -71,7 +71,7 @@ func TestHostileLabels(t *testing.T) {
 
 // A join on the lock finds one info for each lock, even if labels of hosts collide.
 func TestOneInfoPerLock(t *testing.T) {
-	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []table.Overdue{
+	reg, _ := newRegistry(t, always{Table: table.Stats{OverdueTotal: 2, Overdue: []table.View{
 		makeOverdue("a\xff", fields{"hostname": "first", "owner": "o\n"}), makeOverdue("a\xfe", fields{"hostname": "second"}),
 	}}}, 500)
 	require.Equal(t, `unlocker_lock_info{hostname="first",lock="a`+"\uFFFD"+`",owner="o\n"} 1`,

@@ -38,13 +38,13 @@ func (s source) Snapshot(ctx context.Context) (Snapshot, error) { return s(ctx) 
 // fields are the fields of a lock by name; a uuid is always added.
 type fields map[string]string
 
-func makeOverdue(name string, f fields) table.Overdue {
+func makeOverdue(name string, f fields) table.View {
 	var b protocol.Builder
 	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
 	for k, v := range f {
 		b.Add(protocol.KV{Field: protocol.ParseField([]byte(k)), Value: []byte(v), Create: 1, Mod: 1})
 	}
-	return table.Overdue{Lock: b.Lock(name)}
+	return table.View{Lock: b.Lock(name)}
 }
 
 func removal(name, host string, after int) reaper.Removal {

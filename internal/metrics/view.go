@@ -25,7 +25,7 @@ type view struct {
 
 type overdue struct {
 	name string
-	lock *table.Overdue
+	lock *table.View
 }
 
 type forced struct {

@@ -7,8 +7,8 @@ const UpdateInterval = updateInterval
 func (r *Reaper) Open() (answered, others int) {
 	r.tally.mu.Lock()
 	defer r.tally.mu.Unlock()
-	for _, p := range r.tally.open {
-		if p.answered && p.gone == nil {
+	for _, a := range r.tally.open {
+		if a.answered && a.gone == nil {
 			answered++
 		} else {
 			others++

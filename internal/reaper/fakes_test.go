@@ -120,10 +120,12 @@ func (m *memory) in(from, end []byte) *etcdserverpb.RangeResponse {
 
 // source gives what it was given, and keeps what is put back.
 type source struct {
-	due  chan []table.Due
+	due  chan []table.View
 	gone chan []table.Gone
-	// takers counts the workers that wait for locks, and not at the gate.
-	takers atomic.Int32
+	// signal has a value for each batch in due. waits reports whether the reaper waits for one, and
+	// not at the gate.
+	signal chan struct{}
+	waits  atomic.Bool
 
 	mu   sync.Mutex
 	back []postponement
@@ -140,21 +142,30 @@ type postponement struct {
 }
 
 func newSource() *source {
-	return &source{due: make(chan []table.Due, 1_000), gone: make(chan []table.Gone)}
+	return &source{due: make(chan []table.View, 1_000), signal: make(chan struct{}, 1_000), gone: make(chan []table.Gone)}
 }
 
-func (s *source) Take(ctx context.Context, _ int) ([]table.Due, error) {
-	s.takers.Add(1)
-	defer s.takers.Add(-1)
+func (s *source) give(due ...table.View) {
+	s.due <- due
+	s.signal <- struct{}{}
+}
+
+func (s *source) Due() <-chan struct{} {
+	s.waits.Store(true)
+	return s.signal
+}
+
+func (s *source) Take(context.Context, int) ([]table.View, error) {
+	s.waits.Store(false)
 	select {
 	case due := <-s.due:
 		return due, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	default:
+		return nil, nil
 	}
 }
 
-func (s *source) Postpone(_ context.Context, d table.Due, delay time.Duration) error {
+func (s *source) Postpone(_ context.Context, d table.View, delay time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.back = append(s.back, postponement{d.Name, d.Token, delay})
@@ -163,7 +174,7 @@ func (s *source) Postpone(_ context.Context, d table.Due, delay time.Duration) e
 	}
 	if s.again && delay >= 0 {
 		d.Observation, d.At = d.Observation.Later(time.Since(d.At)+delay), time.Now().Add(delay)
-		time.AfterFunc(delay, func() { s.due <- []table.Due{d} })
+		time.AfterFunc(delay, func() { s.give(d) })
 	}
 	return nil
 }

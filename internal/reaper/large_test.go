@@ -67,7 +67,7 @@ func TestS6_TheTimeToReadALockDelaysNoOther(t *testing.T) {
 				}
 				return nil
 			}
-			h.give(append(others[:7:7], append([]table.Due{culprit}, others[7:]...)...)...)
+			h.give(append(others[:7:7], append([]table.View{culprit}, others[7:]...)...)...)
 			h.await(func() bool { return h.removed() == len(all) })
 			close(othersGone)
 			h.await(func() bool { return h.removed() == len(all)+1 })
@@ -234,7 +234,7 @@ func TestS6_SoManyLocksWaitToBeReadAlone(t *testing.T) {
 					return nil
 				}
 				one := h.due("big")
-				var all []table.Due
+				var all []table.View
 				for _, one.Name = range names("big%d", c.slots+maxAlone+5) {
 					one.Slow = c.slow
 					all = append(all, one)

@@ -28,14 +28,14 @@ func TestS1_OrphanUnchangedIsRemoved(t *testing.T) {
 }
 
 func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
-	for name, change := range map[string]func(*harness, *table.Due){
-		"renewed":                      func(h *harness, _ *table.Due) { h.set("a", "auto_unlock_at", expiry) },
-		"taken again":                  func(h *harness, _ *table.Due) { h.release("a"); h.expired("a") },
-		"vanished":                     func(h *harness, _ *table.Due) { h.release("a") },
-		"rewritten":                    func(h *harness, _ *table.Due) { h.set("a", "hostname", "x") },
-		"taken again, revision unseen": func(h *harness, d *table.Due) { h.release("a"); h.expired("a"); d.Revision = newest },
-		"other deadline":               func(h *harness, d *table.Due) { h.set("a", "auto_unlock_at", "1700000001"); d.Revision = newest },
-		"other uuid":                   func(h *harness, d *table.Due) { h.set("a", "uuid", "x"); d.Revision = newest },
+	for name, change := range map[string]func(*harness, *table.View){
+		"renewed":                      func(h *harness, _ *table.View) { h.set("a", "auto_unlock_at", expiry) },
+		"taken again":                  func(h *harness, _ *table.View) { h.release("a"); h.expired("a") },
+		"vanished":                     func(h *harness, _ *table.View) { h.release("a") },
+		"rewritten":                    func(h *harness, _ *table.View) { h.set("a", "hostname", "x") },
+		"taken again, revision unseen": func(h *harness, d *table.View) { h.release("a"); h.expired("a"); d.Revision = newest },
+		"other deadline":               func(h *harness, d *table.View) { h.set("a", "auto_unlock_at", "1700000001"); d.Revision = newest },
+		"other uuid":                   func(h *harness, d *table.View) { h.set("a", "uuid", "x"); d.Revision = newest },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, sharedClient(t))
@@ -144,7 +144,7 @@ func TestS8_NothingWithoutAReadableDeadlineIsRemoved(t *testing.T) {
 
 // requireLeft requires that a lock is left, whatever a source says about it: also
 // where it calls the lock a due one, or an orphan, and has seen everything.
-func requireLeft(h *harness, d table.Due) {
+func requireLeft(h *harness, d table.View) {
 	h.t.Helper()
 	before := h.keys()
 	for _, d.OrphanIn = range []time.Duration{-ages, 0, 1} {

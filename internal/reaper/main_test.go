@@ -184,18 +184,18 @@ func (h *harness) await(condition func() bool) {
 }
 
 // give has the source give locks to the reaper, in batches.
-func (h *harness) give(due ...table.Due) {
+func (h *harness) give(due ...table.View) {
 	h.t.Helper()
 	h.start()
 	h.given += len(due)
 	for batch := range slices.Chunk(due, h.BatchSize) {
-		h.source.due <- slices.Clone(batch)
+		h.source.give(slices.Clone(batch)...)
 	}
 }
 
 // handle gives locks to the reaper and waits until all that it was ever given are
 // removed or put back; an orphan that is removed is put back, too.
-func (h *harness) handle(due ...table.Due) {
+func (h *harness) handle(due ...table.View) {
 	h.t.Helper()
 	h.give(due...)
 	h.await(func() bool {
@@ -274,7 +274,7 @@ func (h *harness) keys() []string {
 }
 
 // due is a lock as the table gives it, which a listing found ages ago.
-func (h *harness) due(name string) table.Due {
+func (h *harness) due(name string) table.View {
 	h.t.Helper()
 	var b protocol.Builder
 	for _, kv := range h.get(name + "/") {
@@ -282,10 +282,10 @@ func (h *harness) due(name string) table.Due {
 			b.Add(protocol.KV{Field: protocol.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return table.Due{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now()}
+	return table.View{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now()}
 }
 
-func (h *harness) dues(names ...string) (due []table.Due) {
+func (h *harness) dues(names ...string) (due []table.View) {
 	h.t.Helper()
 	for _, name := range names {
 		due = append(due, h.due(name))
@@ -295,7 +295,7 @@ func (h *harness) dues(names ...string) (due []table.Due) {
 
 // dated writes a lock with a deadline and returns it as one that was seen live, of a
 // holder whose clock agrees with ours.
-func (h *harness) dated(name string, deadline time.Time) table.Due {
+func (h *harness) dated(name string, deadline time.Time) table.View {
 	h.t.Helper()
 	h.set(name, "uuid", "u", "auto_unlock_at", stamp(deadline))
 	d := h.due(name)

@@ -1,101 +1,253 @@
 package reaper
 
 import (
+	"context"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// answered counts and logs the answer of a transaction for one lock.
-func (w *worker) answered(a *attempt, res lockstore.Result) {
-	a.result = res
-	if res.Deleted == 0 {
-		w.tally.end(a)
-		w.tally.conflict()
-		w.outcome(slog.LevelInfo, a, api.LogConflict)
-		w.retry(a.due, maxBackoff)
-		return
+// attempt is one try to remove one lock: as it was taken, as it was then read, and its outcome.
+type attempt struct {
+	due     table.View
+	record  lockstore.Record
+	verdict verdict.Verdict
+	result  lockstore.Result
+	// alone reports that no worker waits before the next try. read reports that record is set.
+	alone, read bool
+	// reason and err are those of a failure.
+	reason lockstore.Reason
+	err    error
+	// answered is set if the transaction deleted the lock, and gone is the event of its deletion;
+	// nil before it came. The tally guards both.
+	answered bool
+	gone     *table.Gone
+}
+
+// end is how an attempt ends.
+type end struct {
+	level   slog.Level
+	message string // "" is not logged
+	// outcome reports whether the removal was announced: then the line is kept until it can be
+	// written. Otherwise there is one line for all locks that end so together.
+	outcome bool
+	count   func(*Stats, *attempt)
+	// again returns after how long the lock is due again.
+	again func(*attempt) time.Duration
+}
+
+// ends are all the ways in which an attempt ends.
+var ends = struct {
+	held, early, kept, modified, crowded             end // before the lock is read
+	unreadable, blocked, tooLarge, unlogged, would   end // before anything is sent
+	withdrawn, ambiguous, failed, refused, lost, won end // after the removal was announced
+}{
+	held:     end{again: after(0)},
+	early:    end{again: untilDue},
+	kept:     end{again: after(table.UntilModified)},
+	modified: end{count: conflict, again: doubling(maxBackoff)}, // released or renewed: the watch will show it
+	crowded:  end{again: after(aloneRetry)},
+
+	unreadable: end{slog.LevelWarn, api.LogCannotRead, false, failure, doubling(refusedBackoff)},
+	blocked:    end{slog.LevelWarn, api.LogCannotRead, false, failure, after(0)}, // by etcd, not by the lock
+	tooLarge:   end{slog.LevelError, api.LogCannotRemove, false, failure, after(refusedBackoff)},
+	unlogged:   end{slog.LevelError, api.LogCannotLog, false, failure, doubling(maxBackoff)},
+	would:      end{count: wouldRemove, again: after(table.UntilModified)},
+
+	withdrawn: end{slog.LevelInfo, api.LogWithdrawn, true, nil, after(0)},
+	ambiguous: end{slog.LevelWarn, api.LogAmbiguous, true, failure, afterFailure},
+	failed:    end{slog.LevelWarn, api.LogRefused, true, failure, afterFailure},
+	refused:   end{slog.LevelError, api.LogCannotRemove, true, failure, after(refusedBackoff)},
+	lost:      end{slog.LevelInfo, api.LogConflict, true, conflict, doubling(maxBackoff)},
+	won:       end{slog.LevelInfo, api.LogRemoved, true, removed, afterRemoval},
+}
+
+func conflict(s *Stats, _ *attempt)    { s.Conflicts++ }
+func wouldRemove(s *Stats, _ *attempt) { s.Would++ }
+func failure(s *Stats, a *attempt)     { s.Failures[a.reason]++ }
+func removed(s *Stats, a *attempt)     { s.Removed[a.verdict.Trigger]++ }
+
+// The backoff between attempts doubles from the minimum to the maximum, with jitter. Attempts
+// continue as long as a lock is due.
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// refusedBackoff applies if the cause is the lock, the role of the daemon or a limit of etcd,
+	// which an operator has to correct. Each attempt logs the whole record. A lock that cannot be
+	// read backs off up to it, since it keeps a slot from others.
+	refusedBackoff = time.Minute
+	// leaderInterval is how often a standby looks again at a lock that is due but waits for the
+	// leader: it may lead by now.
+	leaderInterval = time.Second
+	// never is for a lock that is not put back: the table drops it when the watch shows the deletion.
+	never = table.WhilePaused - 1
+)
+
+func backoff(attempts int, longest time.Duration) time.Duration {
+	d := min(minBackoff<<min(max(attempts-1, 0), 10), longest)
+	return d/2 + rand.N(d)
+}
+
+func after(d time.Duration) func(*attempt) time.Duration {
+	return func(*attempt) time.Duration { return d }
+}
+
+func doubling(longest time.Duration) func(*attempt) time.Duration {
+	return func(a *attempt) time.Duration {
+		a.due.Attempts++
+		return backoff(a.due.Attempts, longest)
 	}
-	w.ledger.self(a)
-	w.outcome(slog.LevelInfo, a, api.LogRemoved)
-	w.confirmed(w.tally.done(a))
+}
+
+// untilDue is for a lock that has to wait for longer than Lead. A standby looks at it again earlier.
+func untilDue(a *attempt) time.Duration {
+	v := a.verdict
+	if v.Reason == verdict.ByPause {
+		return table.WhilePaused
+	}
+	wait := v.Remaining
+	if !v.Leader {
+		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
+	}
+	return max(wait-Lead, Lead)
+}
+
+// afterFailure is for a temporary failure of etcd. For a lock that was read alone no worker waits.
+func afterFailure(a *attempt) time.Duration {
+	if !a.alone {
+		return 0 // the worker waits
+	}
+	a.due.Slow = true
+	return doubling(maxBackoff)(a)
+}
+
+// afterRemoval puts an orphan back: a key that was written meanwhile may be left, and no event tells.
+func afterRemoval(a *attempt) time.Duration {
 	if a.due.Token == 0 {
-		w.postpone(a.due, maxBackoff) // a key that was written meanwhile may be left, and no event tells
+		return maxBackoff
+	}
+	return never
+}
+
+// fail ends attempts because of an error.
+func (w *worker) fail(e end, reason lockstore.Reason, err error, batch ...*attempt) {
+	for _, a := range batch {
+		a.reason, a.err = reason, err
+	}
+	w.end(e, batch...)
+}
+
+// end ends attempts. It logs first, so that whoever sees the count finds the line.
+func (w *worker) end(e end, batch ...*attempt) {
+	for i, a := range batch {
+		if e.outcome {
+			w.logOutcome(e, a)
+		} else if e.message != "" && i == 0 {
+			w.Logger.LogAttrs(w.requests, e.level, e.message, append(a.attrs(), slog.Int("locks", len(batch)))...)
+		}
+		if w.tally.end(a, e.count) {
+			w.confirmed(a)
+		}
+		if delay := e.again(a); delay != never {
+			// The only error is that the table has stopped; then the lock need not be put back.
+			_ = w.Source.Postpone(w.requests, a.due, delay)
+		}
 	}
 }
 
-// withdraw ends an attempt that was announced but must not be sent.
-func (w *worker) withdraw(a *attempt) {
-	w.tally.end(a)
-	w.outcome(slog.LevelInfo, a, api.LogWithdrawn)
-	w.postpone(a.due, 0)
-}
-
-// failed ends an attempt after a temporary failure of etcd.
-func (w *worker) failed(a *attempt, reason lockstore.Reason, err error) {
-	w.tally.end(a)
-	w.tally.failed(reason)
-	msg := api.LogRefused
-	if reason == lockstore.ReasonAmbiguous {
-		msg = api.LogAmbiguous
-	}
-	w.outcome(slog.LevelWarn, a, msg, slog.String("reason", string(reason)), slog.Any("error", err))
-	if a.alone {
-		a.due.Slow = true
-		w.retry(a.due, maxBackoff)
-		return
-	}
-	w.postpone(a.due, 0) // the worker waits
-}
-
-// refused ends an attempt after a failure whose cause is the lock itself. The lock is tried again
-// after refusedBackoff, since roles and limits may change.
-func (w *worker) refused(a *attempt, reason lockstore.Reason, err error) {
-	w.tally.end(a)
-	w.tally.failed(reason)
-	w.outcome(slog.LevelError, a, api.LogCannotRemove, slog.String("reason", string(reason)), slog.Any("error", err))
-	w.postpone(a.due, refusedBackoff)
-}
-
-// outcome logs the outcome of an attempt.
-func (w *worker) outcome(level slog.Level, a *attempt, msg string, more ...slog.Attr) {
-	r := slog.NewRecord(time.Now(), level, msg, 0)
-	r.AddAttrs(append([]slog.Attr{
-		slog.String("lock", a.record.LoggedName()),
-		slog.String("uuid", a.record.LoggedUUID()),
-		slog.Int64("keys_deleted", a.result.Deleted),
-		slog.Int64("revision", a.result.Revision),
-	}, more...)...)
+// logOutcome logs the outcome of a removal that was announced.
+func (w *worker) logOutcome(e end, a *attempt) {
+	r := slog.NewRecord(time.Now(), e.level, e.message, 0)
+	r.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.result.Deleted), slog.Int64("revision", a.result.Revision))...)
 	if !w.journal.conclude(w.requests, r) {
-		w.tally.failed(lockstore.ReasonUnlogged)
+		w.tally.update(func(s *Stats) { s.Failures[lockstore.ReasonUnlogged]++ })
 	}
 }
 
-// unlogged is for a verdict whose record could not be written: nothing may be sent.
-func (w *worker) unlogged(a *attempt, err error) {
-	w.tally.failed(lockstore.ReasonUnlogged)
-	w.Logger.LogAttrs(w.requests, slog.LevelError, api.LogCannotLog,
-		slog.String("lock", a.record.LoggedName()), slog.String("uuid", a.record.LoggedUUID()), slog.Any("error", err))
-	w.retry(a.due, maxBackoff)
+// attrs are those of each line about an attempt.
+func (a *attempt) attrs() []slog.Attr {
+	attrs := []slog.Attr{slog.String("lock", protocol.Clip([]byte(a.due.Name), lockstore.MaxName)), slog.String("uuid", a.record.LoggedUUID())}
+	if a.err != nil {
+		attrs = append(attrs, slog.String("reason", string(a.reason)), slog.Any("error", a.err))
+	}
+	return attrs
 }
 
-// announce logs a verdict with the whole record that it was made on. It returns the
-// error of the log, which slog.Logger does not.
-func (w *worker) announce(msg string, a *attempt) error {
-	if !w.journal.handler.Enabled(w.requests, slog.LevelInfo) {
+// announce logs the verdict with the whole record that it was made on. It returns the error of the
+// log, which slog.Logger does not.
+func (w *worker) announce(ctx context.Context, msg string, a *attempt) error {
+	if !w.journal.handler.Enabled(ctx, slog.LevelInfo) {
 		return nil // by configuration, which allows that where nothing is removed
 	}
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, msg, 0)
 	r.AddAttrs(slog.String("lock", a.record.LoggedName()), slog.Any("verdict", a.verdict), slog.Any("record", a.record))
-	return w.journal.announce(w.requests, r)
+	return w.journal.announce(ctx, r)
 }
 
-func (w *worker) logUnreadable(due []table.Due, reason lockstore.Reason, err error) {
-	w.Logger.LogAttrs(w.requests, slog.LevelWarn, api.LogCannotRead,
-		slog.Int("locks", len(due)), slog.String("lock", protocol.Clip([]byte(due[0].Name), lockstore.MaxName)),
-		slog.String("reason", string(reason)), slog.Any("error", err))
+// journal writes the log lines about removals. An outcome that cannot be written is kept until it
+// can be, and no removal is announced before.
+type journal struct {
+	handler slog.Handler
+	mu      sync.Mutex
+	kept    []slog.Record
+}
+
+const (
+	// maxKept bounds the outcomes that are kept. What is sent without an outcome is much less.
+	maxKept = 10_000
+	// journalRetry is how often they are tried again.
+	journalRetry = time.Second
+)
+
+// announce writes the line before a removal, or returns an error.
+func (j *journal) announce(ctx context.Context, r slog.Record) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err := j.flush(ctx); err != nil {
+		return err
+	}
+	return j.handler.Handle(ctx, r)
+}
+
+// conclude writes an outcome, or keeps it. It reports whether it was written.
+func (j *journal) conclude(ctx context.Context, r slog.Record) bool {
+	if !j.handler.Enabled(ctx, r.Level) {
+		return true
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.flush(ctx) == nil && j.handler.Handle(ctx, r) == nil {
+		return true
+	}
+	if len(j.kept) < maxKept {
+		j.kept = append(j.kept, r)
+	}
+	return false
+}
+
+// flush writes what was kept. The caller holds the mutex.
+func (j *journal) flush(ctx context.Context) error {
+	for len(j.kept) > 0 {
+		if err := j.handler.Handle(ctx, j.kept[0]); err != nil {
+			return err
+		}
+		j.kept = j.kept[1:]
+	}
+	return nil
+}
+
+// run tries to write what was kept, until ctx is done.
+func (j *journal) run(ctx context.Context) error {
+	return every(ctx, journalRetry, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		_ = j.flush(ctx) // the next call tries again
+	})
 }

@@ -2,129 +2,125 @@ package reaper
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
-	// aloneSlots and slowSlots are how many locks of each queue are handled at a time.
+	// aloneSlots and slowSlots are how many locks of each lane are handled at a time.
 	aloneSlots, slowSlots = 8, 4
-	// maxAlone is how many locks may wait in each queue. Others are put back for aloneRetry.
+	// maxAlone is how many locks may wait in each lane. Others are put back for aloneRetry.
 	maxAlone   = 1 << 10
 	aloneRetry = time.Second
-	// readTimeout is the least limit.
+	// readTimeout is the minimum of the limit.
 	readTimeout = 500 * time.Millisecond
 )
 
-// divert takes out the locks that must not be read with others.
-func (w *worker) divert(due []table.Due) []table.Due {
-	return slices.DeleteFunc(due, func(d table.Due) bool {
-		alone := d.Slow || lockstore.Large(&d.Lock)
-		if alone {
-			w.readAlone(d)
+// lane has the locks that are read alone, so that they delay no others. Those in worker.slow could
+// not be read within the limit.
+type lane struct {
+	// all are the slots of the locks in the lane, and reading those of the ones that do not wait.
+	all, reading slots
+}
+
+func newLane(reading int) lane {
+	return lane{all: make(slots, reading+maxAlone), reading: make(slots, reading)}
+}
+
+// readAlone moves an attempt to a lane, where a goroutine of its own waits and takes it on.
+func (w *worker) readAlone(ctx context.Context, a *attempt) {
+	lane := w.alone
+	if a.due.Slow {
+		lane = w.slow
+	}
+	a.alone = true
+	select {
+	case lane.all <- struct{}{}:
+	default:
+		w.end(ends.crowded, a)
+		return
+	}
+	w.group.Go(func() error {
+		defer lane.all.release()
+		if lane.reading.acquire(ctx) {
+			defer lane.reading.release()
+			w.walkAlone(ctx, a)
 		}
-		return alone
+		return nil
 	})
 }
 
-// readAlone queues a lock that must be read alone, so that it delays no other.
-func (w *worker) readAlone(d table.Due) {
-	queue := w.alone
-	if d.Slow {
-		queue = w.slow
-	}
-	select {
-	case queue <- d:
-	default:
-		w.postpone(d, aloneRetry)
-	}
-}
-
-// serve handles the locks of a queue, one at a time.
-func (w *worker) serve(ctx context.Context, queue <-chan table.Due) error {
-	for {
-		select {
-		case d := <-queue:
-			w.handleAlone(ctx, d)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// handleAlone reads a lock alone and removes it.
-func (w *worker) handleAlone(ctx context.Context, d table.Due) {
+// walkAlone is walk for a lock that is read alone.
+func (w *worker) walkAlone(ctx context.Context, a *attempt) {
 	if !w.gate.open() {
-		w.postpone(d, 0)
+		w.end(ends.held, a)
 		return
 	}
 	requests, cancel := w.requests, context.CancelFunc(func() {})
-	if !d.Slow {
+	if !a.due.Slow {
 		requests, cancel = context.WithTimeout(w.requests, time.Duration(w.limit.Load()))
 	}
-	record, err := w.Store.ReadAlone(requests, d.Lock)
+	record, err := w.Store.ReadAlone(requests, a.due.Lock)
 	cancel()
 	switch {
 	case err == nil:
-		_ = w.handle(ctx, []*attempt{{due: d, record: record, alone: true}}) // what failed was put back
-	case d.Slow || !w.gate.open():
-		_ = w.unreadable([]table.Due{d}, err)
+		a.record, a.read = record, true
+		_ = w.remove(ctx, []*attempt{a}) // what failed was put back
+	case a.due.Slow || !w.gate.open():
+		w.unreadable(err, a)
 	default:
-		d.Slow = true
-		w.readAlone(d)
+		a.due.Slow = true
+		w.readAlone(ctx, a)
 	}
 }
 
-// read reads locks whole, together. Those that take more than that are read alone, and all of
-// them if one may keep the others from being read. The error is one of etcd.
-func (w *worker) read(due []table.Due) ([]*attempt, error) {
-	if len(due) == 0 {
-		return nil, nil
-	}
-	locks := make([]protocol.Lock, len(due))
-	for i := range due {
-		locks[i] = due[i].Lock
-	}
-	limit, start := time.Duration(w.limit.Load()), time.Now()
-	ctx, cancel := context.WithTimeout(w.requests, limit)
-	defer cancel()
-	records, err := w.Store.Read(ctx, locks)
-	took := time.Since(start)
-	w.limit.Store(int64(max(readTimeout, min(2*took, w.Store.RequestTimeout))))
-	if err != nil && !w.gate.open() {
-		return nil, w.unreadable(due, err)
-	}
-	batch := make([]*attempt, 0, len(due))
-	for i, d := range due {
-		if err != nil || records[i].Unread() {
-			w.readAlone(d)
+// read reads locks whole, together. Those that are large are read alone, and all of them if one may
+// keep the others from being read. It returns the attempts that were read, and the error of etcd.
+func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt, err error) {
+	var locks []protocol.Lock
+	for _, a := range due {
+		if a.due.Slow || lockstore.Large(&a.due.Lock) {
+			w.readAlone(ctx, a)
 			continue
 		}
-		batch = append(batch, &attempt{due: d, record: records[i]})
+		batch, locks = append(batch, a), append(locks, a.due.Lock)
 	}
-	return batch, nil
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	start := time.Now()
+	requests, cancel := context.WithTimeout(w.requests, time.Duration(w.limit.Load()))
+	defer cancel()
+	records, err := w.Store.Read(requests, locks)
+	w.limit.Store(int64(max(readTimeout, min(2*time.Since(start), w.Store.RequestTimeout))))
+	if err != nil && !w.gate.open() {
+		w.unreadable(err, batch...)
+		return nil, err
+	}
+	read := batch[:0]
+	for i, a := range batch {
+		if err != nil || records[i].Unread() {
+			w.readAlone(ctx, a)
+			continue
+		}
+		a.record, a.read = records[i], true
+		read = append(read, a)
+	}
+	return read, nil
 }
 
-// unreadable puts back locks that could not be read. If the gate is closed, the cause is etcd
+// unreadable ends attempts on locks that could not be read. If the gate is closed, the cause is etcd
 // rather than the locks.
-func (w *worker) unreadable(due []table.Due, err error) error {
+func (w *worker) unreadable(err error, batch ...*attempt) {
 	reason := lockstore.Classify(err)
 	if reason == lockstore.ReasonAmbiguous {
 		reason = lockstore.ReasonUnreadable // a read has no effect that could be unknown
 	}
-	w.logUnreadable(due, reason, err)
-	open := w.gate.open()
-	for _, d := range due {
-		w.tally.failed(reason)
-		if open {
-			w.retry(d, refusedBackoff)
-		} else {
-			w.postpone(d, 0)
-		}
+	if w.gate.open() {
+		w.fail(ends.unreadable, reason, err, batch...)
+	} else {
+		w.fail(ends.blocked, reason, err, batch...)
 	}
-	return err
 }

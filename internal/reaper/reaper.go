@@ -1,3 +1,17 @@
+// Package reaper removes locks that are due.
+//
+// A worker takes due locks from the table, reads each whole lock from etcd, makes the verdict
+// on what it read, and logs both. Then it sends one transaction (package lockstore).
+//
+// Guaranteed, with the names of docs/safety.md:
+//
+//   - S3: while a hold is in force, or a probe is overdue, no removal is sent.
+//   - S7: every removal is logged before it is sent. An unknown outcome is reported as
+//     ambiguous, and the removal is tried again, which is safe because of the compares.
+//   - S8: a lock without a readable deadline is never removed.
+//
+// Not guaranteed: that the table reflects a removal as soon as it is answered. Only the watch
+// removes locks from the table.
 package reaper
 
 import (
@@ -18,11 +32,12 @@ import (
 
 // Source is the source of due locks: a table.Table.
 type Source interface {
-	// Take waits for due locks and returns up to limit of them, up to Lead before
-	// they are due.
-	Take(ctx context.Context, limit int) ([]table.Due, error)
+	// Due returns the channel that has a value as long as locks are due, up to Lead before they are.
+	Due() <-chan struct{}
+	// Take returns up to limit of them, and does not wait.
+	Take(ctx context.Context, limit int) ([]table.View, error)
 	// Postpone puts a lock back for a while.
-	Postpone(ctx context.Context, d table.Due, delay time.Duration) error
+	Postpone(ctx context.Context, d table.View, delay time.Duration) error
 	// Gone returns the channel of the locks that were deleted after Take had returned them, or
 	// past their deadline.
 	Gone() <-chan []table.Gone
@@ -105,7 +120,7 @@ func New(o Options) (*Reaper, error) {
 }
 
 // Verdict returns the verdict on a lock at the present time, regardless of holds.
-func (r *Reaper) Verdict(d table.Due) verdict.Verdict {
+func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(time.Since(d.At)), r.Now())
 	in.Leader = r.Leader()
 	if d.Token == 0 {
@@ -139,17 +154,8 @@ func (r *Reaper) Run(ctx context.Context) error {
 	g.Go(func() error { return r.gate.watch(gctx) })
 	g.Go(func() error { return r.journal.run(gctx) })
 	if r.Rules.Mode != verdict.Off {
-		w := &worker{Reaper: r, requests: requests, alone: make(chan table.Due, maxAlone), slow: make(chan table.Due, maxAlone)}
-		w.limit.Store(int64(readTimeout))
-		for range r.Concurrency {
-			g.Go(func() error { return w.run(gctx) })
-		}
-		for range aloneSlots {
-			g.Go(func() error { return w.serve(gctx, w.alone) })
-		}
-		for range slowSlots {
-			g.Go(func() error { return w.serve(gctx, w.slow) })
-		}
+		w := newWorker(requests, r, g)
+		g.Go(func() error { return w.run(gctx) })
 	}
 	err := g.Wait()
 	if ctx.Err() != nil {
@@ -164,7 +170,9 @@ func (r *Reaper) confirm(ctx context.Context) error {
 		select {
 		case gone := <-r.Source.Gone():
 			for _, g := range gone {
-				r.confirmed(r.tally.gone(g))
+				if a := r.tally.gone(g); a != nil {
+					r.confirmed(a)
+				}
 			}
 		case <-ctx.Done():
 			return nil
@@ -172,14 +180,24 @@ func (r *Reaper) confirm(ctx context.Context) error {
 	}
 }
 
-// confirmed measures a removal after both its answer and its event came. It does nothing if a is
-// nil.
+// confirmed measures a removal after both its answer and its event came.
 func (r *Reaper) confirmed(a *attempt) {
-	if a == nil {
-		return
-	}
-	late := max(0, a.goneAt.Sub(a.verdict.Due))
+	late := max(0, a.gone.At.Sub(a.verdict.Due))
 	r.Delay.Observe(late.Seconds())
 	r.Logger.Debug("forced unlock confirmed by the watch", "lock", a.record.LoggedName(),
 		"revision", a.result.Revision, "late", late)
+}
+
+// timerDelay is how late a timer of the runtime may fire on an idle system, on which the runtime
+// waits in whole milliseconds.
+const timerDelay = 2 * time.Millisecond
+
+// sleep blocks for d, with a precision of some ten microseconds on Linux, or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	end := time.Now().Add(d)
+	select {
+	case <-time.After(d - timerDelay):
+		fineSleep(time.Until(end))
+	case <-ctx.Done():
+	}
 }

@@ -141,7 +141,7 @@ func TestModeOffTakesNothing(t *testing.T) {
 		h.expired("dead")
 		h.give(h.due("dead"))
 		<-time.After(time.Hour)
-		require.Zero(t, h.source.takers.Load())
+		require.False(t, h.source.waits.Load())
 		require.Len(t, h.source.due, 1)
 		require.Len(t, h.keys(), 5)
 	})
@@ -150,7 +150,13 @@ func TestModeOffTakesNothing(t *testing.T) {
 // stopped is a table that has stopped.
 type stopped struct{ *source }
 
-func (stopped) Take(context.Context, int) ([]table.Due, error) { return nil, table.ErrStopped }
+func (stopped) Due() <-chan struct{} {
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}
+
+func (stopped) Take(context.Context, int) ([]table.View, error) { return nil, table.ErrStopped }
 
 func TestTheReaperEndsWithTheTable(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -48,16 +48,18 @@ func TestS3_NothingIsSentWhileAProbeIsOverdue(t *testing.T) {
 	require.Equal(t, back, h.source.postponed())
 
 	after.Store(false)
-	h.await(func() bool { return h.source.takers.Load() == 1 })
-	overdue.Store(true) // while the worker waits for locks: they are not even read
-	h.handle(due...)
+	h.await(func() bool { return h.source.waits.Load() })
+	overdue.Store(true) // while the worker waits for locks: it does not even take them
+	h.give(due...)
+	h.await(func() bool { return len(h.source.signal) == 0 })
+	require.Len(t, h.source.due, 1)
 	require.EqualValues(t, 1, h.reads.Load())
 	require.Zero(t, h.sent.Load())
 	require.Len(t, h.log.with(t, api.LogRemoving, ""), 2)
-	require.Equal(t, append(back, back...), h.source.postponed())
+	require.Equal(t, back, h.source.postponed())
 
 	overdue.Store(false)
-	h.handle(due...)
+	h.handle()
 	require.Equal(t, 2, h.removed())
 }
 
@@ -130,10 +132,9 @@ func TestS3_DryRunLeavesTheGateOpenForVerdicts(t *testing.T) {
 		require.Len(t, h.Holding(), 1)
 		require.Contains(t, h.holding(), verdict.HoldDryRun)
 		overdue.Store(true)
-		h.remove("a") // taken by a worker that waited, and put back
-		require.EqualValues(t, 1, h.Stats().Would)
 		h.give(h.due("a"))
 		<-time.After(time.Minute)
+		require.EqualValues(t, 1, h.Stats().Would)
 		alarm.Store(true)
 		overdue.Store(false)
 		<-time.After(time.Minute)
@@ -155,7 +156,7 @@ func TestS3_AShutGateIsNoHotLoop(t *testing.T) {
 			}
 		})
 		for _, name := range names("n%d", 100) {
-			h.give(table.Due{Lock: protocol.Lock{Name: name, Token: 1}, At: time.Now()})
+			h.give(table.View{Lock: protocol.Lock{Name: name, Token: 1}, At: time.Now()})
 		}
 		<-time.After(time.Minute)
 		require.Empty(t, h.source.postponed(), "they stay where they are")
@@ -197,9 +198,9 @@ func TestS3_AHoldIsLoggedOnceWhenItBeginsAndOnceWhenItEnds(t *testing.T) {
 	})
 }
 
-// A hold that begins while a worker waits for locks closes the gate before any of them is
-// read; they are put back, and removed when it is over.
-func TestS3_WorkersPutBackWhatTheyHoldAndRemoveItLater(t *testing.T) {
+// A hold that begins while the worker waits for locks closes the gate before any of them is
+// taken; they stay where they are, and are removed when it is over.
+func TestS3_NothingIsTakenWhileAHoldIsInForce(t *testing.T) {
 	const alarmed = time.Minute
 	bubble(t, func(t *testing.T) {
 		var alarm atomic.Bool
@@ -222,21 +223,18 @@ func TestS3_WorkersPutBackWhatTheyHoldAndRemoveItLater(t *testing.T) {
 			}
 		}
 		h.start()
-		h.await(func() bool { return h.source.takers.Load() == 1 })
+		h.await(func() bool { return h.source.waits.Load() })
 		start := time.Now()
 		alarm.Store(true)
 		h.give(h.dues("a", "b", "c")...)
 		<-time.After(alarmed)
-		require.Len(t, h.source.postponed(), 3)
+		require.Len(t, h.source.due, 1)
 		alarm.Store(false)
 		<-time.After(2 * time.Second)
 		require.Equal(t, 3, h.removed())
 		require.GreaterOrEqual(t, firstRead.Sub(start), alarmed+time.Second-updateInterval, "read before the gate was open")
 		require.Len(t, h.log.with(t, api.LogHoldBegins, ""), 1)
 		require.Len(t, h.log.with(t, api.LogHoldEnds, ""), 1)
-		require.Len(t, h.source.postponed(), 3)
-		for _, p := range h.source.postponed() {
-			require.Zero(t, p.delay)
-		}
+		require.Empty(t, h.source.postponed())
 	})
 }

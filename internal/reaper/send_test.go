@@ -106,7 +106,7 @@ func TestAFailureOfEtcdIsNotOneOfALock(t *testing.T) {
 }
 
 // tooLarge writes a lock whose name takes more than one request can.
-func (h *harness) tooLarge(letter string) table.Due {
+func (h *harness) tooLarge(letter string) table.View {
 	h.t.Helper()
 	name := strings.Repeat(letter, 400<<10)
 	h.set(name, "uuid", "u")
@@ -137,7 +137,7 @@ func TestACulpritTooLargeHoldsNobodyUp(t *testing.T) {
 // Many of them: the read, too, is more than etcd takes at once.
 func TestCulpritsTooLargeToBeReadTogether(t *testing.T) {
 	h := newHarness(t, sharedClient(t))
-	var due []table.Due
+	var due []table.View
 	for i := range 5 {
 		due = append(due, h.tooLarge(fmt.Sprint(i)))
 	}

@@ -32,7 +32,8 @@ type tally struct {
 
 	mu    sync.Mutex
 	stats Stats
-	open  map[lockID]*pending
+	// open are the attempts that were announced, until they have ended or their event has come.
+	open map[lockID]*attempt
 }
 
 type lockID struct {
@@ -40,16 +41,10 @@ type lockID struct {
 	token int64
 }
 
-type pending struct {
-	attempt *attempt
-	// answered is set if the transaction deleted the lock.
-	answered bool
-	// gone is the event of the deletion; nil before it came.
-	gone *table.Gone
-}
+func (a *attempt) id() lockID { return lockID{a.due.Name, a.due.Token} }
 
 func newTally(l *Ledger) *tally {
-	t := &tally{ledger: l, open: make(map[lockID]*pending)}
+	t := &tally{ledger: l, open: make(map[lockID]*attempt)}
 	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
 	for _, r := range lockstore.Reasons() {
@@ -73,71 +68,64 @@ func (t *tally) update(f func(*Stats)) {
 	f(&t.stats)
 }
 
-func (t *tally) failed(r lockstore.Reason) { t.update(func(s *Stats) { s.Failures[r]++ }) }
-func (t *tally) conflict()                 { t.update(func(s *Stats) { s.Conflicts++ }) }
-func (t *tally) would()                    { t.update(func(s *Stats) { s.Would++ }) }
-
 // begin is called before a transaction is sent, since its event may come before its answer.
 func (t *tally) begin(a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open[lockID{a.due.Name, a.due.Token}] = &pending{attempt: a}
+	t.open[a.id()] = a
 }
 
-// end is called if the transaction is not known to have deleted the lock.
-func (t *tally) end(a *attempt) {
+// end counts the end of an attempt. It reports whether the attempt deleted the lock and its event
+// has already come.
+func (t *tally) end(a *attempt, count func(*Stats, *attempt)) (confirmed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	id := lockID{a.due.Name, a.due.Token}
-	if p := t.open[id]; p != nil && p.gone != nil {
-		t.byOther(p.gone)
+	if count != nil {
+		count(&t.stats, a)
 	}
-	delete(t.open, id)
+	if t.open[a.id()] != a {
+		return false // it was not announced
+	}
+	if a.result.Deleted > 0 {
+		a.answered = true
+		return t.match(a)
+	}
+	delete(t.open, a.id())
+	if a.gone != nil {
+		t.byOther(a.gone)
+	}
+	return false
 }
 
-// done is called if the transaction deleted the lock. It returns the attempt if its event has
-// already come.
-func (t *tally) done(a *attempt) *attempt {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.stats.Removed[a.verdict.Trigger]++
-	p := t.open[lockID{a.due.Name, a.due.Token}]
-	if p == nil {
-		return nil
-	}
-	p.answered = true
-	return t.match(p)
-}
-
-// gone is called when the deletion of a lock was observed. It returns the attempt that
-// deleted the lock if its answer has already come.
+// gone is called when the deletion of a lock was observed. It returns the attempt that deleted the
+// lock if its answer has already come.
 func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.open[lockID{g.Name, g.Token}]
-	if p == nil {
+	a := t.open[lockID{g.Name, g.Token}]
+	if a == nil {
 		t.byOther(&g)
 		return nil
 	}
-	p.gone = &g
-	return t.match(p)
+	if a.gone = &g; t.match(a) {
+		return a
+	}
+	return nil
 }
 
-// match ends a removal once both the answer and the event have come. The revision shows whether
-// the transaction caused the event.
-func (t *tally) match(p *pending) *attempt {
-	if !p.answered || p.gone == nil {
-		return nil
+// match ends a removal once both the answer and the event have come. It reports whether the
+// transaction caused the event, which the revision shows.
+func (t *tally) match(a *attempt) bool {
+	if !a.answered || a.gone == nil {
+		return false
 	}
-	a := p.attempt
-	delete(t.open, lockID{a.due.Name, a.due.Token})
-	if p.gone.Revision != 0 && p.gone.Revision != a.result.Revision {
-		t.byOther(p.gone)
-		return nil
+	delete(t.open, a.id())
+	if a.gone.Revision != 0 && a.gone.Revision != a.result.Revision {
+		t.byOther(a.gone)
+		return false
 	}
 	t.released(a.due.Token, &t.stats.ReleasedBySelf)
-	a.goneAt = p.gone.At
-	return a
+	return true
 }
 
 // byOther is for a deletion that was not by this replica, as far as it knows.

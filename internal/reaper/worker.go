@@ -3,7 +3,6 @@ package reaper
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,44 +15,56 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// worker takes due locks and removes them, one transaction at a time. While a transaction is in
-// flight, it reads the next locks.
+// worker takes due locks, and takes each batch through its steps in a goroutine of its own.
 type worker struct {
 	*Reaper
+	group *errgroup.Group
 	// requests ends drainTimeout after the context of Run, so that a transaction in flight
 	// can end and be reported.
 	requests context.Context
-	// alone and slow are the queues of the locks that are read alone, shared by all workers.
-	// Those in slow could not be read within the limit.
-	alone, slow chan table.Due
+	// sending are the slots of transactions in flight, and batches those of all batches: so the
+	// next ones are read meanwhile.
+	batches, sending slots
+	alone, slow      lane
 	// limit is the time limit of reads that keep others waiting: twice what the last batch took,
-	// since a slow etcd is no reason to read locks alone.
+	// since a slow etcd must not switch to single reads.
 	limit atomic.Int64
+	// failures are the consecutive ones of etcd.
+	failures atomic.Int64
 }
 
-// attempt is one try to remove one lock: as it was taken, as it was then read, and
-// what became of it.
-type attempt struct {
-	due     table.Due
-	record  lockstore.Record
-	verdict verdict.Verdict
-	result  lockstore.Result
-	goneAt  time.Time
-	// alone: no worker waits before the next try.
-	alone bool
+func newWorker(requests context.Context, r *Reaper, group *errgroup.Group) *worker {
+	w := &worker{
+		Reaper: r, group: group, requests: requests,
+		batches: make(slots, 2*r.Concurrency), sending: make(slots, r.Concurrency),
+		alone: newLane(aloneSlots), slow: newLane(slowSlots),
+	}
+	w.limit.Store(int64(readTimeout))
+	return w
 }
 
+// slots bound how much is done at a time.
+type slots chan struct{}
+
+// acquire waits for a slot. It returns false if ctx is done.
+func (s slots) acquire(ctx context.Context) bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s slots) release() { <-s }
+
+// run takes due locks until ctx is done, and only while the gate is open.
 func (w *worker) run(ctx context.Context) error {
-	next := make(chan []*attempt)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.prepare(ctx, next) })
-	g.Go(func() error { return w.remove(ctx, next) })
-	return g.Wait()
-}
-
-// prepare takes due locks and reads them, one batch ahead of remove.
-func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
-	for failures := 0; ; {
+	for w.batches.acquire(ctx) {
+		select {
+		case <-w.Source.Due():
+		case <-ctx.Done():
+		}
 		if w.gate.wait(ctx) != nil {
 			return nil
 		}
@@ -61,196 +72,194 @@ func (w *worker) prepare(ctx context.Context, next chan<- []*attempt) error {
 		if err != nil {
 			return err // Run returns nil where ctx is done
 		}
-		batch, err := w.read(w.divert(w.keepDue(due, w.gate.open())))
-		select {
-		case next <- batch:
-		case <-ctx.Done():
+		w.group.Go(func() error {
+			defer w.batches.release()
+			w.walk(ctx, due)
 			return nil
-		}
-		failures = w.pauseAfter(ctx, failures, err)
+		})
 	}
+	return nil
 }
 
-// remove removes the batches that prepare has read.
-func (w *worker) remove(ctx context.Context, next <-chan []*attempt) error {
-	for failures := 0; ; {
-		select {
-		case batch := <-next:
-			failures = w.pauseAfter(ctx, failures, w.handle(ctx, batch))
-		case <-ctx.Done():
-			return nil
-		}
+// pace waits after an error of etcd, the locks of which were put back without a delay.
+func (w *worker) pace(ctx context.Context, err error) {
+	if err == nil {
+		w.failures.Store(0)
+		return
 	}
-}
-
-// keepDue puts back the locks that are not due yet because of outages or the standby delay, so
-// that they are not read. If the gate is not open, it puts back all locks.
-func (w *worker) keepDue(due []table.Due, open bool) []table.Due {
-	return slices.DeleteFunc(due, func(d table.Due) bool {
-		switch v := w.Verdict(d); {
-		case !open:
-			w.postpone(d, 0)
-		case v.Action == verdict.Leave:
-			w.postpone(d, table.UntilModified)
-		case v.Action == verdict.Wait && v.Remaining > Lead:
-			w.await(d, v)
-		default:
-			return false
-		}
-		return true
-	})
+	w.Sleep(ctx, backoff(int(w.failures.Add(1)), maxBackoff))
 }
 
 // Lead is how long before due locks are taken, so that they have been read when they are due.
 const Lead = 10 * time.Millisecond
 
-// handle makes the verdicts on a batch and removes its locks when they are due: first those that
-// are due already, together, and then those that are due within Lead.
-func (w *worker) handle(ctx context.Context, batch []*attempt) error {
-	var errs []error
-	if len(batch) > 0 && w.rate.WaitN(ctx, len(batch)) != nil {
+// walk takes a batch from Take to its outcome: verdicts, read, then the steps of remove.
+func (w *worker) walk(ctx context.Context, taken []table.View) {
+	batch := make([]*attempt, len(taken))
+	for i, d := range taken {
+		batch[i] = &attempt{due: d}
+	}
+	due, soon := w.judge(batch, Lead)
+	batch, err := w.read(ctx, append(due, soon...))
+	if err != nil {
+		w.pace(ctx, err)
+	}
+	if len(batch) > 0 && w.sending.acquire(ctx) {
+		defer w.sending.release()
+		w.pace(ctx, w.remove(ctx, batch)) // with the slot: a failing etcd gets no more than that
+	}
+}
+
+// remove takes attempts that were read to their outcome: verdicts, the log, verdicts again, one
+// transaction. It does so at once for the locks that are due, and then for those that are within
+// Lead.
+func (w *worker) remove(ctx context.Context, batch []*attempt) error {
+	if w.rate.WaitN(ctx, len(batch)) != nil {
 		return nil // ctx is done: WaitN has no other error, as a batch never exceeds the burst
 	}
-	for start := time.Now(); len(batch) > 0; {
-		if !w.gate.open() {
-			for _, a := range batch {
-				w.postpone(a.due, 0)
-			}
-			return errors.Join(errs...)
+	var errs []error
+	for start := time.Now(); ; {
+		due, soon := w.judge(batch, Lead-time.Since(start))
+		errs = append(errs, w.send(slices.DeleteFunc(due, w.stop)))
+		if len(soon) == 0 || ctx.Err() != nil {
+			return errors.Join(errs...) // where ctx is done another replica removes the rest
 		}
-		due, soon, wait := w.decideAll(batch, Lead-time.Since(start))
-		errs = append(errs, w.send(due))
-		if batch = soon; len(batch) > 0 {
-			w.Sleep(ctx, wait)
-		}
-		if ctx.Err() != nil {
-			break // another replica removes the remaining locks
-		}
+		first := slices.MinFunc(soon, func(a, b *attempt) int { return int(a.verdict.Remaining - b.verdict.Remaining) })
+		w.Sleep(ctx, min(first.verdict.Remaining, Lead))
+		batch = soon
 	}
-	return errors.Join(errs...)
 }
 
-// decideAll makes the verdicts of a batch. It returns the attempts to send now, those that are due
-// within maxWait, and the time until the first of these is due.
-func (w *worker) decideAll(batch []*attempt, maxWait time.Duration) (due, soon []*attempt, wait time.Duration) {
-	wait = Lead
+// judge makes the verdicts on a batch. It returns the attempts on locks that are due, and those on
+// locks that are within a while, and ends the others. With the gate closed it ends all.
+func (w *worker) judge(batch []*attempt, within time.Duration) (due, soon []*attempt) {
+	open := w.gate.open() // first, so that the verdicts include an outage that has ended since
 	for _, a := range batch {
-		switch w.decide(a, maxWait) {
-		case verdict.Remove:
+		a.verdict = w.verdictOn(a)
+		switch v := a.verdict; {
+		case !open:
+			w.end(ends.held, a)
+		case a.read && a.modified():
+			w.end(ends.modified, a)
+		case v.Action == verdict.Remove, v.Action == verdict.Report:
 			due = append(due, a)
-		case verdict.Wait:
+		case v.Action == verdict.Wait && v.Remaining <= within:
 			soon = append(soon, a)
-			wait = min(wait, a.verdict.Remaining)
+		case v.Action == verdict.Wait:
+			w.end(ends.early, a)
+		default:
+			w.end(ends.kept, a)
 		}
 	}
-	return due, soon, wait
+	return due, soon
 }
 
-// decide makes the verdict on one lock. It returns Remove if the attempt must be sent, Wait if the
-// lock is due within maxWait, and Leave if it put the lock back.
-func (w *worker) decide(a *attempt, maxWait time.Duration) verdict.Action {
-	if modified(a) {
-		// The lock was released or renewed; the table will learn it from the watch.
-		w.tally.conflict()
-		w.retry(a.due, maxBackoff)
-		return verdict.Leave
-	}
-	a.verdict = w.verdictOn(a)
-	switch a.verdict.Action {
-	case verdict.Remove:
-		if !lockstore.Fits(a.record) {
-			w.refused(a, lockstore.ReasonTooLarge, lockstore.ErrTooLarge)
-			return verdict.Leave
-		}
-		if err := w.announce(api.LogRemoving, a); err != nil {
-			w.unlogged(a, err)
-			return verdict.Leave
-		}
-		w.tally.begin(a)
-		return verdict.Remove
-	case verdict.Report:
-		if err := w.announce(api.LogWouldRemove, a); err != nil {
-			w.unlogged(a, err)
-			return verdict.Leave
-		}
-		w.tally.would()
-		w.postpone(a.due, table.UntilModified)
-	case verdict.Wait:
-		if a.verdict.Remaining <= maxWait {
-			return verdict.Wait
-		}
-		w.await(a.due, a.verdict)
-	default:
-		w.postpone(a.due, table.UntilModified)
-	}
-	return verdict.Leave
-}
-
-// verdictOn returns the verdict on the lock as it was read.
+// verdictOn returns the verdict on the lock as it was read, or as it was taken.
 func (w *worker) verdictOn(a *attempt) verdict.Verdict {
 	d := a.due
-	d.Lock = a.record.Lock
+	if a.read {
+		d.Lock = a.record.Lock
+	}
 	return w.Verdict(d)
 }
 
 // modified reports whether the lock that was read differs from the one that was taken, or has keys
 // that are newer than the table.
-func modified(a *attempt) bool {
+func (a *attempt) modified() bool {
 	return a.record.Keys == 0 || a.record.Token != a.due.Token || a.record.Revision > a.due.Revision ||
 		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
 }
 
-// leaderInterval is how often a standby looks at a lock again that is due, but waits for the leader:
-// it may lead by now.
-const leaderInterval = time.Second
-
-// await puts back a lock that has to wait for longer than Lead. A standby looks at it again earlier.
-func (w *worker) await(d table.Due, v verdict.Verdict) {
-	if v.Reason == verdict.ByPause {
-		w.postpone(d, table.WhilePaused)
-		return
+// stop announces an attempt. It reports whether the attempt ended by that and must not be sent.
+func (w *worker) stop(a *attempt) bool {
+	report := a.verdict.Action == verdict.Report
+	msg := api.LogRemoving
+	if report {
+		msg = api.LogWouldRemove
 	}
-	wait := v.Remaining
-	if !v.Leader {
-		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
+	if !report && !lockstore.Fits(a.record) {
+		w.fail(ends.tooLarge, lockstore.ReasonTooLarge, lockstore.ErrTooLarge, a)
+		return true
 	}
-	w.postpone(d, max(wait-Lead, Lead))
-}
-
-func (w *worker) postpone(d table.Due, delay time.Duration) {
-	// The only error is that the table has stopped; then the lock need not be put back.
-	_ = w.Source.Postpone(w.requests, d, delay)
-}
-
-// retry puts back a lock after a failed attempt.
-func (w *worker) retry(d table.Due, longest time.Duration) {
-	d.Attempts++
-	w.postpone(d, backoff(d.Attempts, longest))
-}
-
-// pauseAfter sleeps after an error of etcd. The locks were put back without a delay. It returns
-// the number of consecutive errors.
-func (w *worker) pauseAfter(ctx context.Context, failures int, err error) int {
-	if err == nil {
-		return 0
+	if err := w.announce(w.requests, msg, a); err != nil {
+		w.fail(ends.unlogged, lockstore.ReasonUnlogged, err, a)
+		return true
 	}
-	w.Sleep(ctx, backoff(failures+1, maxBackoff))
-	return failures + 1
+	if report {
+		w.end(ends.would, a)
+		return true
+	}
+	w.tally.begin(a)
+	return false
 }
 
-// The backoff between attempts doubles from the minimum to the maximum, with jitter. Attempts
-// continue as long as a lock is due.
-const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 5 * time.Second
-)
+// send removes announced locks in one transaction. If they do not fit, or if etcd refuses them
+// because of one lock, it halves the batch until that lock is alone.
+func (w *worker) send(batch []*attempt) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	if len(batch) > 1 && !lockstore.Fits(records(batch)...) {
+		return w.halve(batch)
+	}
+	if batch = w.stillDue(batch); len(batch) == 0 {
+		return nil
+	}
+	results, err := w.Store.Delete(w.requests, records(batch)...)
+	if err != nil {
+		return w.sendFailed(batch, err)
+	}
+	for i, a := range batch {
+		if a.result = results[i]; a.result.Deleted == 0 {
+			w.end(ends.lost, a)
+			continue
+		}
+		w.ledger.self(a)
+		w.end(ends.won, a)
+	}
+	return nil
+}
 
-// refusedBackoff applies if the cause is the lock, the role of the daemon or a limit of etcd, which
-// people have to correct. Each attempt logs the whole record. A lock that cannot be read backs off
-// up to it, since it keeps a slot from others.
-const refusedBackoff = time.Minute
+// stillDue makes the verdicts again right before a transaction is sent, since the previous
+// transaction may have taken long. It withdraws the attempts on locks that must not be removed now.
+func (w *worker) stillDue(batch []*attempt) []*attempt {
+	open := w.gate.open() // first, as in judge
+	return slices.DeleteFunc(batch, func(a *attempt) bool {
+		withdraw := !open || w.verdictOn(a).Action != verdict.Remove
+		if withdraw {
+			w.end(ends.withdrawn, a)
+		}
+		return withdraw
+	})
+}
 
-func backoff(attempts int, longest time.Duration) time.Duration {
-	d := min(minBackoff<<min(max(attempts-1, 0), 10), longest)
-	return d/2 + rand.N(d)
+// sendFailed handles the error of a transaction. It returns the error if its cause is etcd rather
+// than a single lock.
+func (w *worker) sendFailed(batch []*attempt, err error) error {
+	switch reason := lockstore.Classify(err); {
+	case reason.OfOneLock() && len(batch) > 1:
+		return w.halve(batch)
+	case reason.OfOneLock():
+		w.fail(ends.refused, reason, err, batch...)
+		return nil
+	case reason == lockstore.ReasonAmbiguous:
+		w.fail(ends.ambiguous, reason, err, batch...)
+		return err
+	default:
+		w.fail(ends.failed, reason, err, batch...)
+		return err
+	}
+}
+
+func (w *worker) halve(batch []*attempt) error {
+	half := len(batch) / 2
+	return errors.Join(w.send(batch[:half]), w.send(batch[half:]))
+}
+
+func records(batch []*attempt) []lockstore.Record {
+	all := make([]lockstore.Record, len(batch))
+	for i, a := range batch {
+		all[i] = a.record
+	}
+	return all
 }

@@ -166,27 +166,28 @@ type impatient struct {
 
 func newImpatient(d *daemon) reaper.Source { return &impatient{d, make(map[string]bool)} }
 
+// Due implements reaper.Source.
+func (i *impatient) Due() <-chan struct{} {
+	due := make(chan struct{}, 1)
+	time.AfterFunc(100*time.Millisecond, func() { due <- struct{}{} })
+	return due
+}
+
 // Take implements reaper.Source.
-func (i *impatient) Take(ctx context.Context, _ int) (due []table.Due, err error) {
-	for ; len(due) == 0 && err == nil; sleep(ctx, 100*time.Millisecond) {
-		var page table.Page
-		page, err = i.table.Page(ctx, table.Query{Limit: 100})
-		for _, it := range page.Items {
-			if it.Removable() && !i.now().Before(it.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[it.Name] {
-				i.given[it.Name] = true
-				o := verdict.Observation{Measured: true, Age: it.Observation.Age, Stale: it.Observation.Stale}
-				due = append(due, table.Due{Lock: it.Lock, Observation: o, At: time.Now()})
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+func (i *impatient) Take(ctx context.Context, _ int) (due []table.View, err error) {
+	page, err := i.table.Page(ctx, table.Query{Limit: 100})
+	for _, v := range page.Items {
+		if v.Removable() && !i.now().Before(v.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[v.Name] {
+			i.given[v.Name] = true
+			v.Observation = verdict.Observation{Measured: true, Age: v.Observation.Age, Stale: v.Observation.Stale}
+			due = append(due, v)
 		}
 	}
 	return due, err
 }
 
 // Postpone implements reaper.Source.
-func (i *impatient) Postpone(context.Context, table.Due, time.Duration) error { return nil }
+func (i *impatient) Postpone(context.Context, table.View, time.Duration) error { return nil }
 
 // Gone implements reaper.Source.
 func (i *impatient) Gone() <-chan []table.Gone { return i.table.Gone() }

@@ -204,7 +204,7 @@ func TestS8_UndatedAndMalformedAreNeverTaken(t *testing.T) {
 		}
 		w.pass(48 * time.Hour)
 		require.Empty(t, w.taken())
-		require.Zero(t, w.get("millis").Due)
+		require.Equal(t, never, w.dueAt("millis"))
 		require.Equal(t, [protocol.NumStates]int{protocol.Undated: 1, protocol.Malformed: 5}, w.stats().Locks)
 		require.Equal(t, 1, w.stats().OverdueTotal, "an undated lock has an alert all the same")
 		w.live(w.put("bad", deadline(time.Second)))

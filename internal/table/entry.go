@@ -72,7 +72,7 @@ const (
 	deletedLast                    // Revision is that of a deletion
 	touched                        // being changed
 	listed                         // contained in the listing in progress
-	slowRead                       // see Due.Slow
+	slowRead                       // see View.Slow
 )
 
 func (e *entry) has(m marks) bool { return e.marks&m != 0 }
@@ -95,54 +95,3 @@ const (
 	suspended              // put back until it is modified; in pending like waiting
 	paused                 // put back until the pauses change; likewise
 )
-
-// instant is monotonic time in nanoseconds since the table was made.
-type instant int64
-
-const never instant = math.MaxInt64
-
-// clock reads the monotonic and the wall clock.
-type clock struct {
-	base time.Time
-	wall func() time.Time
-	// tolerance is how far wall and monotonic time may diverge before that counts as
-	// a step of the wall clock.
-	tolerance time.Duration
-	// last is wall minus monotonic time at the last step.
-	last time.Duration
-}
-
-// reading is the time of both clocks.
-type reading struct {
-	mono instant
-	wall protocol.Timestamp
-}
-
-func (c *clock) read() reading {
-	return reading{mono: instant(time.Since(c.base)), wall: protocol.TimestampOf(c.wall())}
-}
-
-// instantOf converts a time with a monotonic reading; the zero time lies before all.
-func (c *core) instantOf(t time.Time) instant {
-	if t.IsZero() {
-		return math.MinInt64 / 2
-	}
-	return instant(t.Sub(c.clock.base))
-}
-
-// stepped reports whether the wall clock stepped since the last reported step, and by how
-// much. Slow drift adds up to a step as well.
-func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
-	apart := time.Duration(now.wall) - time.Duration(now.mono)
-	step = apart - c.last
-	if step.Abs() <= c.tolerance {
-		return 0, false
-	}
-	c.last = apart
-	return step, true
-}
-
-// time converts a monotonic instant to wall-clock time.
-func (r reading) time(i instant) time.Time {
-	return r.wall.Time().Add(time.Duration(i - r.mono))
-}

@@ -1,7 +1,11 @@
 package table
 
 import (
+	"cmp"
+	"container/list"
 	"math"
+	"slices"
+	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -74,4 +78,89 @@ func (c *core) observeMargins(now reading) {
 	}
 	clear(c.renewals)
 	c.renewals = c.renewals[:0]
+}
+
+const (
+	// nearMiss is the maximum share of the patience that is left at a late renewal.
+	nearMiss = 0.1
+	// missMemory is how long a lock that was renewed late is kept.
+	missMemory = time.Hour
+	// MaxNearMisses is the maximum number of near misses in Stats. Of more the table keeps
+	// count, up to maxMisses: after an outage, when all renew late, one that always does must not
+	// be lost among them.
+	MaxNearMisses = 20
+	maxMisses     = 500
+	// maxMissName bounds a name, in bytes, since it may outlive its lock.
+	maxMissName = 4 << 10
+)
+
+// NearMiss is a lock that its owner renewed with a tenth of its patience left or less.
+type NearMiss struct {
+	// Name is clipped. Hostname is that of the holder that was late last.
+	Name, Hostname, Owner string
+	// Margin is the least share that was left.
+	Margin float64
+	// At is when the last late renewal arrived, by the daemon's wall clock. Renewals counts them,
+	// without an hour between two.
+	At       time.Time
+	Renewals uint64
+}
+
+// nearMisses are the locks that were renewed late, those of the last late renewals.
+type nearMisses struct {
+	of map[missKey]*list.Element
+	// recent has a *miss for each, the last one first.
+	recent *list.List
+}
+
+type missKey struct{ name, owner string }
+
+type miss struct {
+	missKey
+	hostname string
+	margin   margin
+	at       instant
+	renewals uint64
+}
+
+func newNearMisses() nearMisses { return nearMisses{make(map[missKey]*list.Element), list.New()} }
+
+func (n nearMisses) add(e *entry, m margin, now instant) {
+	key := missKey{protocol.Clip([]byte(e.Name), maxMissName), e.Owner()}
+	element := n.of[key]
+	if element == nil {
+		if len(n.of) == maxMisses {
+			delete(n.of, n.recent.Remove(n.recent.Back()).(*miss).missKey)
+		}
+		element = n.recent.PushFront(&miss{missKey: key})
+		n.of[key] = element
+	}
+	n.recent.MoveToFront(element)
+	kept := element.Value.(*miss)
+	if kept.renewals == 0 || kept.old(now) {
+		kept.margin, kept.renewals = m, 0
+	}
+	kept.hostname, kept.margin, kept.at = e.Hostname(), min(kept.margin, m), now
+	kept.renewals++
+}
+
+func (m *miss) old(now instant) bool { return time.Duration(now-m.at) > missMemory }
+
+// worst returns those that were late more than once before those that were once, as all are after
+// an outage; of both the least margins first.
+func (n nearMisses) worst(now reading) []NearMiss {
+	var all []*miss
+	for e := n.recent.Front(); e != nil && !e.Value.(*miss).old(now.mono); e = e.Next() {
+		all = append(all, e.Value.(*miss))
+	}
+	slices.SortFunc(all, func(a, b *miss) int {
+		return cmp.Or(cmp.Compare(min(b.renewals, 2), min(a.renewals, 2)), cmp.Compare(a.margin, b.margin),
+			cmp.Compare(b.renewals, a.renewals), cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner))
+	})
+	worst := make([]NearMiss, min(len(all), MaxNearMisses))
+	for i := range worst {
+		m := all[i]
+		worst[i] = NearMiss{m.name, m.hostname, m.owner, *m.margin.share(), now.time(m.at), m.renewals}
+	}
+	return worst
 }

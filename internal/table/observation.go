@@ -2,6 +2,7 @@ package table
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -71,4 +72,91 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 		o.StormDelay = c.options.Storm.Delay
 	}
 	return o
+}
+
+// View is a lock as the table knew it at an instant.
+type View struct {
+	protocol.Lock
+	State protocol.State
+	// Observation is the clock observation at the time At, which has a monotonic clock reading.
+	Observation verdict.Observation
+	At          time.Time
+	// OrphanIn is how long after At an orphan is due.
+	OrphanIn time.Duration
+	// Margin is the least share of its patience that the holder had left at a renewal; nil where
+	// none was observed.
+	Margin *float64
+	// Position is the place in the order that a Query asked for.
+	Position Position
+	// Ahead is in Stats only: by how much its holder's clock is ahead of the median of the hosts,
+	// which a wrong clock of the daemon does not move, or of the daemon's while fewer than three
+	// hosts are known. It is 0 where that was not measured, or is within the tolerance.
+	Ahead time.Duration
+	// Attempts and Slow are of the caller of Take: Postpone keeps Attempts until the lock is
+	// modified, and Slow until it has another deadline.
+	Attempts int
+	Slow     bool
+}
+
+func (c *core) view(e *entry, now reading) View {
+	v := View{
+		Lock: e.Lock, State: e.State(c.holderTime(e, now)), Margin: e.margin.share(),
+		Observation: c.observation(e, now), At: c.clock.base.Add(time.Duration(now.mono)),
+		Attempts: int(e.attempts), Slow: e.has(slowRead),
+	}
+	if e.Token == 0 {
+		v.OrphanIn = time.Duration(c.dueAt(e, now) - now.mono)
+	}
+	return v
+}
+
+// instant is monotonic time in nanoseconds since the table was made.
+type instant int64
+
+const never instant = math.MaxInt64
+
+// clock reads the monotonic and the wall clock.
+type clock struct {
+	base time.Time
+	wall func() time.Time
+	// tolerance is how far wall and monotonic time may diverge before that counts as
+	// a step of the wall clock.
+	tolerance time.Duration
+	// last is wall minus monotonic time at the last step.
+	last time.Duration
+}
+
+// reading is the time of both clocks.
+type reading struct {
+	mono instant
+	wall protocol.Timestamp
+}
+
+func (c *clock) read() reading {
+	return reading{mono: instant(time.Since(c.base)), wall: protocol.TimestampOf(c.wall())}
+}
+
+// instantOf converts a time with a monotonic reading; the zero time lies before all.
+func (c *core) instantOf(t time.Time) instant {
+	if t.IsZero() {
+		return math.MinInt64 / 2
+	}
+	return instant(t.Sub(c.clock.base))
+}
+
+// stepped reports whether the wall clock stepped since the last reported step, and by how
+// much. Slow drift adds up to a step as well.
+func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
+	apart := time.Duration(now.wall) - time.Duration(now.mono)
+	step = apart - c.last
+	if step.Abs() <= c.tolerance {
+		return 0, false
+	}
+	c.last = apart
+	return step, true
+}
+
+// time converts a monotonic instant to wall-clock time.
+func (r reading) time(i instant) time.Time {
+	return r.wall.Time().Add(time.Duration(i - r.mono))
 }

@@ -3,12 +3,14 @@ package table
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -29,39 +31,11 @@ type Query struct {
 
 // Page is the first locks that match a query, in order.
 type Page struct {
-	Items []Item
+	Items []View
 	// More reports whether there are more after them, Matched is the number of all locks that
 	// match, those before the page included.
 	More    bool
 	Matched int
-}
-
-// Item is a lock as it was when a page was made.
-type Item struct {
-	protocol.Lock
-	State protocol.State
-	// Position is the place in the order that the query asked for.
-	Position Position
-	// Observation is the clock observation of the lock at the time At, which has a monotonic
-	// clock reading.
-	Observation verdict.Observation
-	At          time.Time
-	// Due is when Take may return the lock, by the daemon's wall clock; zero means never.
-	Due time.Time
-	// Margin is the least share of its patience that the holder had left at a renewal; nil where
-	// none was observed.
-	Margin *float64
-}
-
-func (c *core) item(e *entry, now reading) Item {
-	it := Item{
-		Lock: e.Lock, State: e.State(c.holderTime(e, now)),
-		Observation: c.observation(e, now), At: c.clock.base.Add(time.Duration(now.mono)), Margin: e.margin.share(),
-	}
-	if e.Removable() && e.phase != suspended {
-		it.Due = now.time(c.dueAt(e, now))
-	}
-	return it
 }
 
 const (
@@ -178,7 +152,7 @@ func (c *core) offer(batch []*entry, found []selection, now reading) {
 // selection collects the page of a query.
 type selection struct {
 	Query
-	items   []Item
+	items   []View
 	full    bool
 	last    Position // where full: nothing after it is on the page
 	matched int
@@ -196,7 +170,7 @@ func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) 
 	if at.compare(s.After) <= 0 || s.full && at.compare(s.last) > 0 {
 		return
 	}
-	it := c.item(e, now)
+	it := c.view(e, now)
 	it.Position = at
 	s.items = append(s.items, it)
 }
@@ -223,7 +197,7 @@ func (s *selection) trim() {
 // cut keeps the first of the items, and one more.
 func (s *selection) cut() {
 	s.once()
-	slices.SortFunc(s.items, func(a, b Item) int { return a.Position.compare(b.Position) })
+	slices.SortFunc(s.items, func(a, b View) int { return a.Position.compare(b.Position) })
 	if len(s.items) <= s.Limit {
 		return
 	}
@@ -234,11 +208,11 @@ func (s *selection) cut() {
 
 // once removes what the scan returned twice, and keeps the newer.
 func (s *selection) once() {
-	slices.SortFunc(s.items, func(a, b Item) int {
+	slices.SortFunc(s.items, func(a, b View) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), b.At.Compare(a.At))
 	})
 	n := len(s.items)
-	s.items = slices.CompactFunc(s.items, func(a, b Item) bool { return a.Name == b.Name })
+	s.items = slices.CompactFunc(s.items, func(a, b View) bool { return a.Name == b.Name })
 	s.matched -= n - len(s.items)
 }
 
@@ -247,4 +221,57 @@ func (s *selection) page() Page {
 	p := Page{Items: s.items, More: s.full, Matched: s.matched}
 	p.Items = p.Items[:min(len(p.Items), s.Limit)]
 	return p
+}
+
+// Position is the place of a lock in an order of locks: by name, or by urgency.
+type Position struct {
+	// rank is that of the state, from 1; 0 in the order of names, where at is 0, too.
+	rank byte
+	at   int64 // milliseconds since the epoch
+	name string
+}
+
+func (p Position) compare(q Position) int {
+	return cmp.Or(cmp.Compare(p.rank, q.rank), cmp.Compare(p.at, q.at), strings.Compare(p.name, q.name))
+}
+
+// noTime is after all times.
+const noTime = 99_999_999_999_999
+
+// urgency returns the position of a lock in the order of urgency, by the daemon's clock as of its
+// last step, so that no position changes with the jitter of clocks.
+func (c *core) urgency(e *entry, state protocol.State) Position {
+	rank, at := e.Urgency(state)
+	p := Position{rank: rank, at: noTime, name: e.Name}
+	if at != 0 {
+		ahead := c.ahead(e, reading{wall: protocol.Timestamp(c.clock.last)})
+		p.at = max(0, int64(at)/int64(time.Millisecond)-ahead.Milliseconds())
+	}
+	return p
+}
+
+// String returns the text whose order, byte by byte, is that of the positions.
+func (p Position) String() string {
+	if p.rank == 0 {
+		return p.name
+	}
+	return fmt.Sprintf("%d%014d%s", p.rank, p.at, p.name)
+}
+
+// urgencyDigits is the length of what precedes the name.
+const urgencyDigits = 15
+
+// ParsePosition parses what String has returned for an order.
+func ParsePosition(text string, byUrgency bool) (Position, error) {
+	if !byUrgency {
+		return Position{name: text}, nil
+	}
+	if len(text) <= urgencyDigits || text[0] < '1' || text[0] > '6' {
+		return Position{}, errors.New("not a position in the order of urgency")
+	}
+	at, err := strconv.ParseUint(text[1:urgencyDigits], 10, 63)
+	if err != nil {
+		return Position{}, err
+	}
+	return Position{rank: text[0] - '0', at: int64(at), name: text[urgencyDigits:]}, nil
 }

@@ -153,8 +153,8 @@ func TestPagesOfSeveralQueries(t *testing.T) {
 		whole, err := w.Page(w.ctx, Query{ByUrgency: true, Limit: 1000})
 		require.NoError(t, err)
 		require.Len(t, whole.Items, 405)
-		require.True(t, slices.IsSortedFunc(whole.Items, func(a, b Item) int { return cmp.Compare(a.Position.String(), b.Position.String()) }))
-		var walked []Item
+		require.True(t, slices.IsSortedFunc(whole.Items, func(a, b View) int { return cmp.Compare(a.Position.String(), b.Position.String()) }))
+		var walked []View
 		for q := (Query{ByUrgency: true, Limit: 7}); len(walked) < 405; {
 			pages, _, err := w.Pages(w.ctx, []Query{q, {States: []protocol.State{protocol.Malformed}, Limit: 1}})
 			require.NoError(t, err)

@@ -1,6 +1,8 @@
 package table
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -16,7 +18,7 @@ type Stats struct {
 	Backlog, StormDelayed int
 	// Overdue are the locks past their alert time, longest first, up to the limit
 	// asked for; OverdueTotal counts all of them.
-	Overdue      []Overdue
+	Overdue      []View
 	OverdueTotal int
 	// Acquired, Renewed, Released and Drift are counters since the start. Released does not
 	// include locks that Gone reports.
@@ -26,23 +28,6 @@ type Stats struct {
 	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to
 	// MaxNearMisses.
 	NearMisses []NearMiss
-}
-
-// Overdue is a lock past its alert time.
-type Overdue struct {
-	protocol.Lock
-	// Ahead is by how much its holder's clock is ahead of the median of the hosts, which a
-	// wrong clock of the daemon does not move, or of the daemon's while fewer than three hosts
-	// are known. It is 0 where that was not measured, or is within the tolerance.
-	Ahead time.Duration
-}
-
-func (c *core) overdueLock(e *entry, own time.Duration, now reading) Overdue {
-	ahead := c.ahead(e, now)
-	if ahead != 0 {
-		ahead = verdict.Observation{Measured: true, Offset: ahead + own}.Ahead(c.options.Rules.Tolerance)
-	}
-	return Overdue{e.Lock, ahead}
 }
 
 func (c *core) stats(overdue int) Stats {
@@ -60,7 +45,96 @@ func (c *core) stats(overdue int) Stats {
 		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.Tolerance, overdue),
 	}
 	s.NearMisses = c.misses.worst(now)
-	s.Overdue = make([]Overdue, 0, min(overdue, s.OverdueTotal))
-	c.overdue.smallest(overdue, func(e *entry) { s.Overdue = append(s.Overdue, c.overdueLock(e, s.Clocks.Offset(), now)) })
+	s.Overdue = make([]View, 0, min(overdue, s.OverdueTotal))
+	c.overdue.smallest(overdue, func(e *entry) {
+		v := c.view(e, now)
+		if v.Ahead = c.ahead(e, now); v.Ahead != 0 {
+			v.Ahead = verdict.Observation{Measured: true, Offset: v.Ahead + s.Clocks.Offset()}.Ahead(c.options.Rules.Tolerance)
+		}
+		s.Overdue = append(s.Overdue, v)
+	})
 	return s
+}
+
+const (
+	// maxHosts is the maximum number of hosts whose clocks are kept.
+	maxHosts = 10_000
+	// hostMemory is how long an observation of a clock is kept.
+	hostMemory = time.Hour
+)
+
+// hosts are the last observations of the clocks of the holders' hosts.
+type hosts map[string]hostClock
+
+type hostClock struct {
+	offset time.Duration
+	at     instant
+}
+
+func (h hosts) measured(host string, offset time.Duration, now instant) {
+	if _, known := h[host]; host != "" && (known || len(h) < maxHosts) {
+		h[host] = hostClock{offset, now}
+	}
+}
+
+func (h hosts) shift(d time.Duration) {
+	for host, c := range h {
+		c.offset += d
+		h[host] = c
+	}
+}
+
+// Clocks compares the clocks of the holders with that of the daemon.
+type Clocks struct {
+	// Hosts is the number of hosts whose clocks were observed within the last hour. Median
+	// is the median of their offsets: their clock minus that of the daemon.
+	Hosts  int
+	Median time.Duration
+	// Skewed are the hosts with an offset beyond the tolerance, the largest first, up to the
+	// limit of the caller.
+	Skewed []HostClock
+}
+
+// medianOf is the minimum number of hosts for their median to be evidence about the daemon's
+// own clock.
+const medianOf = 3
+
+// Offset returns the daemon's clock minus the median of the hosts, or 0 while fewer than
+// three hosts are known.
+func (c Clocks) Offset() time.Duration {
+	if c.Hosts < medianOf {
+		return 0
+	}
+	return -c.Median
+}
+
+// HostClock is the offset of the clock of one host.
+type HostClock struct {
+	Hostname string
+	Offset   time.Duration
+}
+
+// clocks also removes observations that are older than hostMemory.
+func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
+	var all []time.Duration
+	var skewed []HostClock
+	for host, c := range h {
+		if time.Duration(now-c.at) > hostMemory {
+			delete(h, host)
+			continue
+		}
+		all = append(all, c.offset)
+		if c.offset.Abs() > tolerance {
+			skewed = append(skewed, HostClock{host, c.offset})
+		}
+	}
+	slices.Sort(all)
+	slices.SortFunc(skewed, func(a, b HostClock) int {
+		return cmp.Or(cmp.Compare(b.Offset.Abs(), a.Offset.Abs()), cmp.Compare(a.Hostname, b.Hostname))
+	})
+	c := Clocks{Hosts: len(all), Skewed: skewed[:min(limit, len(skewed))]}
+	if len(all) > 0 {
+		c.Median = all[len(all)/2]
+	}
+	return c
 }

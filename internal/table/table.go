@@ -1,3 +1,16 @@
+// Package table keeps what is known of every lock.
+//
+// One goroutine (Table.Run) owns it; others reach it through a channel and get
+// copies of aggregates, of pages and of single locks, never of everything.
+// The table guarantees that nothing scans all locks on an event, on a tick or
+// on a scrape: states change by an index-tracking heap ordered by each lock's
+// next transition. It scans them at a listing, when the wall clock steps, when an
+// outage has ended (Reschedule), and for pages, all those asked for at once in one
+// scan that blocks the table for a quarter of a millisecond at a time.
+//
+// Due signals that locks are due, and Take returns each of them once, until the lock is
+// modified or put back by Postpone. The table does not decide whether a lock may be removed, and no
+// answer of a request removes a lock from it: only what was observed in etcd does.
 package table
 
 import (
@@ -39,21 +52,15 @@ type Options struct {
 type Table struct {
 	core    *core
 	ops     chan op
+	due     chan struct{}
 	gone    chan []Gone
 	changed chan struct{}
 	stopped chan struct{}
-	// takers are the blocked calls of Take, in their order.
-	takers []*taker
 }
 
 type op struct {
 	do   func(*core)
 	done chan struct{}
-}
-
-type taker struct {
-	limit int
-	got   chan []Due
 }
 
 // ErrStopped is returned by all methods once Run has returned.
@@ -73,6 +80,7 @@ func New(o Options) (*Table, error) {
 	return &Table{
 		core:    newCore(o),
 		ops:     make(chan op),
+		due:     make(chan struct{}),
 		gone:    make(chan []Gone),
 		changed: make(chan struct{}, 1),
 		stopped: make(chan struct{}),
@@ -84,11 +92,11 @@ const stepCheck = time.Second
 
 // Run owns the table until ctx is done.
 func (t *Table) Run(ctx context.Context) error {
+	defer close(t.due) // second: whoever it wakes finds the table stopped
 	defer close(t.stopped)
 	timer := time.NewTimer(stepCheck)
 	defer timer.Stop()
 	for {
-		t.serve()
 		timer.Reset(min(stepCheck, t.core.sleep()))
 		select {
 		case <-ctx.Done():
@@ -96,7 +104,8 @@ func (t *Table) Run(ctx context.Context) error {
 		case o := <-t.ops:
 			o.do(t.core)
 			close(o.done)
-		case t.goneIfAny() <- t.core.gone:
+		case onlyIf(t.core.ready.Len() > 0, t.due) <- struct{}{}:
+		case onlyIf(len(t.core.gone) > 0, t.gone) <- t.core.gone:
 			t.core.gone = nil
 		case <-timer.C:
 		}
@@ -121,21 +130,12 @@ func (t *Table) signal() {
 // last value was received from it.
 func (t *Table) Changed() <-chan struct{} { return t.changed }
 
-// goneIfAny returns the channel, or nil, which blocks, if there is nothing to send.
-func (t *Table) goneIfAny() chan []Gone {
-	if len(t.core.gone) == 0 {
-		return nil
+// onlyIf returns the channel, or nil, which blocks.
+func onlyIf[T any](yes bool, ch chan T) chan T {
+	if yes {
+		return ch
 	}
-	return t.gone
-}
-
-// serve answers blocked calls of Take if locks are due.
-func (t *Table) serve() {
-	for len(t.takers) > 0 && t.core.ready.Len() > 0 {
-		taker := t.takers[0]
-		t.takers = t.takers[1:]
-		taker.got <- t.core.take(taker.limit)
-	}
+	return nil
 }
 
 func (t *Table) do(ctx context.Context, f func(*core)) error {
@@ -210,12 +210,12 @@ func (t *Table) Stats(ctx context.Context, overdue int) (Stats, error) {
 }
 
 // Get returns one lock.
-func (t *Table) Get(ctx context.Context, name string) (item Item, found bool, err error) {
+func (t *Table) Get(ctx context.Context, name string) (v View, found bool, err error) {
 	err = t.do(ctx, func(c *core) {
 		var e *entry
 		if e, found = c.locks[name]; found {
-			item = c.item(e, c.now())
+			v = c.view(e, c.now())
 		}
 	})
-	return item, found, err
+	return v, found, err
 }

@@ -5,24 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
-
-// Due is a lock that is due within Options.Lead.
-type Due struct {
-	protocol.Lock
-	// Observation is the clock observation at the time At, which has a monotonic clock
-	// reading.
-	Observation verdict.Observation
-	At          time.Time
-	// OrphanIn is how long after At an orphan is due.
-	OrphanIn time.Duration
-	// Attempts and Slow are the caller's: Postpone keeps Attempts until the lock is modified, and
-	// Slow until it has another deadline.
-	Attempts int
-	Slow     bool
-}
 
 // Gone reports that a lock was deleted which Take had returned, or which was past its deadline.
 type Gone struct {
@@ -38,42 +22,17 @@ type Gone struct {
 	Past *protocol.Lock
 }
 
-// Take waits until at least one lock is due and returns up to limit locks, the
-// longest due first. Each must be answered with Postpone, unless it was removed:
-// then Gone reports it. An orphan must be put back also then, since a key that was
-// written meanwhile may be left of it.
-func (t *Table) Take(ctx context.Context, limit int) ([]Due, error) {
-	waiting := &taker{limit: limit, got: make(chan []Due, 1)}
-	if err := t.do(ctx, func(*core) { t.takers = append(t.takers, waiting) }); err != nil {
-		return nil, err
-	}
-	select {
-	case got := <-waiting.got:
-		return got, nil
-	case <-t.stopped:
-		return nil, ErrStopped
-	case <-ctx.Done():
-		return nil, t.withdraw(ctx, waiting)
-	}
-}
+// Due returns the channel that has a value as long as locks are due, and is closed once Run has
+// returned. A value does not reserve a lock: another caller of Take may come first.
+func (t *Table) Due() <-chan struct{} { return t.due }
 
-// withdraw removes a taker, and puts back the locks that it got in the meantime.
-func (t *Table) withdraw(ctx context.Context, canceled *taker) error {
-	err := t.do(context.WithoutCancel(ctx), func(c *core) {
-		for i, w := range t.takers {
-			if w == canceled {
-				t.takers = append(t.takers[:i:i], t.takers[i+1:]...)
-				return
-			}
-		}
-		for _, d := range <-canceled.got {
-			c.putBack(d.Name, d.Token)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return ctx.Err()
+// Take returns up to limit locks that are due within Options.Lead, the longest due first. It does
+// not wait for any. Each must be answered with Postpone, unless it was removed: then Gone reports
+// it. An orphan must be put back also then, since a key that was written meanwhile may be left of
+// it.
+func (t *Table) Take(ctx context.Context, limit int) (due []View, err error) {
+	err = t.do(ctx, func(c *core) { due = c.take(limit) })
+	return due, err
 }
 
 // UntilModified is the delay of Postpone for a lock that Take must not return again until a
@@ -85,18 +44,17 @@ const WhilePaused time.Duration = -2
 
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
 // The delay does not apply if the due has moved since.
-func (t *Table) Postpone(ctx context.Context, d Due, delay time.Duration) error {
-	return t.do(ctx, func(c *core) { c.postpone(d, delay) })
+func (t *Table) Postpone(ctx context.Context, v View, delay time.Duration) error {
+	return t.do(ctx, func(c *core) { c.postpone(v, delay) })
 }
 
 // Gone returns the channel of the locks that were deleted after Take had returned them, or past
 // their deadline. The table buffers them without limit until they are received.
 func (t *Table) Gone() <-chan []Gone { return t.gone }
 
-func (c *core) take(limit int) []Due {
+func (c *core) take(limit int) []View {
 	now := c.now()
-	at := c.clock.base.Add(time.Duration(now.mono))
-	all := make([]Due, 0, min(limit, c.ready.Len()))
+	all := make([]View, 0, min(limit, c.ready.Len()))
 	for len(all) < limit {
 		e := c.ready.top()
 		if e == nil {
@@ -104,23 +62,19 @@ func (c *core) take(limit int) []Due {
 		}
 		c.setPhase(e, taken)
 		e.mark(unanswered, true)
-		d := Due{Lock: e.Lock, Observation: c.observation(e, now), At: at, Attempts: int(e.attempts), Slow: e.has(slowRead)}
-		if e.Token == 0 {
-			d.OrphanIn = time.Duration(c.dueAt(e, now) - now.mono)
-		}
-		all = append(all, d)
+		all = append(all, c.view(e, now))
 	}
 	return all
 }
 
-func (c *core) postpone(d Due, delay time.Duration) {
+func (c *core) postpone(v View, delay time.Duration) {
 	now := c.now()
-	e := c.answered(d.Name, d.Token)
+	e := c.answered(v.Name, v.Token)
 	if e == nil {
 		return
 	}
-	e.attempts = uint8(min(d.Attempts, math.MaxUint8))
-	e.mark(slowRead, d.Slow)
+	e.attempts = uint8(min(v.Attempts, math.MaxUint8))
+	e.mark(slowRead, v.Slow)
 	switch {
 	case delay == UntilModified:
 		c.setPhase(e, suspended)
@@ -148,16 +102,8 @@ func (c *core) resume() {
 	}
 }
 
-// putBack puts back a lock for a call of Take that was canceled.
-func (c *core) putBack(name string, token int64) {
-	if e := c.answered(name, token); e != nil {
-		c.setPhase(e, waiting)
-		c.schedule(e, c.clock.read())
-	}
-}
-
-// answered clears the mark of a lock that Take returned. It returns nil if the due was another
-// one since, and schedules the lock by that.
+// answered clears the mark of a lock that Take returned. It returns nil, and reschedules the lock,
+// if its due changed since Take.
 func (c *core) answered(name string, token int64) *entry {
 	e := c.locks[name]
 	if e == nil || e.Token != token {

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"context"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -13,14 +12,14 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// within waits at most d for locks that are due.
-func (w *world) within(d time.Duration) []Due {
-	ctx, cancel := context.WithTimeout(w.ctx, d)
-	defer cancel()
-	got, err := w.Take(ctx, 10)
-	if err != nil {
-		require.ErrorIs(w.t, err, context.DeadlineExceeded)
+// within waits at most d for locks that are due, and takes them.
+func (w *world) within(d time.Duration) []View {
+	select {
+	case <-w.Due():
+	case <-time.After(d):
 	}
+	got, err := w.Take(w.ctx, 10)
+	require.NoError(w.t, err)
 	return got
 }
 
@@ -44,8 +43,7 @@ func TestTakeWaitsUntilDueAndReturnsALockOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Second, 5*time.Second)
 		start := time.Now()
-		got, err := w.Take(w.ctx, 10)
-		require.NoError(t, err)
+		got := w.within(time.Hour)
 		require.Equal(t, 5*time.Second+grace, time.Since(start), "to the nanosecond")
 		require.Len(t, got, 1)
 		require.Equal(t, "a", got[0].Name)
@@ -224,7 +222,7 @@ func TestSuspendedUntilModified(t *testing.T) {
 			s := w.stats()
 			require.Equal(t, 1, s.Backlog)
 			require.Equal(t, 1, s.Locks[protocol.Expired])
-			require.Zero(t, w.get("a").Due, "never")
+			require.Equal(t, never, w.dueAt("a"))
 			w.listing(true)
 			w.clock(time.Hour)
 			w.outage(0)
@@ -305,87 +303,55 @@ func TestGoneIsKeptWhileNobodyReads(t *testing.T) {
 	})
 }
 
-func TestCanceledTakeLosesNothing(t *testing.T) {
+// It is signaled as long as locks are due, to whoever waits, and to nobody else.
+func TestDueIsSignaledWhileLocksAreDue(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		signaled := func() bool {
+			synctest.Wait()
+			select {
+			case <-w.Due():
+				return true
+			default:
+				return false
+			}
+		}
+		require.False(t, signaled())
+		got, err := w.Take(w.ctx, 10)
+		require.NoError(t, err)
+		require.Empty(t, got, "it does not wait")
+		w.acquire("a", 0, 0)
+		w.acquire("b", 0, 0)
+		w.pass(grace)
+		for range 3 {
+			require.True(t, signaled(), "who was told before may not have taken them")
+		}
+		got, err = w.Take(w.ctx, 1)
+		require.NoError(t, err)
+		require.Len(t, got, 1)
+		require.True(t, signaled(), "the other one")
+		require.Len(t, w.take(), 1)
+		require.False(t, signaled())
+		w.answer(got[0], time.Second)
+		require.False(t, signaled())
+		w.pass(time.Second)
+		require.True(t, signaled())
+	})
+}
+
+// A lock that comes due while somebody waits is taken in that instant, and none is lost where the
+// wait ends then.
+func TestAWaitThatEndsLosesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", 0, 0)
-		// Its end and the lock's due come at the same instant.
 		for range 50 {
-			got := w.within(grace)
-			for _, l := range got {
-				require.Zero(t, l.Attempts, "a Take that got nothing is no attempt")
-			}
-			if len(got) == 0 {
-				got = w.within(1)
-			}
+			got := append(w.within(grace), w.within(1)...)
 			require.Len(t, got, 1)
+			require.Zero(t, got[0].Attempts)
 			w.live(w.put("a", deadline(0)))
 			w.answer(got[0], 0)
 		}
 		require.Len(t, w.within(time.Minute), 1)
 		require.Empty(t, w.within(1))
-	})
-}
-
-// A call that was canceled after it had been given a lock puts it back.
-func TestCanceledTakePutsBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("a", -time.Hour, -time.Hour)
-		given := &taker{limit: 1, got: make(chan []Due, 1)}
-		require.NoError(t, w.do(w.ctx, func(*core) { w.takers = append(w.takers, given) }))
-		synctest.Wait()
-		require.Len(t, given.got, 1)
-		canceled, cancel := context.WithCancel(w.ctx)
-		cancel()
-		require.ErrorIs(t, w.withdraw(canceled, given), context.Canceled)
-		got := w.within(1)
-		require.Len(t, got, 1)
-		require.Zero(t, got[0].Attempts)
-	})
-}
-
-func TestTakersAreServedInOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		first, second := make(chan []Due, 1), make(chan []Due, 1)
-		for _, got := range []chan []Due{first, second} {
-			go func() {
-				due, _ := w.Take(w.ctx, 1)
-				got <- due
-			}()
-			synctest.Wait()
-		}
-		w.acquire("a", 0, 0)
-		w.acquire("b", 0, time.Second)
-		require.Equal(t, "a", (<-first)[0].Name)
-		require.Equal(t, "b", (<-second)[0].Name)
-	})
-}
-
-func TestCanceledTakeIsNotServed(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		first := make(chan []Due, 1)
-		go func() {
-			due, _ := w.Take(w.ctx, 1)
-			first <- due
-		}()
-		synctest.Wait()
-		require.Empty(t, w.taken(), "it was canceled")
-		w.acquire("a", 0, 0)
-		require.Equal(t, "a", (<-first)[0].Name)
-	})
-}
-
-// A call that was canceled after it had been given a lock that was released since.
-func TestCanceledTakeOfAReleasedLock(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.acquire("a", -time.Hour, -time.Hour)
-		given := &taker{limit: 1, got: make(chan []Due, 1)}
-		require.NoError(t, w.do(w.ctx, func(*core) { w.takers = append(w.takers, given) }))
-		synctest.Wait()
-		w.release("a")
-		canceled, cancel := context.WithCancel(w.ctx)
-		cancel()
-		require.ErrorIs(t, w.withdraw(canceled, given), context.Canceled)
-		require.Len(t, w.gone(), 1)
 	})
 }
 

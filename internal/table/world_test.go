@@ -75,6 +75,8 @@ func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options))
 		f(t, w)
 		w.check()
 		w.stop()
+		_, open := <-w.Due()
+		require.False(t, open, "it wakes up who waits")
 		_, err := w.Take(t.Context(), 1)
 		require.ErrorIs(t, err, ErrStopped)
 		require.ErrorIs(t, w.Apply(t.Context(), nil), ErrStopped)
@@ -177,7 +179,7 @@ func (w *world) noOutage() {
 	w.check()
 }
 
-func (w *world) get(name string) *Item {
+func (w *world) get(name string) *View {
 	item, found, err := w.Get(w.ctx, name)
 	require.NoError(w.t, err)
 	require.True(w.t, found, name)
@@ -191,9 +193,20 @@ func (w *world) observation(name string) verdict.Observation { return w.get(name
 
 // due returns how long it is until Take may return a lock.
 func (w *world) due(name string) time.Duration {
-	due := w.get(name).Due
-	require.NotZero(w.t, due, name)
-	return due.Sub(present().Add(time.Duration(w.ahead.Load())))
+	due := w.dueAt(name)
+	require.NotEqual(w.t, never, due, name)
+	return time.Duration(due) - time.Since(w.core.clock.base)
+}
+
+// dueAt returns when Take may return a lock.
+func (w *world) dueAt(name string) (due instant) {
+	require.NoError(w.t, w.do(w.ctx, func(c *core) {
+		e := c.locks[name]
+		if due = never; e.Removable() && e.phase != suspended {
+			due = c.dueAt(e, c.now())
+		}
+	}))
+	return due
 }
 
 func (w *world) stats() Stats {
@@ -220,17 +233,12 @@ func (w *world) names() (names []string) {
 	return names
 }
 
-// take returns what Take does without waiting.
-func (w *world) take() []Due {
-	ctx, cancel := context.WithCancel(w.ctx)
-	got := make(chan []Due, 1)
-	go func() {
-		due, _ := w.Take(ctx, 10_000)
-		got <- due
-	}()
+// take takes what is due now.
+func (w *world) take() []View {
 	synctest.Wait()
-	cancel()
-	return <-got
+	due, err := w.Take(w.ctx, 10_000)
+	require.NoError(w.t, err)
+	return due
 }
 
 func (w *world) taken() (names []string) {
@@ -242,10 +250,10 @@ func (w *world) taken() (names []string) {
 }
 
 func (w *world) postpone(name string, token int64, delay time.Duration) {
-	w.answer(Due{Lock: protocol.Lock{Name: name, Token: token}}, delay)
+	w.answer(View{Lock: protocol.Lock{Name: name, Token: token}}, delay)
 }
 
-func (w *world) answer(d Due, delay time.Duration) {
+func (w *world) answer(d View, delay time.Duration) {
 	require.NoError(w.t, w.Postpone(w.ctx, d, delay))
 	w.check()
 }
