@@ -12,15 +12,18 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
+// maxAbandoned is how many claims of a client are released in the background; see the comment of the
+// package.
+const maxAbandoned = 1000
+
 // Client takes locks in one etcd, under one prefix. It is safe for concurrent use.
 type Client struct {
 	store    *store
 	watcher  clientv3.Watcher
-	open     context.Context // ends when etcd's client is closed
 	settings settings
 	hostname string
-	keeper   keeper
-	cleaner  cleaner
+	keeper   scheduler // of the locks that asked for it
+	cleaner  scheduler // of what is abandoned, while etcd's client is open
 	stacks   stacks
 	traces   traces
 	recent   recent
@@ -39,9 +42,11 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
-	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, open: context.Background(), settings: set}
+	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, settings: set}
+	c.keeper = scheduler{open: context.Background(), overlap: true}
+	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
 	if ctx := etcd.Ctx(); ctx != nil {
-		c.open = ctx
+		c.cleaner.open = ctx
 	}
 	c.hostname, _ = os.Hostname()
 	return c, nil

@@ -83,7 +83,8 @@ func newLock(cl *claim, began time.Time, token, revision int64) *Lock {
 	l.timer = time.AfterFunc(guardDelay, l.tick)
 	l.mu.Unlock()
 	if cl.set.keep > 0 {
-		l.c.keeper.add(l)
+		l.c.keeper.add(l.c.store, l)
+		context.AfterFunc(l.ctx, func() { l.c.keeper.remove(l) })
 	}
 	return l
 }
@@ -232,4 +233,44 @@ func (r *renewal) answered(a answer) bool {
 	// The deadline was moved by an attempt that was not answered, or by a person.
 	_, l.term.revision = l.c.store.deadline(l.name, a)
 	return l.ctx.Err() != nil
+}
+
+// due is when the lock is to be renewed, where the client does that.
+func (l *Lock) due(time.Time) (at, early time.Time, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next, l.next.Add(-l.set.patience / 12), l.ctx.Err() != nil
+}
+
+// begin puts the next renewal off and returns this one, unless Alive or an earlier one is at it. The
+// last one ends with the maximum hold.
+func (l *Lock) begin() attempt {
+	if l.Held() != nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next = time.Now().Add(l.set.patience / 12)
+	if end := l.began.Add(l.set.keep); !l.term.began.Add(l.term.length).Before(end) {
+		l.next = end
+		return nil
+	}
+	select {
+	case l.renewing <- struct{}{}:
+		return &renewal{l: l, set: l.set}
+	default:
+		return nil
+	}
+}
+
+func (r *renewal) timeout() time.Duration { return r.set.timeout() }
+
+// ended makes the lock due again soon, if the renewal has failed.
+func (r *renewal) ended() {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	if r.l.err = r.err; r.err != nil {
+		r.l.next = time.Now().Add(jitter(r.set.patience / 24))
+	}
+	<-r.l.renewing
 }

@@ -145,3 +145,76 @@ func (l *Lock) loss(a answer) *LostError {
 	}
 	return e
 }
+
+// abandoned is the release of a lock that nobody holds any more, or ever did: attempts to take it
+// that were not answered may be executed late. It is done when it has deleted as many as those.
+type abandoned struct {
+	release
+	late  int       // attempts that may still take the lock
+	until time.Time // the deadline of the last of them
+	next  time.Time
+	pause time.Duration
+	done  bool
+}
+
+func (a *abandoned) answered(got answer) bool {
+	if got.succeeded {
+		a.late--
+	}
+	a.done = a.late <= 0
+	return a.done
+}
+
+func (a *abandoned) due(now time.Time) (at, early time.Time, over bool) {
+	return a.next, a.next.Add(-a.pause / 8), a.done || !now.Before(a.until)
+}
+
+func (a *abandoned) begin() attempt         { return a }
+func (a *abandoned) timeout() time.Duration { return attemptTimeout }
+
+func (a *abandoned) ended() {
+	if a.err != nil {
+		a.done = classify(a.err) != ambiguous
+	}
+	now := time.Now()
+	a.next = now.Add(min(jitter(a.pause), a.until.Sub(now)))
+	a.pause *= 2
+}
+
+// abandon returns the release for the failed claim, or nil if it needs none.
+func (cl *claim) abandon() *abandoned {
+	if cl.lock != nil || cl.unsure == 0 {
+		return nil
+	}
+	return &abandoned{
+		release: release{c: cl.c, name: cl.name, uuid: cl.uuid, fields: sorted(cl.written())},
+		late:    cl.unsure, until: cl.stamped.Add(cl.set.patience),
+	}
+}
+
+// abandon returns the release for the lock after a successful one, or nil if it needs none. Before
+// that it would release what the caller holds.
+func (r *release) abandon() *abandoned {
+	if r.err != nil || r.l.late <= 0 {
+		return nil
+	}
+	return &abandoned{
+		release: release{c: r.c, name: r.name, uuid: r.uuid, fields: r.fields},
+		late:    r.l.late, until: r.l.lateUntil,
+	}
+}
+
+// abandon releases what late attempts take: it tries again after ever longer pauses, until such a
+// lock has expired.
+func (c *Client) abandon(all ...*abandoned) {
+	var tasks []task
+	for _, a := range all {
+		if a != nil {
+			a.next, a.pause = time.Now(), firstPause
+			tasks = append(tasks, a)
+		}
+	}
+	if len(tasks) > 0 && c.cleaner.open.Err() == nil {
+		c.cleaner.add(c.store, tasks...)
+	}
+}
