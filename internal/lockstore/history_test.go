@@ -182,6 +182,20 @@ func TestHistoryWhileEtcdIsCompacted(t *testing.T) {
 	require.Less(t, len(p.Periods[0].Renewals), 102)
 }
 
+// All writes of a deadline that the lock did not have when it was taken are renewals.
+func TestHistoryCountsRenewalsOfADeadlineSetAfterTheAcquisition(t *testing.T) {
+	_, client := newEtcd(t, localetcd.Options{UnsafeNoFsync: true})
+	h := newHarnessOn(t, client, client)
+	h.set("a", "uuid", "u", "locked_at", at(0))
+	h.renew(1, 61)
+	second, third := h.renew(2, 62), h.renew(3, 63)
+	_, err := client.Compact(h.ctx, second)
+	require.NoError(t, err)
+	p := h.history(enough).Periods[0]
+	require.Equal(t, []int64{third, second}, revisions(p.Renewals))
+	require.EqualValues(t, 1, p.More)
+}
+
 func TestHistoryWithASmallTransactionLimit(t *testing.T) {
 	h := newHarness(t)
 	since := h.acquire("u", 60)

@@ -47,9 +47,12 @@ func (w *walk) renewals(ctx context.Context, p *Period, last fields) error {
 }
 
 // before returns how often auto_unlock_at had been written when the period began, or at the
-// oldest revision that etcd has.
+// oldest revision that etcd has where the period and the key are older.
 func (w *walk) before(ctx context.Context, p *Period, last fields) (int64, error) {
-	if last[protocol.FieldAutoUnlockAt].CreateRevision == p.Since {
+	switch created := last[protocol.FieldAutoUnlockAt].CreateRevision; {
+	case created > p.Since:
+		return 0, nil
+	case created == p.Since:
 		return 1, nil
 	}
 	then, err := w.read(ctx, max(p.Since, w.oldest), []protocol.Field{protocol.FieldAutoUnlockAt})
