@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 )
 
 // signedIn sets the header of a proxy that says who makes a request.
@@ -24,12 +24,12 @@ func signedIn(who string) chromedp.Action[chromedp.Void] {
 }
 
 // records returns the records of manual unlocks in etcd.
-func (s *site) records() (all []audit.Record) {
+func (s *site) records() (all []records.Record) {
 	s.t.Helper()
 	resp, err := s.Client.Get(s.t.Context(), "/unlocker/audit/mutexes/", clientv3.WithPrefix())
 	require.NoError(s.t, err)
 	for _, kv := range resp.Kvs {
-		r, err := audit.Parse(kv.Value)
+		r, err := records.Parse(kv.Value)
 		require.NoError(s.t, err)
 		all = append(all, r)
 	}

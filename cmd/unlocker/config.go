@@ -10,8 +10,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
-	"github.com/etcd-unlocker/unlocker/internal/user"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -48,7 +48,7 @@ a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.
 			if err != nil {
 				return err
 			}
-			if err := user.Check(c.Web); err != nil {
+			if err := records.CheckUsers(c.Web); err != nil {
 				return usageError{err}
 			}
 			if source == "" {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
@@ -51,8 +51,8 @@ lock, it is held under another uuid, you declined, or etcd refused or did not an
 			if !cmd.Flags().Changed("uuid") {
 				return usageError{errors.New("--uuid is required: see unlocker show")}
 			}
-			if len(reason) > audit.MaxText || !utf8.ValidString(reason) {
-				return usageError{fmt.Errorf("--reason must be UTF-8 of at most %d bytes", audit.MaxText)}
+			if len(reason) > records.MaxText || !utf8.ValidString(reason) {
+				return usageError{fmt.Errorf("--reason must be UTF-8 of at most %d bytes", records.MaxText)}
 			}
 			if !yes && !isTerminal(cmd.InOrStdin()) {
 				return usageError{errors.New("--yes is required when stdin is not a terminal")}

@@ -29,7 +29,7 @@ import (
 const (
 	locks    = "/mutexes/"
 	election = "/unlocker/leader/mutexes/"
-	records  = "/unlocker/audit/mutexes/"
+	audits   = "/unlocker/audit/mutexes/"
 	pauses   = "/unlocker/pause/mutexes/"
 )
 
@@ -37,7 +37,7 @@ const (
 const (
 	readLocks, watchLocks, deleteLocks         = "read below " + locks, "watch below " + locks, "delete below " + locks
 	readElection, watchElection, writeElection = "read below " + election, "watch below " + election, "write and delete below " + election
-	readRecords, watchRecords                  = "read below " + records, "watch below " + records
+	readRecords, watchRecords                  = "read below " + audits, "watch below " + audits
 	readPauses, watchPauses                    = "read below " + pauses, "watch below " + pauses
 	lease                                      = "get a lease for the election"
 )
@@ -63,7 +63,7 @@ func guarded(t *testing.T, prefixes ...string) *tried {
 	t.Helper()
 	w := newTried(t, localetcd.Options{})
 	w.Guard("ada", "secret", prefixes...)
-	w.read(records)
+	w.read(audits)
 	w.read(pauses)
 	w.config.Etcd.Username, w.config.Etcd.Password = "ada", config.NewSecret("secret")
 	return w
@@ -174,7 +174,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 func TestRightToReadTheRecordsIsTried(t *testing.T) {
 	t.Parallel()
 	w := guarded(t, locks, election)
-	_, err := w.Client.RoleRevokePermission(t.Context(), "ada", records, clientv3.GetPrefixRangeEnd(records))
+	_, err := w.Client.RoleRevokePermission(t.Context(), "ada", audits, clientv3.GetPrefixRangeEnd(audits))
 	require.NoError(t, err)
 	_, _, failed := w.try(t.Context())
 	const needs = `etcdserver: permission denied: user "ada" needs read on [/unlocker/audit/mutexes/, /unlocker/audit/mutexes0) (prefix /unlocker/audit/mutexes/)`
@@ -190,7 +190,7 @@ func TestRightToUnlockIsTried(t *testing.T) {
 	_, _, failed := w.try(t.Context())
 	require.Len(t, failed, 2)
 	require.Contains(t, failed["delete below "+locks], `user "ada" needs readwrite on [/mutexes/, `)
-	require.Contains(t, failed["write below "+records], `user "ada" needs readwrite on [/unlocker/audit/mutexes/, `)
+	require.Contains(t, failed["write below "+audits], `user "ada" needs readwrite on [/unlocker/audit/mutexes/, `)
 }
 
 func TestLoginsAreTried(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/manual"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -49,8 +48,7 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) {
 	d := Detail{At: a.now().UTC()}
 	d.Lock = api.NewLock(&e.Lock, d.At, 0)
-	fields, more := e.Shown()
-	d.Fields, d.MoreFields = manual.Fields(fields), more
+	d.Fields, d.MoreFields = e.Shown()
 	var err error
 	if e.Token != 0 {
 		d.Leftovers, err = a.leftovers(ctx, e)

@@ -12,7 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/manual"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 )
 
 // OtherHolder is the error of an unlock with a uuid that is not, or no longer, the uuid of
@@ -49,15 +49,15 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	if err := confirm(shown, unrecorded); err != nil {
 		return api.Forced{}, err
 	}
-	removed, now, err := unlocker.Unlock(ctx, manual.Request{Name: name, UUID: uuid, Who: Who(), Reason: reason}, unrecorded == nil)
+	removed, now, err := unlocker.Unlock(ctx, records.Request{Name: name, UUID: uuid, Who: Who(), Reason: reason}, unrecorded == nil)
 	if err != nil {
 		return api.Forced{}, a.notRemoved(ctx, name, now, err)
 	}
 	return removed, nil
 }
 
-func (a *Admin) unlocker() manual.Unlocker {
-	return manual.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: func() time.Time { return a.now() }}
+func (a *Admin) unlocker() records.Unlocker {
+	return records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: func() time.Time { return a.now() }}
 }
 
 // notRemoved returns the error of an unlock that failed. entry is the lock under another uuid.

@@ -13,11 +13,12 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 func TestUnlock(t *testing.T) {
@@ -83,21 +84,26 @@ func TestS7_UnlockLeavesARecord(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, errors.Join(err, unasked))
-	records := w.records()
-	require.Len(t, records, 1)
-	require.Equal(t, removed.Revision, records[0].ModRevision, "in the transaction that deletes the lock")
-	require.Less(t, len(records[0].Value), audit.MaxBytes)
-	left, err := w.Client.TimeToLive(t.Context(), clientv3.LeaseID(records[0].Lease))
+	found := w.records()
+	require.Len(t, found, 1)
+	require.Equal(t, removed.Revision, found[0].ModRevision, "in the transaction that deletes the lock")
+	require.Less(t, len(found[0].Value), records.MaxBytes)
+	left, err := w.Client.TimeToLive(t.Context(), clientv3.LeaseID(found[0].Lease))
 	require.NoError(t, err)
 	require.EqualValues(t, 24*3600, left.GrantedTTL)
-	r, err := audit.Parse(records[0].Value)
+	r, err := records.Parse(found[0].Value)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), r.When, time.Minute)
 	require.Len(t, r.Fields, 7)
+	require.Equal(t, r.When, r.At)
 	require.Contains(t, admin.Who(), "@")
-	r.When, r.Fields = time.Time{}, nil
-	require.Equal(t, audit.Record{
-		Prefix: "/mutexes/", Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced",
+	r.When, r.At, r.Fields = time.Time{}, time.Time{}, nil
+	require.Equal(t, records.Record{
+		Prefix: "/mutexes/",
+		Forced: api.Forced{
+			Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: verdict.Manual, By: api.Other,
+			Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced",
+		},
 	}, r)
 }
 

@@ -157,15 +157,16 @@ type Field struct {
 	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
-// Forced is a lock that was removed by force, or by an unknown client after its deadline.
+// Forced is a lock that was removed by force, or by an unknown client after its deadline: as the
+// ledger keeps it, the metrics count it, and the API answers it. All strings are bounded.
 type Forced struct {
-	At       time.Time `json:"at"`
+	At       time.Time `json:"at,omitzero"`
 	Name     string    `json:"name"`
 	UUID     string    `json:"uuid,omitempty"`
 	Hostname string    `json:"hostname,omitempty"`
 	Owner    string    `json:"owner,omitempty"`
-	// Trigger is expiry, orphan or manual; left out if it is not known.
-	Trigger string `json:"trigger,omitempty"`
+	// Trigger is left out if it is not known why, nor by whom, the lock was removed.
+	Trigger verdict.Trigger `json:"trigger,omitempty"`
 	// By is Self or Other. Left out by commands that ask no daemon.
 	By string `json:"by,omitempty"`
 	// Who removed it, as user@host, and Reason say more about a manual unlock. Any client that may

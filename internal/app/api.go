@@ -13,7 +13,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/manual"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -134,8 +133,7 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	}
 	item.Lock = entry.Lock
 	detail := v.detail(&item, now)
-	shown, more := entry.Shown()
-	detail.Fields, detail.MoreFields = manual.Fields(shown), more
+	detail.Fields, detail.MoreFields = entry.Shown()
 	return detail, nil
 }
 
@@ -155,18 +153,7 @@ func (a *App) ahead(it *table.View) time.Duration {
 
 // Forced implements web.Source.
 func (v view) Forced(name string, limit int) []api.Forced {
-	recent := v.app.reaper.Ledger().Page(name, limit)
-	shown := make([]api.Forced, len(recent))
-	for i, r := range recent {
-		shown[i] = api.Forced{
-			At: r.At, Name: r.Name, UUID: r.UUID, Hostname: r.Hostname, Owner: r.Owner, Trigger: string(r.Trigger), By: api.Other,
-			Who: r.Who, Reason: r.Reason, Revision: r.Revision, Fields: manual.Fields(r.Fields), MoreFields: r.More, Verdict: r.Verdict,
-		}
-		if r.Verdict != nil {
-			shown[i].By = api.Self
-		}
-	}
-	return shown
+	return append([]api.Forced{}, v.app.reaper.Ledger().Page(name, limit)...)
 }
 
 // maxHosts is the maximum number of skewed hosts in the status.

@@ -73,7 +73,7 @@ func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {
 	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks?name=billing/invoices", &list))
 	require.Len(t, list.Forced, 1)
 	require.Equal(t, "billing/invoices", list.Forced[0].Name)
-	require.Equal(t, "expiry", list.Forced[0].Trigger)
+	require.Equal(t, verdict.Expiry, list.Forced[0].Trigger)
 	require.Contains(t, list.Forced[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
 	require.Equal(t, verdict.Remove, list.Forced[0].Verdict.Action)
 

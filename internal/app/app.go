@@ -20,9 +20,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/internal/user"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -113,7 +113,7 @@ func (a *App) newListeners(layout protocol.Layout) (err error) {
 	if c.Web.Listen == "" {
 		return nil
 	}
-	if err := user.Check(c.Web); err != nil {
+	if err := records.CheckUsers(c.Web); err != nil {
 		return err
 	}
 	handler, err := a.newWebHandler(layout)

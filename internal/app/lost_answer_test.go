@@ -17,7 +17,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/manual"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -60,7 +60,7 @@ func TestUnlockWhoseAnswerIsLostIsAmbiguous(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	e.Put(e.Lock("a", later, later)...)
 	store := lockstore.Store{KV: broken{client.KV}, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	u := unlocker{manual.Unlocker{Config: c, Client: client, Store: store, Now: time.Now}, "host"}
+	u := unlocker{records.Unlocker{Config: c, Client: client, Store: store, Now: time.Now}, "host"}
 	_, err = u.Unlock(t.Context(), "a", api.Unlock{UUID: "u-a"}, "ada@host")
 	require.ErrorAs(t, err, new(*web.Ambiguous))
 	require.Empty(t, e.Keys(""))

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -21,8 +21,8 @@ const (
 	recordsBurst     = 1000
 )
 
-// records passes the records of manual unlocks to the reaper. Only its Follower uses it.
-type records struct {
+// recordFeed passes the records of manual unlocks to the reaper. Only its Follower uses it.
+type recordFeed struct {
 	app     *App
 	allowed *rate.Limiter
 	// warn limits the warnings about records that are not used.
@@ -30,7 +30,7 @@ type records struct {
 }
 
 func (a *App) newRecords() (err error) {
-	r := records{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
+	r := recordFeed{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
 	prefix := a.config.AuditKeys()
 	a.records, err = etcd.NewFollower(etcd.FollowerOptions{
 		Client:         a.client.Client,
@@ -38,7 +38,7 @@ func (a *App) newRecords() (err error) {
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Freshness:      a.config.Reaper.Freshness,
 		MaxKeys:        maxRecords,
-		MaxSize:        audit.MaxBytes + 1, // so that Parse refuses what is cut
+		MaxSize:        records.MaxBytes + 1, // so that Parse refuses what is cut
 		On:             r.on,
 		Explain:        func(err error) error { return a.client.Explain(err, etcd.Read, prefix) },
 		Logger:         a.logger,
@@ -46,18 +46,19 @@ func (a *App) newRecords() (err error) {
 	return err
 }
 
-func (r *records) on(e etcd.Event) {
+func (r *recordFeed) on(e etcd.Event) {
 	if e.Deleted {
 		return // by its lease
 	}
-	rec, err := audit.Parse(e.Value)
+	rec, err := records.Parse(e.Value)
 	if err == nil && !e.First && !r.allowed.Allow() {
 		err = errors.New("too many at a time")
 	}
 	switch {
 	case err != nil && r.warn.Allow():
-		r.app.logger.Warn(api.LogBadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), audit.MaxText), "error", err)
+		r.app.logger.Warn(api.LogBadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
 	case err == nil && rec.Prefix == r.app.config.Prefix:
-		r.app.reaper.Manual(context.Background(), rec, e.Revision, e.First)
+		rec.Revision = e.Revision // of the transaction that removed the lock
+		r.app.reaper.Manual(context.Background(), rec.Forced, e.First)
 	}
 }

@@ -14,10 +14,11 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // auditPrefix is the default for prefix.
@@ -85,7 +86,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 	e.Put(clientv3.OpDelete(prefix+"released/", clientv3.WithPrefix()))
 	for _, d := range replicas {
 		etcdtest.Eventually(t, func() bool { return len(d.forced("released")) == 1 })
-		require.Equal(t, []string{"", api.Other}, []string{d.forced("released")[0].Trigger, d.forced("released")[0].By})
+		require.Equal(t, []any{verdict.Trigger(""), api.Other}, []any{d.forced("released")[0].Trigger, d.forced("released")[0].By})
 		require.Zero(t, d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "released"))
 	}
 
@@ -109,7 +110,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 func TestForgedRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
-	valid := audit.Record{Prefix: prefix, Name: "a", Who: "\x1b[31mmallory\n@host", When: time.Now().Add(1000 * time.Hour)}
+	valid := records.Record{Prefix: prefix, When: time.Now().Add(1000 * time.Hour), Forced: api.Forced{Name: "a", Who: "\x1b[31mmallory\n@host"}}
 	foreign := valid
 	foreign.Prefix, foreign.Name = "/other/", "foreign"
 	e.Put(clientv3.OpPut(auditPrefix+"old", valid.Encode()), clientv3.OpPut(auditPrefix+"huge", strings.Repeat(" ", 1<<20)+valid.Encode()))
@@ -144,7 +145,7 @@ func TestS7_EachReplicaListsWhatOthersRemoved(t *testing.T) {
 	p.standby.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
 	self, other := p.leader.forced("billing/invoices"), p.standby.forced("billing/invoices")
 	require.Len(t, self, 1)
-	require.Equal(t, []string{"expiry", api.Self}, []string{self[0].Trigger, self[0].By})
+	require.Equal(t, []any{verdict.Expiry, api.Self}, []any{self[0].Trigger, self[0].By})
 	require.NotNil(t, self[0].Verdict)
 	require.Len(t, other, 1)
 	require.Equal(t, api.Forced{
@@ -169,6 +170,6 @@ func TestLockedOutOfTheRecords(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	l.Put(l.Lock("b", later, later)...)
 	l.read(auditPrefix)
-	l.Put(clientv3.OpPut(auditPrefix+"1", audit.Record{Prefix: prefix, Name: "b", When: time.Now()}.Encode()))
+	l.Put(clientv3.OpPut(auditPrefix+"1", records.Record{Prefix: prefix, When: time.Now(), Forced: api.Forced{Name: "b"}}.Encode()))
 	etcdtest.Eventually(t, func() bool { return len(d.forced("b")) == 1 })
 }

@@ -10,14 +10,13 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
-	"github.com/etcd-unlocker/unlocker/internal/manual"
-	"github.com/etcd-unlocker/unlocker/internal/user"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 )
 
 // unlocker removes locks for people who ask the API. It implements web.Unlocker.
 type unlocker struct {
-	manual manual.Unlocker
+	manual records.Unlocker
 	host   string
 }
 
@@ -30,12 +29,12 @@ func (a *App) newUnlocker(store lockstore.Store) (web.Unlocker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web.allow_unlock: %w", err)
 	}
-	return unlocker{manual.Unlocker{Config: a.config, Client: a.client, Store: store, Now: time.Now}, host}, nil
+	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: store, Now: time.Now}, host}, nil
 }
 
 // User implements web.Unlocker.
 func (u unlocker) User(r *http.Request) (string, error) {
-	name, err := user.Of(r, u.manual.Config.Web)
+	name, err := records.UserOf(r, u.manual.Config.Web)
 	return name + "@" + u.host, err
 }
 
@@ -48,7 +47,7 @@ func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 	if err != nil {
 		return api.Forced{}, err
 	}
-	removed, now, err := u.manual.Unlock(ctx, manual.Request{Name: name, UUID: what.UUID, Who: who, Reason: what.Reason}, true)
+	removed, now, err := u.manual.Unlock(ctx, records.Request{Name: name, UUID: what.UUID, Who: who, Reason: what.Reason}, true)
 	switch {
 	case errors.Is(err, lockstore.ErrNoLock):
 		err = web.ErrNoLock

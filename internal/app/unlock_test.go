@@ -19,10 +19,11 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/app"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // byHeader allows unlocks by the users of a proxy, and keeps the daemon from removing anything.
@@ -53,12 +54,12 @@ func as(user string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("X-Forwarded-User", user) }
 }
 
-func auditRecords(t *testing.T, e *etcdtest.Etcd) (all []audit.Record) {
+func auditRecords(t *testing.T, e *etcdtest.Etcd) (all []records.Record) {
 	t.Helper()
 	resp, err := e.Client.Get(t.Context(), auditPrefix, clientv3.WithPrefix())
 	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
-		r, err := audit.Parse(kv.Value)
+		r, err := records.Parse(kv.Value)
 		require.NoError(t, err)
 		require.NotZero(t, kv.Lease)
 		all = append(all, r)
@@ -100,7 +101,7 @@ func TestUnlockByTheAPI(t *testing.T) {
 	require.NoError(t, err)
 	var removed api.Forced
 	require.NoError(t, json.Unmarshal([]byte(answer), &removed))
-	require.Equal(t, []string{"a/unlock", "manual", "ada@" + host, "worker-1 was replaced"}, []string{removed.Name, removed.Trigger, removed.Who, removed.Reason})
+	require.Equal(t, []any{"a/unlock", verdict.Manual, "ada@" + host, "worker-1 was replaced"}, []any{removed.Name, removed.Trigger, removed.Who, removed.Reason})
 	require.Contains(t, removed.Fields, api.Field{Name: "ticket", Value: "OPS-1"})
 	require.Len(t, e.Keys("a/"), fieldsOfALock, "the lock a is another lock")
 	records := auditRecords(t, e)
@@ -254,7 +255,7 @@ func TestHostileLocksByTheAPI(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	requireHarmless(t, string(body))
 	for _, r := range auditRecords(t, e) {
-		require.LessOrEqual(t, len(r.Encode()), audit.MaxBytes)
+		require.LessOrEqual(t, len(r.Encode()), records.MaxBytes)
 	}
 	require.Less(t, d.longestLine(), 64<<10)
 	require.NotContains(t, d.log.String(), "\x1b")

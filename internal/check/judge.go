@@ -12,6 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Rules define what is worth an alert.
@@ -191,31 +192,27 @@ func (j *judgement) holds(came []Answer) {
 	j.find(state, "removals are on hold for %s: %s (%s)", terminal.Duration(wait), clean(string(hold.Hold), maxName), clean(hold.Reason, maxReason))
 }
 
-// removal is a forced unlock and how long ago it was, by the clock of its daemon.
-type removal struct {
-	api.Forced
-	ago time.Duration
-}
-
 // forced warns of forced unlocks.
 func (j *judgement) forced(came []Answer) {
-	recent := j.recent(came)
+	now, recent := came[0].Status.Now, j.recent(came)
 	j.data = append(j.data, datum{label: "forced", value: len(recent), warn: Range{text: "0"}})
 	if len(recent) == 0 {
 		return
 	}
 	var names []string
 	for _, r := range recent {
+		ago := terminal.Duration(now.Sub(r.At))
 		name, by := clean(r.Name, maxName), holder(r.Hostname, r.Owner)
-		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, terminal.Duration(r.ago)))
-		j.long = append(j.long, fmt.Sprintf("%s: force-unlocked %s ago (%s); was held by %s", name, terminal.Duration(r.ago), clean(r.Trigger, maxName), by))
+		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, ago))
+		j.long = append(j.long, fmt.Sprintf("%s: force-unlocked %s ago (%s); was held by %s", name, ago, clean(string(r.Trigger), maxName), by))
 	}
 	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }
 
 // recent returns the forced unlocks to warn of, newest first: of locks that expired, since nobody
-// held an orphan, and a person knows of a manual unlock. Two URLs may lead to the same daemon.
-func (j *judgement) recent(came []Answer) (all []removal) {
+// held an orphan, and a person knows of a manual unlock. Their times are by the clock of the first
+// daemon. Two URLs may lead to the same one.
+func (j *judgement) recent(came []Answer) (all []api.Forced) {
 	type key struct {
 		name     string
 		revision int64
@@ -224,14 +221,15 @@ func (j *judgement) recent(came []Answer) (all []removal) {
 	for _, a := range came {
 		for _, f := range a.Forced {
 			k, ago := key{f.Name, f.Revision}, a.Status.Now.Sub(f.At)
-			if f.Trigger != "expiry" || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
+			if f.Trigger != verdict.Expiry || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
 				continue
 			}
 			seen[k] = true
-			all = append(all, removal{f, ago})
+			f.At = came[0].Status.Now.Add(-ago)
+			all = append(all, f)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b removal) int { return cmp.Compare(a.ago, b.ago) })
+	slices.SortStableFunc(all, func(a, b api.Forced) int { return b.At.Compare(a.At) })
 	return all
 }
 

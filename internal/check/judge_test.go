@@ -76,7 +76,7 @@ func late(state, name string, since time.Duration) func(*Answer) {
 	}
 }
 
-func forced(name, trigger string, since time.Duration, revision int64) func(*Answer) {
+func forced(name string, trigger verdict.Trigger, since time.Duration, revision int64) func(*Answer) {
 	return func(a *Answer) {
 		a.Forced = append(a.Forced, api.Forced{At: ago(since), Name: name, Hostname: "worker-2", Trigger: trigger, Revision: revision})
 	}

@@ -73,7 +73,7 @@ func TestHostileText(t *testing.T) {
 		for range rapid.IntRange(0, 200).Draw(t, "locks") {
 			a.Locks = append(a.Locks, api.Lock{Name: text("name"), Hostname: text("hostname"), Owner: text("owner"), Explanation: text("explanation"),
 				State: rapid.SampledFrom(api.States()).Draw(t, "state"), AlertAt: ago(time.Duration(rapid.Int64().Draw(t, "age")))})
-			a.Forced = append(a.Forced, api.Forced{At: now, Name: text("name"), Hostname: text("hostname"), Trigger: text("trigger")})
+			a.Forced = append(a.Forced, api.Forced{At: now, Name: text("name"), Hostname: text("hostname"), Trigger: verdict.Trigger(text("trigger"))})
 		}
 		one := api.Lock{Name: text("name"), State: text("state"), Hostname: text("hostname"), Owner: text("owner"), Explanation: text("explanation")}
 		a.Lock = &one

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -107,10 +107,9 @@ func (r Reader) records(ctx context.Context, name string, h *api.History) error 
 	written, err := r.Store.WrittenAt(ctx, r.AuditPrefix, revisions)
 	for revision, values := range written {
 		for _, value := range values {
-			if rec, err := audit.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == protocol.Clip([]byte(name), audit.MaxText) {
-				AddForced(h, []api.Forced{{
-					At: rec.When.UTC(), UUID: rec.UUID, Trigger: string(verdict.Manual), Who: rec.Who, Reason: rec.Reason, Revision: revision,
-				}})
+			if rec, err := records.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == protocol.Clip([]byte(name), records.MaxText) {
+				rec.Revision, rec.By = revision, "" // no daemon was asked
+				AddForced(h, []api.Forced{rec.Forced})
 			}
 		}
 	}
@@ -131,7 +130,7 @@ func AddForced(h *api.History, forced []api.Forced) {
 
 // learn adds what is known about a removal.
 func learn(e *api.Ended, f api.Forced) {
-	switch verdict.Trigger(f.Trigger) {
+	switch f.Trigger {
 	case verdict.Expiry:
 		e.How = api.EndExpired
 	case verdict.Manual:

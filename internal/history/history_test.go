@@ -10,10 +10,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -161,7 +161,7 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 	lease, err := w.Client.Grant(ctx, 600)
 	require.NoError(t, err)
 	record := func(key, name, uuid, prefix string) clientv3.Op {
-		r := audit.Record{Prefix: prefix, Name: name, UUID: uuid, Who: "ops@host", Reason: "why " + key, When: at(7)}
+		r := records.Record{Prefix: prefix, When: at(7), Forced: api.Forced{Name: name, UUID: uuid, Who: "ops@host", Reason: "why " + key}}
 		return clientv3.OpPut("/audit/"+key, r.Encode(), clientv3.WithLease(lease.ID))
 	}
 	take := func() { w.Put(w.Lock("a", at(60), at(60), "locked_at", etcdtest.Stamp(at(0)))...) }

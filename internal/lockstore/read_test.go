@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // names are those of fields.
-func names(fields []Field) (names []string) {
+func names(fields []api.Field) (names []string) {
 	for _, f := range fields {
 		names = append(names, f.Name)
 	}
@@ -26,7 +28,7 @@ func TestReadGivesTheLockAndNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	fields, more := r.Shown()
 	require.Equal(t, []string{"alert_at", "auto_unlock_at", "hostname", "locked_at", "purpose", "uuid", "\x01", "ticket"}, names(fields))
-	require.Equal(t, Field{Name: "\x01", Value: "\uFFFD"}, fields[6], "valid UTF-8")
+	require.Equal(t, api.Field{Name: "\x01", Value: "\uFFFD"}, fields[6], "valid UTF-8")
 	require.Zero(t, more)
 	require.Equal(t, "u-a", r.UUID())
 	require.Equal(t, past, r.AutoUnlockAt().String())

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -24,14 +25,6 @@ type Record struct {
 type field struct {
 	name  string
 	value []byte
-}
-
-// Field is one key of a lock, truncated, as valid UTF-8.
-type Field struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	// TruncatedFrom is the size of the value in etcd, in bytes, if Value is truncated.
-	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
 // Untrusted text is truncated before it is logged or kept.
@@ -54,15 +47,22 @@ func (r Record) LoggedName() string { return protocol.Clip([]byte(r.Name), MaxNa
 // LoggedUUID returns the uuid, truncated, as valid UTF-8.
 func (r Record) LoggedUUID() string { return protocol.Clip([]byte(r.UUID()), maxLoggedValue) }
 
+// Removed returns the lock as one that was removed, with what the log and the records have of it.
+func (r Record) Removed() api.Forced {
+	f := api.Forced{Name: r.LoggedName(), UUID: r.LoggedUUID(), Hostname: r.Hostname(), Owner: r.Owner()}
+	f.Fields, f.MoreFields = r.Logged()
+	return f
+}
+
 // Logged returns the fields for the log, known ones first, and the number of omitted keys.
-func (r Record) Logged() (fields []Field, more int) {
+func (r Record) Logged() (fields []api.Field, more int) {
 	fields = r.bounded(maxLoggedFields, maxLoggedValue)
 	return fields, max(0, int(r.Keys)-len(fields))
 }
 
 // Shown returns the fields for the API and the commands, known ones first, and the number of
 // omitted keys.
-func (r Record) Shown() (fields []Field, more int) {
+func (r Record) Shown() (fields []api.Field, more int) {
 	fields = r.bounded(maxShownFields, maxShownValue)
 	total := 0
 	for i, f := range fields {
@@ -78,7 +78,7 @@ func (r Record) Shown() (fields []Field, more int) {
 func (r Record) LogValue() slog.Value { return LogValue(r.Logged()) }
 
 // LogValue returns fields, and the number of those omitted, as Record.LogValue does.
-func LogValue(fields []Field, more int) slog.Value {
+func LogValue(fields []api.Field, more int) slog.Value {
 	attrs := make([]slog.Attr, 0, len(fields)+1)
 	for _, f := range fields {
 		attrs = append(attrs, slog.String(f.Name, f.Value))
@@ -89,8 +89,8 @@ func LogValue(fields []Field, more int) slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-func (r Record) bounded(count, bytes int) []Field {
-	fields := make([]Field, 0, min(len(r.fields), count))
+func (r Record) bounded(count, bytes int) []api.Field {
+	fields := make([]api.Field, 0, min(len(r.fields), count))
 	named := make(map[string]bool, cap(fields))
 	for _, known := range []bool{true, false} {
 		for _, f := range r.fields {
@@ -111,8 +111,8 @@ func (r Record) bounded(count, bytes int) []Field {
 	return fields
 }
 
-func truncated(name string, value []byte, bytes int) Field {
-	f := Field{Name: name, Value: protocol.Clip(value, bytes)}
+func truncated(name string, value []byte, bytes int) api.Field {
+	f := api.Field{Name: name, Value: protocol.Clip(value, bytes)}
 	if f.Value != strings.ToValidUTF8(string(value), "\uFFFD") {
 		f.TruncatedFrom = len(value)
 	}

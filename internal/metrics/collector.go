@@ -22,7 +22,7 @@ type Snapshot struct {
 	Scan   scan.Status
 	Reaper reaper.Stats
 	// Forced are the recent forced unlocks, newest first.
-	Forced []reaper.Removal
+	Forced []api.Forced
 	// Holds are those in force.
 	Holds []api.Hold
 	// Pauses is the number of pauses in force, of all locks or of some.

@@ -42,7 +42,7 @@ func full() Snapshot {
 			Failures: map[lockstore.Reason]uint64{lockstore.ReasonAmbiguous: 3}, Conflicts: 4, Would: 5,
 			ReleasedBySelf: 7, ReleasedByOther: 6,
 		},
-		Forced: []reaper.Removal{
+		Forced: []api.Forced{
 			removal("x", "h2", 0), {Name: "y", At: noon, Trigger: verdict.Orphan},
 			{Name: "z", At: noon, Trigger: verdict.Manual},
 		},
@@ -163,13 +163,13 @@ func TestExposition(t *testing.T) {
 			unlocker_lock_info{hostname="h",lock="l1",owner=""} 1
 			unlocker_lock_series_omitted 7`},
 		{"limit of 0", manyOverdue(3, 9), 0, perLock(), `unlocker_lock_series_omitted 9`},
-		{"only the newest removal of a lock", Snapshot{Forced: []reaper.Removal{
+		{"only the newest removal of a lock", Snapshot{Forced: []api.Forced{
 			removal("a", "h", 9), removal("a", "other", 8), removal("a", "h", 7), removal("b", "h", 6), removal("c", "h", 5),
 		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="a",owner="o",trigger="expiry"} 1700000009
 			unlocker_forced_unlock_timestamp_seconds{hostname="h",lock="b",owner="o",trigger="expiry"} 1700000006
 			unlocker_forced_unlock_timestamp_seconds{hostname="other",lock="a",owner="o",trigger="expiry"} 1700000008`},
-		{"removals of one lock with other owners and triggers", Snapshot{Forced: []reaper.Removal{
+		{"removals of one lock with other owners and triggers", Snapshot{Forced: []api.Forced{
 			removal("a", "h", 9), {Name: "a", Hostname: "h", Owner: "o", At: noon, Trigger: verdict.Orphan},
 			{Name: "a", Hostname: "h", Owner: "p\xff", At: noon, Trigger: verdict.Expiry},
 		}}, 3, []string{"unlocker_forced_unlock_timestamp_seconds"}, `

@@ -185,7 +185,7 @@ func infos(v *view, e emit) {
 
 func removals(v *view, e emit) {
 	for _, f := range v.forced {
-		e(seconds(f.at), f.name, f.host, f.owner, string(f.trigger))
+		e(seconds(f.At), f.Name, f.Hostname, f.Owner, string(f.Trigger))
 	}
 }
 

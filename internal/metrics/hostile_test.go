@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -80,7 +80,7 @@ func TestOneInfoPerLock(t *testing.T) {
 
 func TestHostileHostsOfRemovals(t *testing.T) {
 	long := strings.Repeat("é", 50<<10)
-	reg, _ := newRegistry(t, always{Forced: []reaper.Removal{
+	reg, _ := newRegistry(t, always{Forced: []api.Forced{
 		removal("a", "\xff", 9), removal("a", "\xfe", 8), removal("a", "", 7), removal("a", long+"1", 6), removal("a", long+"2", 5),
 	}}, 500)
 	require.Equal(t, unindent(`

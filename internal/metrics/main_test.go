@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/etcd-unlocker/unlocker/internal/reaper"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -47,8 +47,8 @@ func makeOverdue(name string, f fields) table.View {
 	return table.View{Lock: b.Lock(name)}
 }
 
-func removal(name, host string, after int) reaper.Removal {
-	return reaper.Removal{
+func removal(name, host string, after int) api.Forced {
+	return api.Forced{
 		Name: name, Hostname: host, Owner: "o", At: noon.Add(time.Duration(after) * time.Second), Trigger: verdict.Expiry,
 	}
 }

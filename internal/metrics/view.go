@@ -1,10 +1,8 @@
 package metrics
 
 import (
-	"time"
-
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -20,22 +18,12 @@ const (
 type view struct {
 	Snapshot
 	overdue []overdue
-	forced  []forced
+	forced  []api.Forced
 }
 
 type overdue struct {
 	name string
 	lock *table.View
-}
-
-type forced struct {
-	forcedKey
-	at time.Time
-}
-
-type forcedKey struct {
-	name, host, owner string
-	trigger           verdict.Trigger
 }
 
 func newView(s Snapshot, maximum int) *view {
@@ -65,16 +53,16 @@ func (v *view) chooseOverdue(maximum int) {
 
 // chooseForced keeps the newest removal for each set of labels.
 func (v *view) chooseForced(maximum int) {
-	seen := make(map[forcedKey]bool, min(maximum, len(v.Forced)))
-	for i := range v.Forced {
+	seen := make(map[[4]string]bool, min(maximum, len(v.Forced)))
+	for _, r := range v.Forced {
 		if len(v.forced) >= maximum {
 			return
 		}
-		r := &v.Forced[i]
-		key := forcedKey{label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost), r.Trigger}
-		if !seen[key] {
-			seen[key] = true
-			v.forced = append(v.forced, forced{key, r.At})
+		r.Name, r.Hostname, r.Owner = label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost)
+		labels := [...]string{r.Name, r.Hostname, r.Owner, string(r.Trigger)}
+		if !seen[labels] {
+			seen[labels] = true
+			v.forced = append(v.forced, r)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -17,28 +18,6 @@ const (
 	ledgerBytes = 32 << 20
 	otherBytes  = 4 << 20
 )
-
-// Removal is an entry of the ledger: a lock that was removed, by force or after its deadline. All
-// strings are truncated and valid UTF-8.
-type Removal struct {
-	At       time.Time `json:"at"`
-	Name     string    `json:"name"`
-	UUID     string    `json:"uuid"`
-	Hostname string    `json:"hostname"`
-	Owner    string    `json:"owner"`
-	// Trigger is empty if it is not known why, nor by whom, the lock was removed.
-	Trigger verdict.Trigger `json:"trigger"`
-	// Who and Reason are those of the record of a manual unlock.
-	Who    string `json:"who"`
-	Reason string `json:"reason"`
-	// Revision is that of the deletion, or 0 if only a listing showed it.
-	Revision int64 `json:"revision"`
-	// Fields are the fields as in the log; More is the number of omitted keys.
-	Fields []lockstore.Field `json:"fields"`
-	More   int               `json:"more_fields,omitempty"`
-	// Verdict is that of this replica; nil if it did not remove the lock.
-	Verdict *verdict.Verdict `json:"verdict"`
-}
 
 // Ledger has the recent removals that this replica knows of. It is safe for concurrent use.
 type Ledger struct {
@@ -55,43 +34,35 @@ func newLedger(retention time.Duration, now func() time.Time) *Ledger {
 
 // self adds a removal of this replica.
 func (l *Ledger) self(a *attempt) {
-	fields, more := a.record.Logged()
-	decided := a.verdict // of the attempt nothing else is kept
-	l.add(&l.forced, Removal{
-		Name:     a.record.LoggedName(),
-		UUID:     a.record.LoggedUUID(),
-		Hostname: a.record.Hostname(),
-		Owner:    a.record.Owner(),
-		Trigger:  a.verdict.Trigger,
-		Revision: a.result.Revision,
-		Fields:   fields,
-		More:     more,
-		Verdict:  &decided,
-	})
+	removed, decided := a.record.Removed(), a.verdict // of the attempt nothing else is kept
+	removed.Trigger, removed.By, removed.Revision, removed.Verdict = decided.Trigger, api.Self, a.result.Revision, &decided
+	l.add(&l.forced, removed)
 }
 
 // other adds a lock that somebody else removed past its deadline.
 func (l *Ledger) other(removed *protocol.Lock, revision int64) {
-	l.add(&l.others, Removal{
-		Name:     protocol.Clip([]byte(removed.Name), lockstore.MaxName),
-		UUID:     removed.UUID(),
-		Hostname: removed.Hostname(),
-		Owner:    removed.Owner(),
-		Revision: revision,
-		More:     int(removed.Keys),
+	l.add(&l.others, api.Forced{
+		Name:       protocol.Clip([]byte(removed.Name), lockstore.MaxName),
+		UUID:       removed.UUID(),
+		Hostname:   removed.Hostname(),
+		Owner:      removed.Owner(),
+		By:         api.Other,
+		Revision:   revision,
+		Fields:     []api.Field{},
+		MoreFields: int(removed.Keys),
 	})
 }
 
 // add adds an entry: of the present time unless its time is known and past.
-func (l *Ledger) add(to *shelf, entry Removal) {
+func (l *Ledger) add(to *shelf, entry api.Forced) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to.add(entry, l.now().UTC())
 	to.expire(l.now().Add(-l.retention))
 }
 
-// size estimates the memory of an entry in bytes.
-func (r *Removal) size() int {
+// sizeOf estimates the memory of an entry in bytes.
+func sizeOf(r *api.Forced) int {
 	n := 256 + len(r.Name) + len(r.UUID) + len(r.Who) + len(r.Reason)
 	for _, f := range r.Fields {
 		n += 32 + len(f.Name) + len(f.Value)
@@ -100,7 +71,7 @@ func (r *Removal) size() int {
 }
 
 // Recent returns up to n of the forced unlocks, the newest first.
-func (l *Ledger) Recent(n int) (recent []Removal) {
+func (l *Ledger) Recent(n int) (recent []api.Forced) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forced.expire(l.now().Add(-l.retention))
@@ -116,7 +87,7 @@ const shownLedgerBytes = 4 << 20
 
 // Page returns up to n entries for the API, the newest first: those with this name, or all if it is
 // empty. It returns fewer if they are big. A name may be the truncated one of a metric.
-func (l *Ledger) Page(name string, n int) (page []Removal) {
+func (l *Ledger) Page(name string, n int) (page []api.Forced) {
 	name = protocol.Clip([]byte(name), lockstore.MaxName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +106,7 @@ func (l *Ledger) Page(name string, n int) (page []Removal) {
 			continue
 		}
 		page = append(page, *e)
-		bytes -= e.size()
+		bytes -= sizeOf(e)
 	}
 	return page
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -62,7 +63,7 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	require.Equal(t, sizes(recent), l.forced.bytes)
 	require.LessOrEqual(t, l.forced.bytes, ledgerBytes)
 	page := l.Page("", n)
-	require.LessOrEqual(t, sizes(page), shownLedgerBytes+page[0].size(), "what people are shown at once is less")
+	require.LessOrEqual(t, sizes(page), shownLedgerBytes+sizeOf(&page[0]), "what people are shown at once is less")
 	require.Greater(t, sizes(page), shownLedgerBytes/2)
 	require.Equal(t, recent[0].Name, page[0].Name)
 }
@@ -100,9 +101,9 @@ func TestLedgerFindsByName(t *testing.T) {
 	require.Len(t, l.Page("a", 1), 1)
 }
 
-func sizes(entries []Removal) (sum int) {
+func sizes(entries []api.Forced) (sum int) {
 	for i := range entries {
-		sum += entries[i].size()
+		sum += sizeOf(&entries[i])
 	}
 	return sum
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -56,7 +55,7 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 			if !recordFirst {
 				deletion()
 			}
-			h.Manual(h.ctx, audit.Record{Name: "a", UUID: "u-a", Who: "ada@host", Reason: "why"}, 99, false)
+			h.Manual(h.ctx, api.Forced{Name: "a", UUID: "u-a", Trigger: verdict.Manual, Who: "ada@host", Reason: "why", Revision: 99}, false)
 			if recordFirst {
 				deletion()
 			}
@@ -73,9 +72,9 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 // What was there before the start is listed at its time, and neither counted nor logged again.
 func TestS7_ManualUnlockBeforeTheStart(t *testing.T) {
 	h := newHarness(t, sharedClient(t))
-	h.Manual(h.ctx, audit.Record{Name: "now"}, 3, false)
+	h.Manual(h.ctx, api.Forced{Name: "now", At: time.Now().Add(-time.Minute)}, false)
 	for name, ago := range map[string]time.Duration{"minutes": 5 * time.Minute, "half": 30 * time.Minute, "day": 24 * time.Hour, "future": -time.Hour} {
-		h.Manual(h.ctx, audit.Record{Name: name, When: time.Now().Add(-ago)}, 2, true)
+		h.Manual(h.ctx, api.Forced{Name: name, At: time.Now().Add(-ago)}, true)
 	}
 	var names []string
 	for _, r := range h.Ledger().Recent(10) {

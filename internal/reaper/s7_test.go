@@ -127,7 +127,7 @@ func TestS7_UnknownFieldsOfALargeLock(t *testing.T) {
 	require.Equal(t, "OPS-1", record["ticket"])
 	require.NotContains(t, record, "more_fields")
 	require.Len(t, h.keys(), 1, "the nested name")
-	require.Zero(t, h.Ledger().Recent(1)[0].More)
+	require.Zero(t, h.Ledger().Recent(1)[0].MoreFields)
 }
 
 // proxied returns a harness whose reaper reaches etcd through a proxy. What it sends

@@ -102,7 +102,7 @@ func clock(seconds float64) string {
 
 // why says why a lock was removed, as far as this replica knows; empty if a person gave no reason.
 func why(f api.Forced) string {
-	switch verdict.Trigger(f.Trigger) {
+	switch f.Trigger {
 	case verdict.Expiry:
 		return "its holder let its deadline pass"
 	case verdict.Orphan:

@@ -1,11 +1,4 @@
-// Package user tells who makes a request to the web listener: a user of basic auth, the subject of
-// a client certificate, or the user that a trusted proxy names in a header.
-//
-// Guaranteed: a name of the web configuration file was authenticated against the file as it is at
-// the time of the request, whatever checked the request before. Not guaranteed: that a header was
-// written by the proxy. Nobody else may be able to connect, or the file must authenticate the
-// proxy, whose name is then added.
-package user
+package records
 
 import (
 	"cmp"
@@ -27,9 +20,9 @@ import (
 // maxName is the maximum length of a name, in bytes.
 const maxName = 200
 
-// Check returns an error if requests to unlock are allowed but nothing would authenticate who
+// CheckUsers returns an error if requests to unlock are allowed but nothing would authenticate who
 // makes them. It reads web.web_config_file only if that has to.
-func Check(c config.Web) error {
+func CheckUsers(c config.Web) error {
 	if !c.AllowUnlock || c.UserHeader != "" {
 		return nil
 	}
@@ -44,9 +37,9 @@ func Check(c config.Web) error {
 	return nil
 }
 
-// Of returns the name of the user who makes the request, as valid UTF-8 of limited size. The error
+// UserOf returns the name of the user who makes the request, as valid UTF-8 of limited size. The error
 // says what is missing.
-func Of(r *http.Request, c config.Web) (string, error) {
+func UserOf(r *http.Request, c config.Web) (string, error) {
 	name, err := peer(r, c.WebConfigFile)
 	if err != nil {
 		return "", err

@@ -1,10 +1,4 @@
-// Package manual removes a lock for a person, and leaves the record of that: what
-// `unlocker unlock` and the API share.
-//
-// Guaranteed: a lock is removed only while it is held under the given uuid, whole, in one
-// transaction, which also writes the record. Not guaranteed: that the holder has stopped, or that
-// the person may do this, which is up to the caller.
-package manual
+package records
 
 import (
 	"context"
@@ -15,7 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/audit"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -76,18 +69,8 @@ func (u Unlocker) forced(removed lockstore.Record, revision int64, r Request) ap
 	fields, more := removed.Shown()
 	return api.Forced{
 		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: string(verdict.Manual), Revision: revision, MoreFields: more, Who: r.Who, Reason: r.Reason,
-		Fields: Fields(fields),
+		Trigger: verdict.Manual, Revision: revision, MoreFields: more, Who: r.Who, Reason: r.Reason, Fields: fields,
 	}
-}
-
-// Fields returns fields as the API and the commands show them.
-func Fields(all []lockstore.Field) []api.Field {
-	shown := make([]api.Field, len(all))
-	for i, f := range all {
-		shown[i] = api.Field(f)
-	}
-	return shown
 }
 
 // trace makes the record of one unlock, with one lease that ends it after a day.
@@ -102,14 +85,14 @@ func (t *trace) op(ctx context.Context, removed lockstore.Record) (clientv3.Op, 
 	if t.lease == 0 {
 		ctx, cancel := context.WithTimeout(ctx, t.Config.Etcd.RequestTimeout)
 		defer cancel()
-		granted, err := t.Client.Grant(ctx, int64(audit.TTL/time.Second))
+		granted, err := t.Client.Grant(ctx, int64(ttl/time.Second))
 		if err != nil {
 			return clientv3.Op{}, fmt.Errorf("get a lease for the record of the unlock: %w", err)
 		}
 		t.lease = granted.ID
 	}
-	r := audit.New(t.Config.Prefix, removed)
-	r.Who, r.Reason, r.When = t.request.Who, t.request.Reason, t.Now().UTC()
-	key := audit.Key(t.Config.AuditKeys(), r.When, int64(t.lease))
+	r := Record{Prefix: t.Config.Prefix, When: t.Now().UTC(), Forced: removed.Removed()}
+	r.Who, r.Reason = t.request.Who, t.request.Reason
+	key := keyOf(t.Config.AuditKeys(), r.When, int64(t.lease))
 	return clientv3.OpPut(key, r.Encode(), clientv3.WithLease(t.lease)), nil
 }

@@ -1,4 +1,4 @@
-package manual
+package records
 
 import (
 	"log/slog"

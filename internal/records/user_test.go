@@ -1,4 +1,4 @@
-package user
+package records
 
 import (
 	"crypto/ed25519"
@@ -60,15 +60,15 @@ func TestCheck(t *testing.T) {
 		"basic_auth_users: ada\n": false,
 	} {
 		c := config.Web{AllowUnlock: true, WebConfigFile: write(t, content)}
-		require.Equal(t, ok, Check(c) == nil, content)
-		if err := Check(c); err != nil {
+		require.Equal(t, ok, CheckUsers(c) == nil, content)
+		if err := CheckUsers(c); err != nil {
 			require.ErrorContains(t, err, "web.web_config_file: ")
 		}
 		c.UserHeader = "X-User"
-		require.NoError(t, Check(c))
-		require.NoError(t, Check(config.Web{WebConfigFile: c.WebConfigFile}))
+		require.NoError(t, CheckUsers(c))
+		require.NoError(t, CheckUsers(config.Web{WebConfigFile: c.WebConfigFile}))
 	}
-	require.ErrorContains(t, Check(config.Web{AllowUnlock: true, WebConfigFile: "/absent"}), "web.web_config_file: open /absent")
+	require.ErrorContains(t, CheckUsers(config.Web{AllowUnlock: true, WebConfigFile: "/absent"}), "web.web_config_file: open /absent")
 }
 
 func request(header ...string) *http.Request {
@@ -85,17 +85,17 @@ func TestOfBasicAuth(t *testing.T) {
 	for credentials, want := range map[[2]string]string{{"ada", "secret"}: "ada", {"ada", "guess"}: "", {"eve", "secret"}: "", {"", ""}: "", {"eve", ""}: ""} {
 		r := request()
 		r.SetBasicAuth(credentials[0], credentials[1])
-		got, err := Of(r, c)
+		got, err := UserOf(r, c)
 		require.Equal(t, want, got)
 		require.Equal(t, want == "", err != nil)
 	}
-	_, err := Of(request(), c)
+	_, err := UserOf(request(), c)
 	require.Error(t, err)
 	// Whoever got this far while the file has no users any more may claim any name.
 	require.NoError(t, os.WriteFile(path, []byte(onlyTLS), 0o600))
 	r := request()
 	r.SetBasicAuth("ada", "secret")
-	_, err = Of(r, c)
+	_, err = UserOf(r, c)
 	require.ErrorContains(t, err, "does not authenticate users any more")
 }
 
@@ -174,15 +174,15 @@ func TestOfCertificates(t *testing.T) {
 		"ada@example.org":          {EmailAddresses: []string{"ada@example.org"}},
 		"certificate 2a":           {},
 	} {
-		got, err := Of(presented(a.leaf(t, leaf)), c)
+		got, err := UserOf(presented(a.leaf(t, leaf)), c)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
 	r := request()
-	_, err = Of(r, c)
+	_, err = UserOf(r, c)
 	require.ErrorContains(t, err, "no client certificate")
 	r.TLS = &tls.ConnectionState{}
-	_, err = Of(r, c)
+	_, err = UserOf(r, c)
 	require.ErrorContains(t, err, "no client certificate")
 }
 
@@ -191,49 +191,49 @@ func TestOfCertificatesThatAreNotAcceptedAnyMore(t *testing.T) {
 	a, other, dir := newAuthority(t), newAuthority(t), t.TempDir()
 	ada := a.leaf(t, x509.Certificate{Subject: pkix.Name{CommonName: "ada"}, DNSNames: []string{"ada.example.org"}})
 	c := a.with(t, dir, "")
-	_, err := Of(presented(ada), c)
+	_, err := UserOf(presented(ada), c)
 	require.NoError(t, err)
 	for name, cert := range map[string]*x509.Certificate{
 		"expired":     a.leaf(t, x509.Certificate{NotAfter: time.Now().Add(-time.Minute)}),
 		"of a server": a.leaf(t, x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}),
 		"of another":  other.leaf(t, x509.Certificate{Subject: pkix.Name{CommonName: "ada"}}),
 	} {
-		_, err := Of(presented(cert), c)
+		_, err := UserOf(presented(cert), c)
 		require.ErrorContains(t, err, "does not accept the client certificate any more", name)
 	}
 	a.with(t, dir, ", client_allowed_sans: [ada.example.org]")
-	_, err = Of(presented(ada), c)
+	_, err = UserOf(presented(ada), c)
 	require.NoError(t, err)
 	a.with(t, dir, ", client_allowed_sans: [bob.example.org]")
-	_, err = Of(presented(ada), c)
+	_, err = UserOf(presented(ada), c)
 	require.ErrorContains(t, err, "does not accept the client certificate any more")
 	other.with(t, dir, "")
-	_, err = Of(presented(ada), c)
+	_, err = UserOf(presented(ada), c)
 	require.ErrorContains(t, err, "does not accept the client certificate any more")
 }
 
 func TestOfHeader(t *testing.T) {
 	c := config.Web{UserHeader: "x-forwarded-user"}
-	got, err := Of(request("X-Forwarded-User", "ada"), c)
+	got, err := UserOf(request("X-Forwarded-User", "ada"), c)
 	require.NoError(t, err)
 	require.Equal(t, "ada", got)
-	got, err = Of(request("X-Forwarded-User", strings.Repeat("a", 1000)+"\xff"), c)
+	got, err = UserOf(request("X-Forwarded-User", strings.Repeat("a", 1000)+"\xff"), c)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(got), maxName+3)
 	for _, r := range []*http.Request{
 		request(), request("X-Forwarded-User", ""), request("X_Forwarded_User", "ada"),
 		request("X-Forwarded-User", "mallory", "X-Forwarded-User", "ada"), // a proxy that adds instead of replacing
 	} {
-		_, err := Of(r, c)
+		_, err := UserOf(r, c)
 		require.ErrorContains(t, err, "x-forwarded-user once")
 	}
 	// The proxy authenticates itself, too.
 	c.WebConfigFile = write(t, users(t))
 	r := request("X-Forwarded-User", "eve")
-	_, err = Of(r, c)
+	_, err = UserOf(r, c)
 	require.Error(t, err)
 	r.SetBasicAuth("ada", "secret")
-	got, err = Of(r, c)
+	got, err = UserOf(r, c)
 	require.NoError(t, err)
 	require.Equal(t, "eve by ada", got)
 }
