@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short sim chart lint fuzz bench bench-big image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict sim chart lint fuzz bench bench-compare bench-big image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +51,11 @@ HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
 hunt: ## Search for broken promises on real etcd under faults (45 min)
 	$(HUNT)
 
-hunt-short: ## The same for CI (4 min)
-	HUNT_TIME=$${HUNT_TIME:-2m} $(HUNT)
+hunt-short: ## The same for the gate (2.5 min)
+	HUNT_TIME=$${HUNT_TIME:-1m} HUNT_SEED=$${HUNT_SEED:-1} $(HUNT)
+
+hunt-convict: ## Take rules out of the daemon, and require that the hunt convicts it (20 min)
+	GO='$(GO)' hunt/convict.sh
 
 # SIM_HISTORIES sets how many, SIM_SEED which: 0 for others each time.
 sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2.5 min)
@@ -75,6 +78,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (20s)
 
 bench: ## Run the small benchmarks
 	$(GO) test -run '^$$' -short -bench . -benchmem ./internal/... github.com/etcd-unlocker/unlocker/mutex/...
+
+BASE ?= main
+bench-compare: ## Compare the small benchmarks with those of the commit BASE (main)
+	bench/compare.sh $(BASE)
 
 bench-big: ## Run the measurements that docs/performance.md reports
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...

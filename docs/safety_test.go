@@ -34,9 +34,10 @@ The rules of [Safety](safety.md), and the tests that fail when one is removed fr
 the function named here, and these tests failed. A change to a rule changes its row in rules.yaml. The last rows of a
 promise list its other tests, by package: the tests of a promise carry its name.
 
-*Simulator* is the promise that the judges of ` + "`TestJudgesConvict`" + ` report as broken, at each run of the tests. *Hunt* is
-what the judges of the real hunt reported in one minute (` + "`HUNT_TIME=1m HUNT_WITHOUT=no-patience make hunt`" + `), and how
-often; for the history check in two minutes, as ` + "`TestRestores`" + ` runs its daemons in the process of the test.
+*Simulator* is the promise that the judges of ` + "`TestJudgesConvict`" + ` report as broken, in the gate (` + "`make test`" + `). *Hunt*
+is what the judges of the real hunt reported in one minute (` + "`HUNT_TIME=1m HUNT_WITHOUT=no-patience make hunt`" + `), and how
+often; ` + "`make hunt-convict`" + ` requires it again each night. The history check was tried by hand in two minutes, as
+` + "`TestRestores`" + ` runs its daemons in the process of the test: the gate holds it by the simulator.
 
 | | rule | code | fails without it |
 |---|---|---|---|
