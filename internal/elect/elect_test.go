@@ -33,7 +33,7 @@ func TestNewRefuses(t *testing.T) {
 		"request timeout": func(o *Options) { o.RequestTimeout = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(&clientv3.Client{}, "a", quick)
+			o := options(&clientv3.Client{}, "a", slow)
 			edit(&o)
 			_, err := New(o)
 			require.ErrorContains(t, err, "elect: ")
@@ -45,7 +45,7 @@ func TestOneWarningAMinuteForEachReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &etcdtest.Log{}
-		o := options(&clientv3.Client{}, "a", quick)
+		o := options(&clientv3.Client{}, "a", slow)
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 		e, err := New(o)
 		require.NoError(t, err)
@@ -64,31 +64,32 @@ func TestOneWarningAMinuteForEachReason(t *testing.T) {
 
 func TestOneOfThreeLeadsAndAGracefulStopHandsOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, localetcd.Options{Members: 3})
-	var all []*replica
-	for i := range 3 {
-		own := func(c *clientv3.Config) { c.Endpoints = []string{w.cluster.Addr(i)} }
-		all = append(all, w.run(w.client(own), fmt.Sprint("r", i), slow))
-	}
-	for len(all) > 0 {
-		w.eventually("one leads", func() bool { return slices.ContainsFunc(all, (*replica).Leader) })
-		i := slices.IndexFunc(all, (*replica).Leader)
-		leader := all[i]
-		for _, r := range all {
-			w.eventually("all know the leader", func() bool { return r.Status().Holder == leader.Identity })
-			require.Equal(t, r == leader, r.Status().Leader)
-			require.Equal(t, r != leader, r.Status().Since.IsZero())
+	bubble(t, func(t *testing.T, w *world) {
+		var all []*replica
+		for i := range 3 {
+			all = append(all, w.run(w.client(), fmt.Sprint("r", i), ttl))
 		}
-		leader.stop(t)
-		require.Nil(t, w.keyOf(leader))
-		all = slices.Delete(all, i, i+1)
-	}
+		for len(all) > 0 {
+			require.Less(t, w.eventually("one leads", func() bool { return slices.ContainsFunc(all, (*replica).Leader) }), time.Second)
+			i := slices.IndexFunc(all, (*replica).Leader)
+			leader := all[i]
+			for _, r := range all {
+				require.LessOrEqual(t, w.eventually("all know the leader", func() bool { return r.Status().Holder == leader.Identity }), ttl/3+poll)
+				require.Equal(t, r == leader, r.Status().Leader)
+				require.Equal(t, r != leader, r.Status().Since.IsZero())
+			}
+			leader.stop(t)
+			require.Nil(t, w.keyOf(leader))
+			all = slices.Delete(all, i, i+1)
+		}
+	})
 }
 
 func TestLeadershipIsKnownBeforeTheRepeatedRead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, localetcd.Options{})
-	w.leads(w.run(w.client(), "a", 9*long))
+	bubble(t, func(_ *testing.T, w *world) {
+		require.Less(t, w.leads(w.run(w.client(), "a", time.Hour)), time.Second)
+	})
 }
 
 // The keys are the same as those of the client library and of etcdctl elect, whether or not the

@@ -3,44 +3,47 @@ package elect
 import (
 	"context"
 	"log/slog"
-	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 const (
 	key = "/unlocker/leader/mutexes"
-	// quick is the TTL of replicas that are to be replaced. A busy machine may exceed it, so that
-	// they lose their leadership without any fault; slow is that of those that must not.
-	quick = 2 * time.Second
-	slow  = 10 * time.Second
+	// ttl is that of replicas in a bubble, and slow that of those on real etcd, which a busy machine
+	// does not exceed.
+	ttl  = 4 * time.Second
+	slow = 10 * time.Second
 	// long is the deadline for what depends only on etcd and the elector, on a busy machine.
 	long = time.Minute
 	poll = 5 * time.Millisecond
 )
 
-// world is an etcd with a client.
+// world is an etcd with a client that no fault affects.
 type world struct {
 	t       *testing.T
 	etcd    *etcdtest.Etcd
-	cluster *localetcd.Cluster
+	cluster *localetcd.Cluster // nil in a bubble
+	memory  *memetcd.Cluster   // nil outside of one
 	direct  *clientv3.Client
 }
 
+// newWorld is on real etcd.
 func newWorld(t *testing.T, o localetcd.Options) *world {
 	t.Helper()
 	w := &world{t: t, etcd: etcdtest.Start(t, o)}
@@ -49,39 +52,43 @@ func newWorld(t *testing.T, o localetcd.Options) *world {
 	return w
 }
 
+// bubble runs a test on an etcd in memory, under virtual time.
+func bubble(t *testing.T, test func(*testing.T, *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, memory: memetcd.New(memetcd.Options{})}
+		t.Cleanup(func() { require.NoError(t, w.memory.Close()) })
+		w.direct = w.link().Client
+		test(t, w)
+	})
+}
+
 func (w *world) client(edits ...func(*clientv3.Config)) *clientv3.Client {
 	w.t.Helper()
+	if w.memory != nil {
+		return w.link(edits...).Client
+	}
 	c, err := w.cluster.Client(edits...)
 	require.NoError(w.t, err)
 	return c
 }
 
-// proxied returns a client that is connected through the proxy only.
-func (w *world) proxied() (*clientv3.Client, *localetcd.Proxy) {
+// link returns a client whose faults a test sets.
+func (w *world) link(edits ...func(*clientv3.Config)) *memetcd.Link {
 	w.t.Helper()
-	p := w.etcd.Proxy(0)
-	return w.client(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }), p
+	l, err := w.memory.Connect(edits...)
+	require.NoError(w.t, err)
+	return l
 }
 
-// hanging returns a client whose calls of a method do not return while hung is set.
-func (w *world) hanging(method string) (*clientv3.Client, *atomic.Bool) {
-	hung := &atomic.Bool{}
-	gate := func(ctx context.Context, called string) {
-		if path.Base(called) == method && hung.Load() {
-			<-ctx.Done()
-		}
-	}
-	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, o ...grpc.CallOption) error {
-		gate(ctx, method)
-		return next(ctx, method, req, reply, cc, o...)
-	}
-	stream := func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
-		gate(ctx, method)
-		return next(ctx, d, cc, method, o...)
-	}
-	return w.client(func(c *clientv3.Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
-	}), hung
+// hanging returns a client whose requests of a kind do not arrive while hung is set.
+func (w *world) hanging(kind memetcd.Message) (*clientv3.Client, *atomic.Bool) {
+	w.t.Helper()
+	hung, l := &atomic.Bool{}, w.link()
+	l.OnRequest(func(req memetcd.Message) memetcd.Faults {
+		return memetcd.Faults{HoldRequests: hung.Load() && reflect.TypeOf(req) == reflect.TypeOf(kind)}
+	})
+	return l.Client, hung
 }
 
 func (w *world) ctx() context.Context {
@@ -123,50 +130,51 @@ func (w *world) run(c *clientv3.Client, identity string, ttl time.Duration, edit
 	return r
 }
 
-// stop stops a replica, which must not take longer than revokeTimeout, and some time on a busy
-// machine. It may be called more than once.
-func (r *replica) stop(t *testing.T) {
+// stop stops a replica, and returns how long that took. It may be called more than once.
+func (r *replica) stop(t *testing.T) time.Duration {
 	t.Helper()
+	began := time.Now()
 	r.cancel()
-	select {
-	case err := <-r.ended:
-		require.NoError(t, err)
-		require.Equal(t, Status{}, r.Status())
-		r.ended <- nil
-	case <-time.After(revokeTimeout + 8*time.Second):
-		require.FailNow(t, "Run does not end")
+	require.NoError(t, <-r.ended)
+	require.Equal(t, Status{}, r.Status())
+	r.ended <- nil
+	return time.Since(began)
+}
+
+// eventually waits for a condition, and returns how long that took.
+func (w *world) eventually(what string, condition func() bool) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for !condition() {
+		require.Less(w.t, time.Since(began), long, what)
+		<-time.After(poll)
+	}
+	return time.Since(began)
+}
+
+// throughout requires that a condition holds for the virtual time d.
+func (w *world) throughout(d time.Duration, what string, condition func() bool) {
+	w.t.Helper()
+	for began := time.Now(); time.Since(began) < d; <-time.After(poll) {
+		require.True(w.t, condition(), what)
 	}
 }
 
-func (w *world) eventually(what string, condition func() bool) {
-	w.t.Helper()
-	require.Eventually(w.t, condition, long, poll, what)
-}
-
-// throughout requires that a condition holds for the time d.
-func (w *world) throughout(d time.Duration, what string, condition func() bool) {
-	w.t.Helper()
-	require.Never(w.t, func() bool { return !condition() }, d, poll, what)
-}
-
-func (w *world) leads(r *replica) {
+func (w *world) leads(r *replica) time.Duration {
 	w.t.Helper()
 	// Its key may be gone since, and it does not know that yet: then it leads again.
-	w.eventually(r.Identity+" leads and has a key", func() bool { return r.Leader() && w.keyOf(r) != nil })
+	return w.eventually(r.Identity+" leads and has a key", func() bool { return r.Leader() && w.keyOf(r) != nil })
 }
 
 // waits waits until the replica has a key in etcd, which it returns.
 func (w *world) waits(r *replica) *mvccpb.KeyValue {
 	w.t.Helper()
-	found := make(chan *mvccpb.KeyValue, 1)
+	var kv *mvccpb.KeyValue
 	w.eventually(r.Identity+" has a key", func() bool {
-		kv := w.keyOf(r)
-		if kv != nil {
-			found <- kv // of one look, as the first that holds is the last
-		}
+		kv = w.keyOf(r)
 		return kv != nil
 	})
-	return <-found
+	return kv
 }
 
 // keyOf returns the key of the replica, or nil.
