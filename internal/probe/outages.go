@@ -51,3 +51,53 @@ func (o outages) since(seen time.Time) time.Duration {
 	all := o[n-1].before + o[n-1].length
 	return min(o[first].length, o[first].end.Sub(seen)) + all - o[first].before - o[first].length
 }
+
+// answered records a probe's answer. Holders can renew while there is no alarm:
+// at NOSPACE etcd refuses puts, at CORRUPT everything. It reports whether an outage has
+// ended.
+func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
+	alarmed := len(p.status.Alarms) > 0
+	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
+	if len(alarms) > 0 {
+		return false
+	}
+	gap := end.Sub(p.since)
+	if outage = gap > p.Patience || alarmed; outage {
+		// The probe that ended the last outage lies in both gaps where its answer
+		// was slow: that time counts once.
+		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
+	}
+	p.since, p.status.Good = start, start
+	return outage
+}
+
+// Overdue reports whether holders may be unable to renew at present: no probe that began within
+// the last Patience has shown that they can.
+func (p *Probe) Overdue() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status.Good.IsZero() || time.Since(p.status.Good) > p.Patience
+}
+
+// unfinished is how long an outage in progress is assumed to last yet, so that what it
+// delays is not computed again and again. No lock is removed during an outage, and all is
+// computed again when it ends.
+const unfinished = time.Minute
+
+// Allowance returns for how long outages kept a holder from renewing a lock that was
+// last known to be current at the time given.
+func (p *Probe) Allowance(known time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.outages.since(known)
+	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
+		from := p.since
+		for _, t := range []time.Time{known, p.outages.end()} {
+			if t.After(from) {
+				from = t
+			}
+		}
+		all += now.Sub(from) + unfinished
+	}
+	return all
+}

@@ -1,3 +1,11 @@
+// Package probe measures whether etcd accepts renewals.
+//
+// At an interval it sends a request that passes through raft as a renewal does. It records the
+// outages: the times in which no renewal could succeed, according to the daemon's monotonic clock. It
+// knows nothing about locks.
+//
+// Guaranteed: while Run runs, every outage longer than the patience is recorded. Not
+// guaranteed: that a fault between the holders and etcd is detected.
 package probe
 
 import (
@@ -155,25 +163,6 @@ func (p *Probe) begin(start time.Time) {
 	}
 }
 
-// answered records a probe's answer. Holders can renew while there is no alarm:
-// at NOSPACE etcd refuses puts, at CORRUPT everything. It reports whether an outage has
-// ended.
-func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
-	alarmed := len(p.status.Alarms) > 0
-	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms
-	if len(alarms) > 0 {
-		return false
-	}
-	gap := end.Sub(p.since)
-	if outage = gap > p.Patience || alarmed; outage {
-		// The probe that ended the last outage lies in both gaps where its answer
-		// was slow: that time counts once.
-		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
-	}
-	p.since, p.status.Good = start, start
-	return outage
-}
-
 func alarms(resp *clientv3.AlarmResponse) []string {
 	if resp == nil {
 		return nil
@@ -196,33 +185,69 @@ func (p *Probe) Status() Status {
 	return s
 }
 
-// Overdue reports whether holders may be unable to renew at present: no probe that began within
-// the last Patience has shown that they can.
-func (p *Probe) Overdue() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.status.Good.IsZero() || time.Since(p.status.Good) > p.Patience
+// answer is the outcome of a request.
+type answer struct {
+	start time.Time
+	resp  *clientv3.AlarmResponse
+	err   error
 }
 
-// unfinished is how long an outage in progress is assumed to last yet, so that what it
-// delays is not computed again and again. No lock is removed during an outage, and all is
-// computed again when it ends.
-const unfinished = time.Minute
+const (
+	// shares is how many more requests a probe may send within an interval, each after at least
+	// minShare.
+	shares   = 4
+	minShare = 10 * time.Millisecond
+	// moreFailures is how many of these may fail before the probe does.
+	moreFailures = 2
+)
 
-// Allowance returns for how long outages kept a holder from renewing a lock that was
-// last known to be current at the time given.
-func (p *Probe) Allowance(known time.Time) time.Duration {
+// ask sends a request to each member and, while none is answered, another after each share of the
+// interval: gRPC sends each to the next member. So neither a member that hangs nor requests that
+// were lost with a leader cost a probe where others answer.
+func (p *Probe) ask(ctx context.Context) answer {
+	deadline := time.Now().Add(p.Timeout)
+	answers, enough := make(chan answer), make(chan struct{})
+	defer close(enough)
+	another := time.NewTicker(max(p.Interval/shares, minShare))
+	defer another.Stop()
+	for range p.Members {
+		p.request(ctx, deadline, answers, enough)
+	}
+	for failures := 0; ; {
+		select {
+		case a := <-answers:
+			failures++
+			if a.err == nil || failures == p.Members+moreFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
+				return a
+			}
+		case <-another.C:
+			p.request(ctx, deadline, answers, enough)
+		}
+	}
+}
+
+// request sends a request. It waits for the answer until the deadline even if enough others have
+// come: it may show an alarm, and package etcd learns from it which member hangs.
+func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- answer, enough <-chan struct{}) {
+	p.requests.Go(func() {
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		a := answer{start: time.Now()}
+		a.resp, a.err = p.Etcd.AlarmList(ctx)
+		p.note(time.Now(), alarms(a.resp))
+		select {
+		case answers <- a:
+		case <-enough:
+		}
+	})
+}
+
+// note records the alarms of an answer, also where another one without them came first.
+func (p *Probe) note(at time.Time, alarms []string) {
+	if len(alarms) == 0 {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.outages.since(known)
-	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
-		from := p.since
-		for _, t := range []time.Time{known, p.outages.end()} {
-			if t.After(from) {
-				from = t
-			}
-		}
-		all += now.Sub(from) + unfinished
-	}
-	return all
+	p.status.Alarms, p.status.Alarmed = alarms, at
 }

@@ -2,18 +2,19 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -112,7 +113,7 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	c := unreachable(t)
+	c := &fake{}
 	for _, o := range []Options{
 		{},
 		{Members: 1, Interval: 1, Timeout: 1, Patience: 2},
@@ -126,20 +127,25 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// unreachable returns a client that no server answers.
-func unreachable(t *testing.T) *clientv3.Client {
+// onEtcd runs a probe, once a second with a patience of 2 s, on an etcd in memory under virtual
+// time. It has probed twice.
+func onEtcd(t *testing.T, test func(*testing.T, *Probe, *memetcd.Cluster)) {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return c
+	synctest.Test(t, func(t *testing.T) {
+		cluster := memetcd.New(memetcd.Options{})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		p := probing(t, link.Client, second, 5*second, 2*second)
+		pass(3 * second / 2)
+		test(t, p, cluster)
+	})
 }
 
-// probing runs a probe until the test ends. An outage is longer than what a busy machine may need
-// for an answer.
-func probing(t *testing.T, c *clientv3.Client) *Probe {
+// probing runs a probe until the test ends.
+func probing(t *testing.T, etcd *clientv3.Client, interval, timeout, patience time.Duration) *Probe {
 	t.Helper()
-	p, err := New(Options{Etcd: c, Members: len(c.Endpoints()), Interval: 200 * time.Millisecond, Timeout: 5 * time.Second, Patience: 6 * time.Second})
+	p, err := New(Options{Etcd: etcd, Members: 1, Interval: interval, Timeout: timeout, Patience: patience})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -148,105 +154,102 @@ func probing(t *testing.T, c *clientv3.Client) *Probe {
 	return p
 }
 
-// fine waits for a good probe that began after now.
-func fine(t *testing.T, p *Probe) {
+// requireOutage requires that a fault is an outage from the last good probe to the next one.
+func requireOutage(t *testing.T, fault memetcd.Faults) {
 	t.Helper()
-	now := time.Now()
-	etcdtest.Eventually(t, func() bool { return p.Status().Good.After(now) }, "a good probe")
+	onEtcd(t, func(t *testing.T, p *Probe, cluster *memetcd.Cluster) {
+		require.False(t, p.Overdue())
+		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "from the first probe on all was well")
+		good, known := p.Status().Good, time.Now()
+		cluster.Set(fault)
+		pass(good.Add(2 * second).Sub(time.Now()))
+		require.False(t, p.Overdue(), "as long as the patience")
+		pass(1)
+		require.True(t, p.Overdue())
+		require.Equal(t, 2*second+1+unfinished, p.Allowance(good))
+		pass(20 * second)
+		require.False(t, p.Status().OK)
+		require.Error(t, p.Status().Err)
+		require.Equal(t, good, p.Status().Good)
+		cluster.Set(memetcd.Faults{})
+		pass(5 * second)
+		require.False(t, p.Overdue())
+		require.NoError(t, p.Status().Err)
+		ended := outagesOf(p).end()
+		require.Equal(t, ended.Sub(good), p.Allowance(good), "for all that were seen before")
+		require.Equal(t, ended.Sub(known), p.Allowance(known), "for what was seen since, the rest")
+		require.Zero(t, p.Allowance(ended), "and for none after it")
+	})
 }
 
 func TestProbeIsOverdueBeforeTheFirstAnswer(t *testing.T) {
 	t.Parallel()
-	p := probing(t, unreachable(t))
-	require.True(t, p.Overdue())
-	etcdtest.Eventually(t, func() bool { return p.Status().Err != nil }, "a failure")
-	require.True(t, p.Overdue())
-	s := p.Status()
-	require.False(t, s.OK)
-	require.Zero(t, s.Good)
-	etcdtest.Eventually(t, func() bool { return p.Allowance(time.Now()) >= unfinished }, "an outage in progress")
+	synctest.Test(t, func(t *testing.T) {
+		cluster := memetcd.New(memetcd.Options{})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		cluster.Set(memetcd.Faults{Refuse: true})
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		p := probing(t, link.Client, second, 5*second, 2*second)
+		require.True(t, p.Overdue())
+		pass(20 * second)
+		require.True(t, p.Overdue())
+		s := p.Status()
+		require.False(t, s.OK)
+		require.Error(t, s.Err)
+		require.Zero(t, s.Good)
+		require.GreaterOrEqual(t, p.Allowance(time.Now()), unfinished, "an outage in progress")
+	})
 }
 
-func TestEtcdKilledAndRestartedIsAnOutage(t *testing.T) {
+func TestEtcdDownIsAnOutage(t *testing.T) {
 	t.Parallel()
-	cluster := etcdtest.Start(t, localetcd.Options{})
-	p := probing(t, cluster.Client)
-	fine(t, p)
-	require.False(t, p.Overdue())
-	require.Zero(t, p.Allowance(epoch), "from the first probe on all was well")
-	seen := time.Now()
-	fine(t, p)
-	killed := time.Now()
-	cluster.Kill(0)
-	dead := time.Now()
-	etcdtest.Eventually(t, func() bool { return p.Overdue() && p.Status().Err != nil }, "overdue")
-	require.False(t, p.Status().OK)
-	etcdtest.Eventually(t, func() bool { return time.Since(killed) > 1500*time.Millisecond }, "a while")
-	restart := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Soon)
-	defer cancel()
-	require.NoError(t, cluster.Restart(ctx))
-	fine(t, p)
-	back := time.Now()
-	require.False(t, p.Overdue())
-	require.NoError(t, p.Status().Err)
-	allowance := p.Allowance(seen)
-	require.GreaterOrEqual(t, allowance, restart.Sub(dead))
-	require.LessOrEqual(t, allowance, back.Sub(killed)+p.Patience)
-	require.Equal(t, allowance, p.Allowance(epoch), "for all that were seen before")
-	require.Zero(t, p.Allowance(back), "and for none after it")
-	require.InDelta(t, allowance.Seconds(), (p.Allowance(dead) + dead.Sub(killed)).Seconds(), p.Patience.Seconds())
+	requireOutage(t, memetcd.Faults{Refuse: true})
 }
 
-func TestNoSpaceIsAnOutageUntilDisarmed(t *testing.T) {
+func TestEtcdThatHangsIsAnOutage(t *testing.T) {
+	t.Parallel()
+	requireOutage(t, memetcd.Unreachable())
+}
+
+func TestALostQuorumIsAnOutage(t *testing.T) {
+	t.Parallel()
+	requireOutage(t, memetcd.Faults{NoLeader: true})
+}
+
+func TestAnAlarmIsAnOutageUntilDisarmed(t *testing.T) {
+	t.Parallel()
+	onEtcd(t, func(t *testing.T, p *Probe, cluster *memetcd.Cluster) {
+		known := p.Status().Good
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, true)
+		pass(second)
+		require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
+		require.True(t, p.Status().OK, "etcd answers")
+		pass(5 * second)
+		require.True(t, p.Overdue(), "for holders cannot renew")
+		require.Greater(t, p.Allowance(known), unfinished, "not over yet")
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, false)
+		pass(second)
+		require.Empty(t, p.Status().Alarms)
+		require.False(t, p.Overdue())
+		require.Equal(t, p.Status().Good.Sub(known), p.Allowance(known), "from good to good")
+		require.Zero(t, p.Allowance(time.Now()))
+	})
+}
+
+// What the probe relies on is so with real etcd: its user needs no role, and an alarm shows in the
+// answer until it is disarmed.
+func TestProbeOfEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, localetcd.Options{QuotaBackendBytes: 2 << 20})
-	p := probing(t, etcd.Client)
-	fine(t, p)
-	seen := time.Now()
-	fine(t, p)
-	free := etcd.Fill()
-	raised := time.Now()
-	etcdtest.Eventually(t, func() bool { return slices.Equal(p.Status().Alarms, []string{"NOSPACE"}) }, "the alarm")
-	require.True(t, p.Status().OK, "etcd answers")
-	etcdtest.Eventually(t, func() bool { return p.Overdue() }, "overdue, for holders cannot renew")
-	etcdtest.Eventually(t, func() bool { return time.Since(raised) > time.Second }, "a while")
-	require.Greater(t, p.Allowance(seen), unfinished, "not over yet")
-	disarm := time.Now()
-	free()
-	fine(t, p)
-	require.Empty(t, p.Status().Alarms)
-	require.False(t, p.Overdue())
-	require.GreaterOrEqual(t, p.Allowance(seen), disarm.Sub(raised))
-	require.LessOrEqual(t, p.Allowance(seen), time.Since(seen))
-	require.Zero(t, p.Allowance(time.Now()))
-}
-
-// The probe's user needs no role.
-func TestProbeNeedsNoPermission(t *testing.T) {
-	t.Parallel()
-	etcd := etcdtest.Start(t, localetcd.Options{})
 	etcd.Guard("nobody", "pw")
+	free := etcd.Fill()
 	c := etcd.Connect(func(c *clientv3.Config) { c.Username, c.Password = "nobody", "pw" })
 	_, err := c.Get(t.Context(), etcd.Prefix)
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-	p := probing(t, c)
-	fine(t, p)
-	require.False(t, p.Overdue())
-	require.NoError(t, p.Status().Err)
-}
-
-func TestProbeOfALostQuorumIsOverdue(t *testing.T) {
-	t.Parallel()
-	cluster := etcdtest.Start(t, localetcd.Options{Members: 3})
-	p := probing(t, cluster.Client)
-	fine(t, p)
-	cluster.Kill(1)
-	cluster.Kill(2)
-	etcdtest.Eventually(t, p.Overdue, "no renewal can pass")
-	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Soon)
-	defer cancel()
-	require.NoError(t, cluster.Restart(ctx))
-	fine(t, p)
-	require.NotZero(t, p.Allowance(epoch), fmt.Sprint(outagesOf(p)))
+	p := probing(t, c, 200*time.Millisecond, 10*second, time.Hour)
+	etcdtest.Eventually(t, func() bool { return slices.Equal(p.Status().Alarms, []string{"NOSPACE"}) }, "the alarm")
+	require.True(t, p.Overdue(), "holders cannot renew")
+	free()
+	etcdtest.Eventually(t, func() bool { return !p.Overdue() && len(p.Status().Alarms) == 0 }, "a good probe")
 }
