@@ -1,8 +1,20 @@
+// Package native reads the locks and elections of etcd's own clients (concurrency.Mutex and
+// Election, etcdctl lock and elect, the services v3lock and v3election): keys named by a lease,
+// NAME/LEASE, of which the oldest below NAME/ holds.
+//
+// Guaranteed: nothing is written. What a listing reads and keeps is limited, since any client may
+// have written it, and values and leases are read only for what is shown, a limited number at a
+// time and for a limited time. A failure of a prefix is part of its answer and of nothing else.
+//
+// Not guaranteed: that every change is noticed. A prefix is listed every few seconds, keys only:
+// a watch would deliver the value of each write below it. So a key that holds for less than that
+// may never be seen.
 package native
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"sync"
@@ -11,6 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 // Options are the options of New; all are required.
@@ -176,4 +189,25 @@ func (o *Observer) listed() (prefixes []api.NativePrefix, listings []Listing) {
 		prefixes, listings = append(prefixes, p), append(listings, known.listing)
 	}
 	return prefixes, listings
+}
+
+// List lists a prefix, which ends with a slash. The timeout limits each request.
+func List(ctx context.Context, kv clientv3.KV, prefix string, timeout time.Duration, limits Limits, seen Seen) (Listing, error) {
+	c := collector{prefix: prefix, limits: limits, seen: seen}
+	add := func(page *clientv3.GetResponse) error {
+		if c.listing.Revision == 0 {
+			c.listing.At, c.listing.Revision = time.Now().UTC(), page.Header.Revision
+			if page.Count > int64(limits.Keys) { // of all pages
+				return fmt.Errorf("%d keys below %s: at most %d are read", page.Count, prefix, limits.Keys)
+			}
+		}
+		for _, kv := range page.Kvs {
+			c.add(string(kv.Key), kv.CreateRevision)
+		}
+		return nil
+	}
+	if err := etcd.Pages(ctx, kv, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, timeout, add, clientv3.WithKeysOnly()); err != nil {
+		return Listing{}, err
+	}
+	return c.done(), nil
 }

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,22 @@ type bubbled struct {
 	slow atomic.Int64
 	// listings and checks count the listings and the reads of the history check.
 	listings, checks atomic.Int32
+	stop             func() error
+}
+
+// status requires that the scanner is connected, or that it is not.
+func (w *bubbled) status(connected bool) {
+	w.t.Helper()
+	synctest.Wait()
+	require.Equal(w.t, connected, w.Status().Connected, w.Status().LastError)
+}
+
+// failures requires that the watch has failed for these reasons and no others.
+func (w *bubbled) failures(want ...Reason) {
+	w.t.Helper()
+	for _, r := range Reasons() {
+		require.Equal(w.t, slices.Contains(want, r), w.Status().Restarts[r] > 0, r)
+	}
 }
 
 const seconds = time.Second
@@ -34,6 +51,15 @@ const seconds = time.Second
 // bubble runs a test with a scanner that is connected, of the tolerance of the other
 // tests and a freshness of 10 s.
 func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
+	t.Helper()
+	bubbleFrom(t, nil, func(w *bubbled) {
+		require.True(w.t, w.Status().Connected)
+		test(w)
+	}, edits...)
+}
+
+// bubbleFrom calls begin before the scanner starts.
+func bubbleFrom(t *testing.T, begin, test func(w *bubbled), edits ...func(*Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		pass(25 * 365 * 24 * time.Hour) // stamps of the year 2000 are implausible
@@ -56,8 +82,10 @@ func bubble(t *testing.T, test func(w *bubbled), edits ...func(*Options)) {
 		background(t, tab.Run)
 		s := newScanner(t, w.link.Client, append([]func(*Options){func(o *Options) { o.Freshness, o.RequestTimeout, o.Table = 10*seconds, timeout, tab }}, edits...)...)
 		w.world = &world{t, etcdtest.On(t, direct.Client), s}
-		background(t, w.Run)
-		w.connected()
+		if begin != nil {
+			begin(w)
+		}
+		w.stop = background(t, w.Run)
 		pass(seconds)
 		test(w)
 	})

@@ -164,40 +164,32 @@ func (w *world) regressed(relisted ...string) {
 	require.Zero(w.t, w.stats().Released, "nobody released them")
 }
 
-// Etcd comes back as it was before, and others write past what we saw before we are
-// connected again.
+// Etcd comes back as it was before, and others write past what we saw before the client library
+// resumes the watch.
 func TestS3_ARollbackInPlaceThatOthersWrotePastIsNoticed(t *testing.T) {
 	t.Parallel()
-	for name, fresh := range map[string]time.Duration{"by the next session": freshness, "where the library resumes the watch": etcdtest.Soon} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cluster := single(t)
-			w := &world{t: t, etcd: cluster}
-			w.acquire("kept", "renewed")
-			cluster.Kill(0)
-			require.NoError(t, cluster.Save())
-			require.NoError(t, cluster.Restart(w.ctx()))
-			p := cluster.Proxy(0)
-			w.Scanner = newScanner(t, client(t, p.Addr()), func(o *Options) { o.Freshness = fresh })
-			background(t, w.Run)
-			w.connected()
-			w.etcd.Renew("renewed", time.Now(), time.Now().Add(time.Hour))
-			w.acquire("lost")
-			w.inLine()
-			p.Cut()
-			if fresh == freshness {
-				w.eventually(func() bool { return !w.Status().Connected }, "lost")
-			}
-			cluster.Kill(0)
-			require.NoError(t, cluster.Revert())
-			require.NoError(t, cluster.Restart(w.ctx()))
-			for i := range 20 {
-				w.etcd.Set("other", "uuid", fmt.Sprint(i))
-			}
-			require.NoError(t, p.Heal())
-			w.regressed("kept", "renewed", "other")
-		})
+	cluster := single(t)
+	w := &world{t: t, etcd: cluster}
+	w.acquire("kept", "renewed")
+	cluster.Kill(0)
+	require.NoError(t, cluster.Save())
+	require.NoError(t, cluster.Restart(w.ctx()))
+	p := cluster.Proxy(0)
+	w.Scanner = newScanner(t, client(t, p.Addr()), func(o *Options) { o.Freshness = etcdtest.Soon })
+	background(t, w.Run)
+	w.connected()
+	w.etcd.Renew("renewed", time.Now(), time.Now().Add(time.Hour))
+	w.acquire("lost")
+	w.inLine()
+	p.Cut()
+	cluster.Kill(0)
+	require.NoError(t, cluster.Revert())
+	require.NoError(t, cluster.Restart(w.ctx()))
+	for i := range 20 {
+		w.etcd.Set("other", "uuid", fmt.Sprint(i))
 	}
+	require.NoError(t, p.Heal())
+	w.regressed("kept", "renewed", "other")
 }
 
 // The same under virtual time, with what is restored and what is in between.

@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -112,16 +112,14 @@ func TestResyncBeginsWhereTheTableIs(t *testing.T) {
 
 func TestResyncFailureEndsTheWatch(t *testing.T) {
 	t.Parallel()
-	cluster := single(t)
-	p := cluster.Proxy(0)
-	w := start(t, cluster, p, often, func(o *Options) {
-		o.Freshness, o.RequestTimeout = etcdtest.Soon, 100*time.Millisecond
-	})
-	w.connected()
-	p.Blackhole()
-	w.restarted(etcd.Timeout)
-	require.NoError(t, p.Heal())
-	w.connected()
-	w.acquire("a")
-	w.inLine()
+	bubble(t, func(w *bubbled) {
+		w.link.Set(memetcd.Unreachable())
+		pass(30*seconds + timeout)
+		w.failures(etcd.Timeout)
+		w.link.Set(memetcd.Faults{})
+		pass(5 * seconds)
+		w.status(true)
+		w.acquire("a")
+		w.inLine()
+	}, func(o *Options) { o.Freshness, o.Resync = time.Minute, 30*seconds })
 }

@@ -1,9 +1,14 @@
 package scan
 
 import (
+	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
 // Status is the state of the listing and the watch.
@@ -112,4 +117,33 @@ func (s *view) failed(reason Reason, err error) (warn bool) {
 		s.reason, s.warned = reason, time.Now()
 	}
 	return warn
+}
+
+// Reason is why a watch ended or a listing failed: the label of
+// unlocker_watch_restarts_total.
+type Reason = etcd.Reason
+
+// ReasonRegressed is that etcd was restored or diverged: it shows another cluster, an older
+// revision, or other writes.
+const ReasonRegressed Reason = "regressed"
+
+// Reasons returns all reasons, for metrics that begin at zero.
+func Reasons() []Reason {
+	return []Reason{
+		etcd.Compacted, etcd.NoLeader, etcd.Auth, etcd.PermissionDenied, etcd.Stalled,
+		etcd.Ended, ReasonRegressed, etcd.Timeout, etcd.Unavailable, etcd.Other,
+	}
+}
+
+var errRegressed = errors.New("etcd was restored or diverged: another cluster, an older revision, or other writes")
+
+// classify returns the reason of an error.
+func classify(err error) Reason {
+	if errors.Is(err, errRegressed) || errors.Is(err, table.ErrOlder) {
+		return ReasonRegressed
+	}
+	if reason := etcd.Classify(err); slices.Contains(Reasons(), reason) {
+		return reason
+	}
+	return etcd.Other
 }
