@@ -105,7 +105,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 
 func (a *App) newListeners(layout protocol.Layout) (err error) {
 	c := a.config
-	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, maxOpsConns, newOpsHandler(a.registry, a.missing, a.logger), a.logger)
+	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, maxOpsConns, newOpsHandler(a.registry, a.missing, c.Ops.PProf, a.logger), a.logger)
 	if err != nil {
 		return err
 	}

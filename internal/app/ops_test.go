@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -57,6 +58,32 @@ func TestOpsListener(t *testing.T) {
 				require.Empty(t, body)
 			}
 		})
+	}
+}
+
+// Profiles are served where ops.pprof is set, without the command line, which may have a password.
+func TestOpsListenerWithProfiles(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, nowhere, func(c *config.Config) { c.Ops.PProf = true })
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/debug/pprof/":                  {200, "goroutine"},
+		"/debug/pprof/goroutine?debug=1": {200, "goroutine profile: total "},
+		"/debug/pprof/heap?debug=1":      {200, "heap profile: "},
+		"/debug/pprof/trace?seconds=0.1": {200, "go 1."},
+		"/debug/pprof/cmdline":           {404, ""},
+		"/livez":                         {200, "ok"},
+	} {
+		req, err := http.NewRequest(http.MethodGet, d.base+path, nil)
+		require.NoError(t, err)
+		resp, err := d.http.Do(req)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
+		require.Equal(t, want.status, resp.StatusCode, path)
+		require.Contains(t, string(body), want.body, path)
 	}
 }
 

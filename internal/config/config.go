@@ -31,9 +31,12 @@ type Config struct {
 	AuditPrefix    string // as configured, possibly empty: see Config.AuditKeys
 	PausePrefix    string // as configured, possibly empty: see Config.PauseKeys
 	NativePrefixes []string
-	Ops            struct{ Listen, WebConfigFile string }
-	Web            Web
-	Metrics        struct {
+	Ops            struct {
+		Listen, WebConfigFile string
+		PProf                 bool
+	}
+	Web     Web
+	Metrics struct {
 		MaxLockSeries         int
 		ForcedUnlockRetention time.Duration
 	}

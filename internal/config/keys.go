@@ -97,6 +97,7 @@ func (c *Config) keys() []key {
 			"etcd prefixes of the locks and elections of etcd's own clients (concurrency.Mutex, etcdctl lock), which are shown and never touched; at most 16"),
 		bind("ops.listen", &c.Ops.Listen, ":9480", checkListen, "listen address of /metrics, /livez and /readyz"),
 		bind("ops.web_config_file", &c.Ops.WebConfigFile, "", nil, "exporter-toolkit web configuration file (TLS, basic auth) of the ops listener"),
+		bind("ops.pprof", &c.Ops.PProf, "false", nil, "whether the ops listener serves profiles of the daemon below /debug/pprof/"),
 		bind("web.listen", &c.Web.Listen, ":9481", checkWebListen, "listen address of the dashboard and the API; empty turns it off"),
 		bind("web.path_prefix", &c.Web.PathPrefix, "", checkPathPrefix, "path prefix under which a proxy serves the API, such as /unlocker"),
 		bind("web.web_config_file", &c.Web.WebConfigFile, "", nil, "exporter-toolkit web configuration file (TLS, basic auth) of the web listener"),
