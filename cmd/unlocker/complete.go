@@ -28,8 +28,12 @@ func completeName(cmd *cobra.Command, args []string, begin string) ([]string, co
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), namesTimeout)
-	defer cancel()
+	ctx := cmd.Context()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, namesTimeout)
+		defer cancel()
+	}
 	names, _ := a.Names(ctx, begin)
 	_ = a.Close()
 	return names, cobra.ShellCompDirectiveNoFileComp

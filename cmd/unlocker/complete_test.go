@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestCompletionOfNames(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	e.take("billing/invoices", time.Hour, time.Hour)
 	e.take("billing/ms", time.Hour, time.Hour)
 	patient, cancel := context.WithTimeout(t.Context(), etcdtest.Soon) // not as a shell is

@@ -9,11 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/config/configtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // What serve refuses, config check refuses, with the same line.
 func TestInvalidConfigurations(t *testing.T) {
 	t.Chdir(t.TempDir())
+	t.Setenv("UNLOCKER_ETCD_DIAL_TIMEOUT", "") // or the file would not count
+	t.Setenv("UNLOCKER_ETCD_REQUEST_TIMEOUT", "")
 	for _, c := range configtest.Invalid() {
 		t.Run(c.Error, func(t *testing.T) {
 			require.NoError(t, os.WriteFile("unlocker.yaml", []byte(c.File), 0o600))
@@ -73,7 +76,7 @@ policies: [{match: "**", mode: "off", grace: 24h}, {match: "[a-c]{x,y}?"}]
 }
 
 func TestConfigCheckConnect(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	addr := e.Addr(0)
 	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", addr)
 	e.take("a", time.Hour, time.Hour)

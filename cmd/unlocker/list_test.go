@@ -22,14 +22,16 @@ type etcd struct {
 	t *testing.T
 }
 
-func newEtcd(t *testing.T) etcd { return startEtcd(t, localetcd.Options{}) }
+// newEtcd runs an etcd for a test that may run beside others.
+func newEtcd(t *testing.T) etcd {
+	t.Helper()
+	t.Parallel()
+	return startEtcd(t, localetcd.Options{})
+}
 
-// startEtcd runs an etcd for the commands of a test, which wait for it on a busy machine.
+// startEtcd runs an etcd for a test that changes the environment, or that measures time.
 func startEtcd(t *testing.T, o localetcd.Options) etcd {
 	t.Helper()
-	t.Chdir(t.TempDir())
-	t.Setenv("UNLOCKER_ETCD_DIAL_TIMEOUT", etcdtest.Soon.String())
-	t.Setenv("UNLOCKER_ETCD_REQUEST_TIMEOUT", etcdtest.Soon.String())
 	return etcd{etcdtest.Start(t, o), t}
 }
 
@@ -98,7 +100,7 @@ func TestListCommand(t *testing.T) {
 }
 
 func TestCommandsTakeTheDaemonsConfiguration(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	e.take("a", time.Hour, time.Hour)
 	t.Setenv("UNLOCKER_ETCD_ENDPOINTS", e.Endpoints()[0])
 	code, stdout, stderr := callIn(t.Context(), nil, "list", "-o=name", "--reaper-mode=dry-run", "--ops-listen=:9")
@@ -194,7 +196,7 @@ func TestCompletionOfAdmin(t *testing.T) {
 }
 
 func TestCommandsSayThatCredentialsAreIgnored(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	e.take("a", time.Hour, time.Hour)
 	t.Setenv("UNLOCKER_ETCD_PASSWORD", "p")
 	code, stdout, stderr := e.call(nil, "list", "-o=name", "--etcd-username=u")

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/job"
 )
 
@@ -76,7 +77,7 @@ func TestLockTellsTheCommandAndEtcd(t *testing.T) {
 
 // A shell would show only one of two variables with the same name.
 func TestLockReplacesTheVariablesOfALockAroundIt(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	t.Setenv("UNLOCKER_LOCK_UUID", "of a lock around this one")
 	h := e.lock("a", "--", "env")
 	code, stderr := h.end()

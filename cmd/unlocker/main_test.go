@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -25,6 +27,16 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	time.Local = time.FixedZone("CET", 3600) // before anything else asks for the time
+	for _, timeout := range []string{"UNLOCKER_ETCD_DIAL_TIMEOUT", "UNLOCKER_ETCD_REQUEST_TIMEOUT"} {
+		_ = os.Setenv(timeout, etcdtest.Soon.String()) // the commands wait for an etcd on a busy machine
+	}
+	// A job in the background of a shell ignores SIGINT. What is notified of is not ignored by the
+	// programs that the tests start.
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	etcdtest.Main(m)
 }
 

@@ -110,7 +110,7 @@ func TestPauseWithoutSpace(t *testing.T) {
 }
 
 func TestPauseNeedsItsRight(t *testing.T) {
-	e := newEtcd(t)
+	e := startEtcd(t, localetcd.Options{})
 	e.Guard("ada", "secret", "/mutexes/")
 	t.Setenv("UNLOCKER_ETCD_PASSWORD", "secret")
 	for _, args := range [][]string{{"pause", "--for", "1h", "--reason", "why"}, {"resume"}} {

@@ -94,8 +94,9 @@ func TestUnlockCommandAtFullQuota(t *testing.T) {
 }
 
 func TestUnlockRefusesReasons(t *testing.T) {
+	e := newEtcd(t)
 	for _, reason := range []string{strings.Repeat("x", 513), "\xff"} {
-		code, _, stderr := newEtcd(t).call(nil, "unlock", "a", "--uuid", "u", "--reason", reason, "--yes")
+		code, _, stderr := e.call(nil, "unlock", "a", "--uuid", "u", "--reason", reason, "--yes")
 		require.Equal(t, exitUsage, code)
 		require.Equal(t, "unlocker: --reason must be UTF-8 of at most 512 bytes\n", stderr)
 	}
