@@ -16,8 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/job"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 func TestLockPassesTheExitStatusOn(t *testing.T) {

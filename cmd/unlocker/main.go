@@ -6,13 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 
+	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/job"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
@@ -121,4 +125,62 @@ func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
 		return c, source, usageError{err}
 	}
 	return c, source, nil
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArguments(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Print("unlocker"))
+			return err
+		},
+	}
+}
+
+// moduleVersion is the version of a binary that the Makefile did not build: go install
+// records the version of the module, go build that of the commit.
+func moduleVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// namesTimeout limits how long a shell waits for names.
+const namesTimeout = 2 * time.Second
+
+// completeName offers the names of locks as the first argument. Without etcd it offers none: a
+// shell has no place for an error.
+func completeName(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, _, err := config.Load(cmd.Flags())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	a, err := admin.Open(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx := cmd.Context()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, namesTimeout)
+		defer cancel()
+	}
+	names, _ := a.Names(ctx, begin)
+	_ = a.Close()
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCommand offers the names of locks, and then what the shell offers for a command.
+func completeCommand(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return completeName(cmd, args, begin)
 }

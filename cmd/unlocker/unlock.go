@@ -34,7 +34,7 @@ out of space.
 The same transaction writes a record under audit_prefix: who (your user and host), when,
 why (--reason), and the lock. The daemons log, count and show it; it ends after a day.
 Where etcd refuses the record (out of space, or no right to write there), the command
-asks whether to remove the lock without one, and with --yes says so and goes on.
+asks whether to remove the lock without one, and with --yes says so and continues.
 
 The holder may still be working and is not notified. Only a resource that compares
 fencing tokens is protected from it.

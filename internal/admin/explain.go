@@ -11,7 +11,7 @@ import (
 )
 
 // Explain adds to a lock what a daemon says about it: its explanation, its due, its verdict,
-// and its state by the clock of its holder. On error the lock is as it was.
+// and its state according to the clock of its holder. On error the lock is as it was.
 func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	seen, err := from.Lock(ctx, d.Name)
 	switch {

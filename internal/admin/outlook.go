@@ -20,25 +20,25 @@ func outlook(l *protocol.Lock, d Detail) []string {
 	case protocol.Undated:
 		return []string{"There is no auto_unlock_at.", neverRemoved}
 	case protocol.Orphaned:
-		return []string{"There is no uuid: nobody holds it. Its fields are leftovers, such as a renewal after an unlock writes."}
+		return []string{"There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock."}
 	case protocol.Overdue:
-		return []string{"By the clock of this host it is past its alert_at."}
+		return []string{"According to the clock of this host, it is past its alert_at."}
 	case protocol.Expired:
-		return []string{"By the clock of this host it is past its auto_unlock_at."}
+		return []string{"According to the clock of this host, it is past its auto_unlock_at."}
 	}
 	return nil
 }
 
 // datedOutlook explains the state that a daemon showed, and reports whether it depends on a clock.
 func datedOutlook(l api.Lock) (words []string, dated bool) {
-	by := "By the clock of the daemon"
+	by := "According to the clock of the daemon,"
 	if l.ClockOffset != 0 {
 		off := time.Duration(l.ClockOffset * float64(time.Second))
 		direction := "ahead of"
 		if off < 0 {
 			direction = "behind"
 		}
-		by = fmt.Sprintf("By the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
+		by = fmt.Sprintf("According to the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
 	}
 	switch {
 	case l.State == protocol.Overdue.String():

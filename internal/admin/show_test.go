@@ -106,15 +106,15 @@ func TestOutlook(t *testing.T) {
 	require.NoError(t, err)
 	for name, want := range map[string]string{
 		"x":            "",
-		"overdue":      `By the clock of this host it is past its alert_at\.`,
-		"expired":      `By the clock of this host it is past its auto_unlock_at\.`,
+		"overdue":      `According to the clock of this host, it is past its alert_at\.`,
+		"expired":      `According to the clock of this host, it is past its auto_unlock_at\.`,
 		"undated":      `There is no auto_unlock_at\. It is never removed automatically\.`,
 		"left":         `There is no auto_unlock_at\. It is never removed automatically\.`,
 		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically\.`,
 		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically\.`,
 		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically\.`,
 		"leased":       `A key has a lease: .* It is never removed automatically\.`,
-		"orphan":       `There is no uuid: nobody holds it. Its fields are leftovers, such as .* writes\.`,
+		"orphan":       `There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock\.`,
 	} {
 		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)
 	}

@@ -27,7 +27,7 @@ func endings() []os.Signal {
 type group struct {
 	signals  chan os.Signal
 	terminal *terminal
-	// held reports whether the command may go on, by the clocks.
+	// held reports whether the command may continue, according to the clocks.
 	held func() bool
 
 	pid    int

@@ -2,10 +2,15 @@ package terminal
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/width"
 )
 
 // printable reports whether a terminal shows a character as itself and in its place. It
@@ -128,4 +133,128 @@ func escape(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// Color is a color of the 16 that the user of the terminal has chosen.
+type Color string
+
+// The colors.
+const (
+	Plain   Color = ""
+	Red     Color = "\x1b[1;31m"
+	Yellow  Color = "\x1b[33m"
+	Magenta Color = "\x1b[35m"
+	Green   Color = "\x1b[32m"
+)
+
+// Paint returns safe text in a color.
+func Paint(s string, c Color) string {
+	if c == Plain {
+		return s
+	}
+	return string(c) + s + "\x1b[0m"
+}
+
+// Columns returns the number of columns in which a terminal shows safe text.
+func Columns(s string) (n int) {
+	for _, r := range s {
+		n += runeColumns(r)
+	}
+	return n
+}
+
+func runeColumns(r rune) int {
+	if r < utf8.RuneSelf {
+		return 1
+	}
+	if unicode.In(r, unicode.Mn, unicode.Me) {
+		return 0
+	}
+	if k := width.LookupRune(r).Kind(); k == width.EastAsianWide || k == width.EastAsianFullwidth {
+		return 2
+	}
+	return 1
+}
+
+// Truncate shortens safe text to at most limit columns, the last of which is an ellipsis
+// where text was cut off.
+func Truncate(s string, limit int) string {
+	if len(s) <= limit || Columns(s) <= limit {
+		return s
+	}
+	n := 0
+	for i, r := range s {
+		if n += runeColumns(r); n > limit-1 {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// EscapeJSON escapes the characters in JSON that are not safe to print. Encoded JSON has
+// them in strings only, where the escape means the same character.
+func EscapeJSON(encoded []byte) []byte {
+	return escapeEncoded(encoded, func(out []byte, r rune) []byte {
+		hi, lo := utf16.EncodeRune(r)
+		return fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
+	})
+}
+
+// EscapeYAML escapes the characters in JSON that are not safe to print for readers of
+// YAML, which has no surrogate pairs.
+func EscapeYAML(encoded []byte) []byte {
+	return escapeEncoded(encoded, func(out []byte, r rune) []byte { return fmt.Appendf(out, `\U%08x`, r) })
+}
+
+// escapeEncoded leaves line ends as they are. wide appends a character beyond the first
+// 65536.
+func escapeEncoded(encoded []byte, wide func([]byte, rune) []byte) []byte {
+	out := make([]byte, 0, len(encoded))
+	scan := newScanner()
+	for len(encoded) > 0 {
+		r, n := utf8.DecodeRune(encoded)
+		switch safe := scan.safe(r); {
+		case safe || r == '\n':
+			out = append(out, encoded[:n]...)
+		case r > 0xffff:
+			out = wide(out, r)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		encoded = encoded[n:]
+	}
+	return out
+}
+
+// Time formats an instant in UTC, to the second.
+func Time(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// Relative formats the distance of an instant from now, such as "in 3m12s" or "12s ago".
+func Relative(t, now time.Time) string {
+	switch d := Duration(t.Sub(now)); {
+	case d == "0s":
+		return "now"
+	case d[0] == '-':
+		return d[1:] + " ago"
+	default:
+		return "in " + d
+	}
+}
+
+// Duration formats a duration, rounded to the second, in its two largest units.
+func Duration(d time.Duration) string {
+	const day = 24 * time.Hour
+	sign := ""
+	if d = d.Round(time.Second); d < 0 {
+		sign, d = "-", -max(d, -math.MaxInt64)
+	}
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%s%ds", sign, d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%s%dm%02ds", sign, d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%s%dh%02dm", sign, d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%s%dd%02dh", sign, d/day, d%day/time.Hour)
 }

@@ -133,7 +133,7 @@ func HistoryNotes(h admin.History) []string {
 	}
 	var notes []string
 	for _, word := range []struct{ how, note string }{
-		{api.EndReleased, "released: deleted before its deadline, by its holder or by somebody else; etcd does not keep by whom"},
+		{api.EndReleased, "released: deleted before its deadline, by its holder or another client; etcd does not record which"},
 		{api.EndRemoved, "removed: deleted; no time shows whether that was before its deadline, and etcd does not keep by whom"},
 		{api.EndLate, "removed late: deleted after its deadline; it is not known by whom"},
 		{api.EndOverwritten, "overwritten: another uuid was put in its place; it was neither released nor removed"},
