@@ -8,16 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
-
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // TestRandom compares random operations on few keys, and at the end all events since
 // the beginning.
 func TestRandom(t *testing.T) {
-	etcd := etcdtest.Start(t, localetcd.Options{}).Cluster
-	cli, err := etcd.Client()
+	cli, err := dialer(t)()
 	require.NoError(t, err)
 	rapid.Check(t, func(rt *rapid.T) {
 		_, err := cli.Delete(t.Context(), "", clientv3.WithFromKey())

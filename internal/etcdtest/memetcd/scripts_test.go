@@ -209,7 +209,9 @@ func scripts() []script {
 			r.delete("d")
 			r.do(clientv3.OpPut("a", "y", clientv3.WithIgnoreLease()))
 			r.get("", clientv3.WithFromKey())
-			r.get("a", clientv3.WithKeysOnly())
+			if streams {
+				r.get("a", clientv3.WithKeysOnly())
+			}
 			r.timeToLive(1)
 			r.timeToLive(2)
 			r.timeToLive(3)
@@ -378,7 +380,9 @@ func scripts() []script {
 				put := clientv3.OpPut("c", "1")
 				r.txn(nil, ops{put}, nil)
 				r.txn(nil, ops{del}, ops{put})
-				r.txn(nil, ops{clientv3.OpTxn(nil, ops{del}, ops{put})}, nil)
+				if nestedPuts {
+					r.txn(nil, ops{clientv3.OpTxn(nil, ops{del}, ops{put})}, nil)
+				}
 				r.txn(nil, ops{clientv3.OpTxn(nil, ops{del}, nil)}, nil)
 				r.txn(nil, ops{clientv3.OpGet("a")}, nil)
 				r.delete("b")
