@@ -149,7 +149,7 @@ func TestCommandsAreInterrupted(t *testing.T) {
 		require.Eventually(t, func() bool { return p.log.String() != "" }, soon, poll, "the etcd client has not started")
 		code, took := p.end(syscall.SIGINT)
 		require.Equal(t, 1, code)
-		require.Less(t, took, 5*time.Second)
+		require.Less(t, took, time.Minute, "it waited for the timeout")
 		require.Contains(t, p.log.String(), "unlocker: interrupted")
 	}
 }

@@ -151,9 +151,9 @@ func (t *trial) begin(d *driver, c command) *pending {
 	return p
 }
 
-// answer waits for the answer to a command.
+// answer waits for the answer to a command. Each of its names may take a request, one after another.
 func (t *trial) answer(p *pending) answer {
-	a, err := p.wait(max(requestTimeout, seconds(p.c.Wait)) + slack)
+	a, err := p.wait(max(requestTimeout, seconds(p.c.Wait)) + slack*time.Duration(1+len(p.c.Names)))
 	t.must(err)
 	return a
 }
