@@ -18,7 +18,7 @@ var rules = map[string]edit{
 	"no-patience":         {"../internal/verdict/verdict.go", "if in.Late || !in.Measured {", "if false {"},
 	"no-outage-allowance": {"../internal/verdict/verdict.go", "plus(plus(base, in.Allowance), in.StormDelay)", "plus(base, in.StormDelay)"},
 	"no-standby-delay":    {"../internal/verdict/verdict.go", "plus(v.Remaining, in.StandbyDelay)", "v.Remaining"},
-	"no-log-before-send":  {"../internal/reaper/outcome.go", "return w.journal.announce(w.requests, r)", "return nil"},
+	"no-log-before-send":  {"../internal/reaper/outcome.go", "return w.journal.announce(ctx, r)", "return nil"},
 	"no-uuid-compare":     {"../internal/lockstore/txn.go", `clientv3.Compare(clientv3.Value(uuid), "=", r.UUID())`, `clientv3.Compare(clientv3.Version(uuid), ">", 0)`},
 	"no-deadline-compare": {"../internal/lockstore/txn.go", `clientv3.Compare(clientv3.Value(deadline), "=", r.AutoUnlockText())`, `clientv3.Compare(clientv3.Version(deadline), ">", 0)`},
 	"no-history-check":    {"../internal/scan/history.go", "doubts := s.history.doubted()", "doubts := s.history.doubted()[:0]"},
