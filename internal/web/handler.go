@@ -1,3 +1,12 @@
+// Package web serves the API and the pages of the dashboard: the locks, one lock with all its
+// fields and its history, the recent forced unlocks, native locks, the status of the daemon, a
+// stream of changes, and the manual unlock, if that is allowed.
+//
+// Guaranteed: only assets, whose paths have their hashes, are ever cached, and responses are sent
+// with their type and nosniff. An error has the right status, in JSON or as a page. Few requests are
+// served at a time, because a page of locks scans the table, which removals need too. Not
+// guaranteed: authentication, which is up to the configuration of the listener; an unlock needs a
+// user. Only an unlock changes anything.
 package web
 
 import (
@@ -70,7 +79,7 @@ type handler struct {
 	Options
 	mux     *http.ServeMux
 	pages   *page.Pages
-	encoder chan struct{}    // has one place: to encode an answer takes several times its memory
+	encoder chan struct{}    // a semaphore of one: to encode an answer takes several times its memory
 	single  http.HandlerFunc // /api/v1/locks/NAME
 	shown   http.HandlerFunc // /locks/NAME
 	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
@@ -120,7 +129,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, h.native)))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, h.status))
-	h.mux.HandleFunc("/api/v1/events", h.events)
+	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, openAPI))
 	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard)))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage)))

@@ -15,7 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-// Unlocker removes locks for people. It is called concurrently.
+// Unlocker removes locks for users. It is called concurrently.
 type Unlocker interface {
 	// User returns who makes a request. Any error is answered with 401.
 	User(r *http.Request) (string, error)

@@ -79,6 +79,41 @@ func TestManyClientsShareAPass(t *testing.T) {
 	})
 }
 
+// An event is encoded once in each format, however many clients get it.
+func TestFormatsShareAPassButNoView(t *testing.T) {
+	inBubble(t, false, func(t *testing.T, w *world) {
+		w.put("a", "held")
+		var encoded []string
+		other := Format{"other", func(q api.Query, window api.LockPage, e api.Event) ([]byte, error) {
+			require.Equal(t, 3, q.Limit)
+			if e.Type == api.EventLock {
+				require.Len(t, window.Locks, 2, "the window is the new one")
+			}
+			encoded = append(encoded, e.Type)
+			return JSON().Encode(q, window, e)
+		}}
+		json := w.open("", "")
+		w.format = other
+		var others []*client
+		for range 50 {
+			others = append(others, w.open("", ""))
+		}
+		require.Equal(t, []string{"reset", "status"}, others[49].got())
+		w.open("", json.id).close()
+		encoded = nil
+		scans := w.scans()
+		w.put("b", "held")
+		time.Sleep(time.Second)
+		require.Equal(t, scans+1, w.scans())
+		require.Equal(t, []string{"lock", "matched"}, encoded)
+		for _, c := range append(others, json) {
+			require.Equal(t, "a b", c.names())
+		}
+		require.Len(t, w.hub.views, 2)
+		require.Equal(t, []string{"reset", "status"}, w.open("", json.id).got(), "the id is that of another format")
+	})
+}
+
 // Whoever watches a cluster in which nothing happens costs no scan.
 func TestNothingIsScannedUnlessSomethingChangesAndSomebodyLooks(t *testing.T) {
 	inBubble(t, false, func(t *testing.T, w *world) {
@@ -92,7 +127,7 @@ func TestNothingIsScannedUnlessSomethingChangesAndSomebodyLooks(t *testing.T) {
 		require.LessOrEqual(t, scans, 2)
 		time.Sleep(time.Hour)
 		require.Equal(t, scans, w.scans(), "nothing changes")
-		require.Equal(t, 360, c.beats)
+		require.Equal(t, 361, c.beats)
 		c.close()
 		w.put("a", "overdue")
 		time.Sleep(time.Minute)
@@ -173,7 +208,8 @@ func TestAStreamLastsAndHasAHeartbeat(t *testing.T) {
 		c := w.open("", "")
 		time.Sleep(10*time.Minute + time.Second)
 		require.False(t, c.hasEnded())
-		require.Equal(t, 60, c.beats)
+		require.Equal(t, 61, c.beats)
+		require.Equal(t, time.Now().Add(-time.Second).UTC().Format("2006-01-02T15:04:05.000Z"), c.beaten, "it has the time")
 		w.put("b", "held")
 		time.Sleep(time.Second)
 		require.Equal(t, "a b", c.names())

@@ -72,7 +72,7 @@ func TestMemoryOfViews(t *testing.T) {
 		sinks[i] = &sink{h: http.Header{}, got: make(chan struct{}, 1)}
 		go func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-			_ = h.Serve(sinks[i], r, api.Query{Contains: strings.Repeat("\x01", i), ByUrgency: true, Limit: n})
+			_ = h.Serve(sinks[i], r, api.Query{Contains: strings.Repeat("\x01", i), ByUrgency: true, Limit: n}, JSON())
 			ended <- struct{}{}
 		}()
 	}

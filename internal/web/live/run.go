@@ -126,7 +126,11 @@ func (r *runner) install(v *view, page api.LockPage) (sent int, err error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return v.install(page, events), nil
+	sent = v.install(page, events)
+	if v.status == nil && !r.read.IsZero() {
+		err = v.tell(&r.status)
+	}
+	return sent, err
 }
 
 // look reads the status, and finds out what changes with time alone.
@@ -163,22 +167,17 @@ func (r *runner) readStatus(ctx context.Context) {
 		r.failed(ctx, err)
 		return
 	}
-	known, before := r.Hub.status != nil, r.status
+	known, before := !r.read.IsZero(), r.status
 	before.Now, before.Etcd.Probed = status.Now, status.Etcd.Probed // these change all the time
 	r.read, r.status = time.Now(), status
 	if known && reflect.DeepEqual(before, status) {
 		return
 	}
-	event, err := encode(api.Event{Type: api.EventStatus, Status: &status})
-	if err != nil {
-		r.failed(ctx, err)
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Hub.status = event
 	for _, v := range r.views {
-		v.ring.add(event)
-		v.grow()
+		if err := v.tell(&status); err != nil {
+			r.failed(ctx, err)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// heartbeat is how often a stream without events has a comment.
+	// heartbeat is how often a stream has a comment.
 	heartbeat = 10 * time.Second
 	// writeTimeout bounds how long a client may take for maxWrite bytes.
 	writeTimeout = 10 * time.Second
@@ -26,10 +26,10 @@ func Headers(h http.Header) {
 	h.Set("X-Accel-Buffering", "no") // nginx would wait for more
 }
 
-// Serve sends the events of a query until the client goes, does not read, or Run returns. It
+// Serve sends the events of a query in a format until the client goes, does not read, or Run returns. It
 // returns an error only if it has sent nothing.
-func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, q api.Query) error {
-	v, err := h.join(q)
+func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, q api.Query, f Format) error {
+	v, err := h.join(q, f)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, q api.Query) error {
 func (h *Hub) await(ctx context.Context, v *view) bool {
 	for {
 		h.mu.Lock()
-		ready, grown := v.fresh && h.status != nil, v.grown
+		ready, grown := v.fresh && v.status != nil, v.grown
 		h.mu.Unlock()
 		if ready {
 			return true
@@ -72,7 +72,8 @@ type stream struct {
 	view    *view
 	w       io.Writer
 	control *http.ResponseController
-	seen    uint64 // how many events of the view it has
+	seen    uint64    // how many events of the view it has
+	beaten  time.Time // when the last heartbeat was sent
 }
 
 // begin sends what the client does not have: all, unless it can resume after the event with the id
@@ -84,7 +85,7 @@ func (s *stream) begin(last string) error {
 	}
 	s.hub.mu.Lock()
 	n, kept := s.view.place(last)
-	status := s.hub.status
+	status := s.view.status
 	s.hub.mu.Unlock()
 	if !kept {
 		return s.reset()
@@ -97,7 +98,7 @@ func (s *stream) begin(last string) error {
 func (s *stream) reset() error {
 	s.hub.mu.Lock()
 	whole, err := s.view.whole()
-	status := s.hub.status
+	status := s.view.status
 	s.seen = s.view.ring.count
 	s.hub.mu.Unlock()
 	if err == nil {
@@ -112,6 +113,9 @@ func (s *stream) reset() error {
 
 // follow sends the next events, or waits for them. At the end of the stream it returns an error.
 func (s *stream) follow(ctx context.Context) error {
+	if err := s.beat(); err != nil {
+		return err
+	}
 	s.hub.mu.Lock()
 	events, kept := s.view.ring.after(s.seen)
 	grown := s.view.grown
@@ -131,18 +135,28 @@ func (s *stream) follow(ctx context.Context) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	beat := time.NewTimer(heartbeat)
-	defer beat.Stop()
+	next := time.NewTimer(time.Until(s.beaten.Add(heartbeat)))
+	defer next.Stop()
 	select {
 	case <-grown:
 		return nil
-	case <-beat.C:
-		return s.write([]byte(":\n\n"))
+	case <-next.C:
+		return nil
 	case <-s.hub.stopped:
 		return ErrBusy
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// beat sends a comment every heartbeat, with the time, by which clients count.
+func (s *stream) beat() error {
+	now := time.Now()
+	if now.Sub(s.beaten) < heartbeat {
+		return nil
+	}
+	s.beaten = now
+	return s.write(now.UTC().AppendFormat(nil, ": 2006-01-02T15:04:05.000Z\n\n"))
 }
 
 // flush also ends the deadline: HTTP/2 would enforce it although nothing is being written.

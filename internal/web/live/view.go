@@ -1,8 +1,8 @@
 package live
 
 import (
+	"bytes"
 	"crypto/rand"
-	"encoding/json"
 	"reflect"
 	"strconv"
 	"strings"
@@ -10,12 +10,12 @@ import (
 	"weak"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// view is the window of a query. Equal queries share it.
+// view is the window of a query in a format. Equal ones share it.
 type view struct {
-	query api.Query
+	query  api.Query
+	format Format
 	// epoch begins the ids of its events, so that none is taken for that of another view.
 	epoch   string
 	clients int
@@ -27,13 +27,15 @@ type view struct {
 	page  api.LockPage
 	known bool
 	reset weak.Pointer[[]byte]
-	ring  ring
+	// status is the newest status event, nil before the first.
+	status []byte
+	ring   ring
 	// grown is closed, and replaced, when there is more for the clients.
 	grown chan struct{}
 }
 
-func newView(q api.Query) *view {
-	return &view{query: q, epoch: rand.Text()[:10], grown: make(chan struct{})}
+func newView(q api.Query, f Format) *view {
+	return &view{query: q, format: f, epoch: rand.Text()[:10], grown: make(chan struct{})}
 }
 
 // id is that of the n-th event, and of a reset after it.
@@ -60,7 +62,7 @@ func (v *view) whole() (*[]byte, error) {
 	if reset := v.reset.Value(); reset != nil {
 		return reset, nil
 	}
-	reset, err := encode(api.Event{Type: api.EventReset, Locks: v.page.Locks, Matched: &v.page.Matched})
+	reset, err := v.format.Encode(v.query, v.page, api.Event{Type: api.EventReset, Locks: v.page.Locks, Matched: &v.page.Matched})
 	v.reset = weak.Make(&reset)
 	return &reset, err
 }
@@ -84,8 +86,19 @@ func (v *view) install(page api.LockPage, events [][]byte) (sent int) {
 	return size * v.clients
 }
 
-// settle makes a page fit to be the next window: each name once, and no time that has changed only
-// because two clocks are never read at the same time.
+// tell adds the status to the events, unless the clients have been sent the same.
+func (v *view) tell(s *api.Status) error {
+	event, err := v.format.Encode(v.query, v.page, api.Event{Type: api.EventStatus, Status: s})
+	if err != nil || bytes.Equal(event, v.status) {
+		return err
+	}
+	v.status = event
+	v.ring.add(event)
+	v.grow()
+	return nil
+}
+
+// settle removes duplicate names and clock jitter from the next window.
 func settle(old, page api.LockPage) (api.LockPage, map[string]*api.Lock) {
 	before := byName(old.Locks)
 	seen := make(map[string]bool, len(page.Locks))
@@ -127,13 +140,13 @@ func steady(old, l *api.Lock) {
 // changes returns the events that lead from one window to the next.
 func (v *view) changes(page api.LockPage, before map[string]*api.Lock) (events [][]byte, err error) {
 	if !v.known {
-		return nil, nil // nobody has followed it yet
+		return nil, nil // no client has followed it yet
 	}
 	old := v.page
 	add := func(e api.Event) {
 		if err == nil {
 			var data []byte
-			data, err = encode(e)
+			data, err = v.format.Encode(v.query, page, e)
 			events = append(events, data)
 		}
 	}
@@ -149,13 +162,47 @@ func (v *view) changes(page api.LockPage, before map[string]*api.Lock) (events [
 			add(api.Event{Type: api.EventLock, Name: l.Name, Lock: l})
 		}
 	}
-	if old.Matched != page.Matched {
+	if old.Matched != page.Matched || len(old.Locks) != len(page.Locks) {
 		add(api.Event{Type: api.EventMatched, Matched: &page.Matched})
 	}
 	return events, err
 }
 
-func encode(e api.Event) ([]byte, error) {
-	data, err := json.Marshal(e)
-	return terminal.EscapeJSON(data), err
+// maxRing bounds the events that a view keeps, in bytes. The last one is kept whatever its size.
+const maxRing = 512 << 10
+
+// ring has the last events of a view, as the data that is sent.
+type ring struct {
+	events [][]byte
+	bytes  int
+	// count is the number of all events so far, those not kept included.
+	count uint64
+}
+
+func (r *ring) add(event []byte) {
+	r.events = append(r.events, event)
+	r.bytes += len(event)
+	r.count++
+	for len(r.events) > 1 && r.bytes > maxRing {
+		r.bytes -= len(r.events[0])
+		r.events[0] = nil
+		r.events = r.events[1:]
+	}
+}
+
+// skip forgets all events, and one that no client gets.
+func (r *ring) skip() { *r = ring{count: r.count + 1} }
+
+// maxTaken is how many events are taken from a ring at a time.
+const maxTaken = 64
+
+// after returns the next events for who has the first n. It reports false if it has none of them
+// any more, or never had n.
+func (r *ring) after(n uint64) (events [][]byte, kept bool) {
+	oldest := r.count - uint64(len(r.events))
+	if n < oldest || n > r.count {
+		return nil, false
+	}
+	events = r.events[n-oldest:]
+	return append([][]byte(nil), events[:min(len(events), maxTaken)]...), true
 }

@@ -84,13 +84,15 @@ type world struct {
 	dial  func() net.Conn
 	stop  func()
 	http2 bool
+	// format is that of the clients.
+	format Format
 }
 
 // inBubble runs f with a hub that is served by HTTP/1.1 or HTTP/2, with the timeouts of the daemon.
 func inBubble(t *testing.T, http2 bool, f func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, http2: http2, log: &etcdtest.Log{}, source: &source{locks: map[string]api.Lock{}, changed: make(chan struct{}, 1)}}
+		w := &world{t: t, http2: http2, format: JSON(), log: &etcdtest.Log{}, source: &source{locks: map[string]api.Lock{}, changed: make(chan struct{}, 1)}}
 		var err error
 		w.hub, err = New(Options{Source: w.source, Logger: w.log.Logger()})
 		require.NoError(t, err)
@@ -143,7 +145,7 @@ func (w *world) protocols() *http.Protocols {
 }
 
 func (w *world) answer(rw http.ResponseWriter, r *http.Request) {
-	if err := w.hub.Serve(rw, r, queryOf(r.URL.RawQuery)); err != nil {
+	if err := w.hub.Serve(rw, r, queryOf(r.URL.RawQuery), w.format); err != nil {
 		http.Error(rw, err.Error(), http.StatusServiceUnavailable)
 	}
 }
@@ -222,6 +224,7 @@ type client struct {
 	mu      sync.Mutex
 	id      string
 	beats   int
+	beaten  string   // what the last heartbeat said
 	types   []string // of the events since they were asked for
 	shown   map[string]api.Lock
 	matched int
@@ -277,8 +280,8 @@ func (c *client) read() {
 			id = value
 		case key == "data":
 			data = value
-		case key == ":":
-			c.beat()
+		case key == "" && value != "":
+			c.beat(value)
 		case line == "\n" && data != "":
 			c.apply(id, data)
 			data = ""
@@ -286,10 +289,11 @@ func (c *client) read() {
 	}
 }
 
-func (c *client) beat() {
+func (c *client) beat(now string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.beats++
+	c.beaten = now
 }
 
 func (c *client) apply(id, data string) {

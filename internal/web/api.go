@@ -2,6 +2,8 @@ package web
 
 import (
 	"cmp"
+	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/http"
@@ -41,28 +43,31 @@ func (h *handler) list(r *http.Request, q api.Query) (api.LockPage, error) {
 	return page, err
 }
 
-// events sends a stream. It takes no slot of the other requests: the hub has bounds of its own.
-func (h *handler) events(w http.ResponseWriter, r *http.Request) {
-	if !h.readOnly(w, r, h.send) {
-		return
-	}
-	values, err := known(r, "state", "q", "hostname", "owner", "limit")
-	if err != nil {
-		h.fail(w, r, h.send, err)
-		return
-	}
-	q, err := query(values)
-	if err != nil {
-		h.fail(w, r, h.send, err)
-		return
-	}
-	if r.Method == http.MethodHead {
-		live.Headers(w.Header())
-		return
-	}
-	q.ByUrgency = true
-	if err := h.Events.Serve(w, r, q); err != nil {
-		h.fail(w, r, h.send, busy(err.Error()))
+// events returns the handler that sends streams in a format. They take no slot of the other requests:
+// the hub has bounds of its own.
+func (h *handler) events(f live.Format) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !h.readOnly(w, r, h.send) {
+			return
+		}
+		values, err := known(r, "state", "q", "hostname", "owner", "limit")
+		if err != nil {
+			h.fail(w, r, h.send, err)
+			return
+		}
+		q, err := query(values)
+		if err != nil {
+			h.fail(w, r, h.send, err)
+			return
+		}
+		if r.Method == http.MethodHead {
+			live.Headers(w.Header())
+			return
+		}
+		q.ByUrgency = true
+		if err := h.Events.Serve(w, r, q, f); err != nil {
+			h.fail(w, r, h.send, busy(err.Error()))
+		}
 	}
 }
 
@@ -171,4 +176,72 @@ func clip(text string) string { return protocol.Clip([]byte(text), 200) }
 
 func errorBody(err error) api.Error {
 	return api.Error{Error: protocol.Clip([]byte(err.Error()), 1000)}
+}
+
+// document describes the API. Tests compare it with the types, the paths and real answers.
+//
+//go:embed openapi.yaml
+var document []byte
+
+// openAPI returns the document.
+func openAPI(r *http.Request) (any, error) {
+	_, err := known(r)
+	return document, err
+}
+
+// sendYAML answers with a document, or with an error in JSON.
+func (h *handler) sendYAML(w http.ResponseWriter, r *http.Request, status int, answer any) {
+	text, ok := answer.([]byte)
+	if !ok {
+		h.send(w, r, status, answer)
+		return
+	}
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(text)
+}
+
+// statusError is an error of the client, or a temporary one. Its text is the answer.
+type statusError struct {
+	status int
+	words  string
+}
+
+func (e *statusError) Error() string { return e.words }
+
+func badRequest(words string) error { return &statusError{http.StatusBadRequest, words} }
+
+func busy(words string) error { return &statusError{http.StatusServiceUnavailable, words} }
+
+func notFound() error {
+	return &statusError{http.StatusNotFound, "no such path: /api/v1/openapi.yaml has those of the API"}
+}
+
+// fail answers with an error. Failures of etcd are logged and are part of the answer: the
+// API is for those who look for the cause.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, send sender, err error) {
+	status := http.StatusBadGateway
+	var known *statusError
+	switch {
+	case errors.As(err, &known):
+		status = known.status
+	case errors.As(err, new(*Conflict)):
+		status = http.StatusConflict
+	case errors.Is(err, ErrAfter):
+		status = http.StatusBadRequest
+	case errors.Is(err, ErrNoLock):
+		status = http.StatusNotFound
+	case errors.Is(err, ErrBusy):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		return // the client has gone
+	case errors.As(err, new(*Ambiguous)), errors.Is(err, context.DeadlineExceeded):
+		status = http.StatusGatewayTimeout
+	}
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	if status == http.StatusBadGateway || status == http.StatusGatewayTimeout {
+		h.Logger.Warn("request failed", "path", clip(r.URL.EscapedPath()), "status", status, "error", errorBody(err).Error)
+	}
+	send(w, r, status, errorBody(err))
 }
