@@ -170,7 +170,7 @@ func TestFilters(t *testing.T) {
 	b.await(`document.querySelectorAll("#locks tbody tr").length === 2`)
 	b.do(chromedp.Click(chromedp.CSS("a[href*='state=held']")))
 	b.await(`location.search === "?owner=search&q=e&state=held" && ` + isLive)
-	require.Equal(t, "held 5", b.text(".counts [aria-current]"))
+	require.Regexp(t, `^held \d$`, b.text(".counts [aria-current]"))
 	b.do(chromedp.NavigateBack())
 	b.await(`location.search === "?q=e&owner=search" && ` + isLive)
 	b.do(chromedp.Click(chromedp.CSS(".filter a.button")))
@@ -237,7 +237,7 @@ func TestLostDaemon(t *testing.T) {
 	s.serve(s.Endpoints()[0], "--web-listen", addr)
 	b.await(isLive)
 	b.awaitText("tbody", "meanwhile")
-	require.Empty(t, b.text("#lost"))
+	require.True(t, eval[bool](b, `document.getElementById("lost").hidden`))
 }
 
 // A connection that died without a word is noticed by the missing heartbeat.

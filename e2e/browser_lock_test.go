@@ -146,7 +146,7 @@ func TestLockPageFollowsTheLock(t *testing.T) {
 	s.Renew(billing, time.Now(), time.Now().Add(time.Second))
 	b.awaitText("#lock", "There is no such lock now.")
 	b.awaitText("#removals", "this replica")
-	require.Contains(t, b.text("#removals"), "its holder let its deadline pass")
+	require.Contains(t, b.text("#removals"), "its holder missed its deadline")
 	require.Contains(t, b.text("#history"), "removed by this replica after its deadline")
 	b.axe()
 	b.screenshot("lock-gone")
@@ -192,7 +192,7 @@ func TestPagesOfForcedUnlocks(t *testing.T) {
 	b.expect("404")
 	b.do(chromedp.Navigate(s.web + "/locks/" + billing))
 	require.Contains(t, b.text("main"), "There is no such lock now.")
-	require.Contains(t, b.text("#removals"), "its holder let its deadline pass")
+	require.Contains(t, b.text("#removals"), "its holder missed its deadline")
 }
 
 func TestHealthPage(t *testing.T) {
@@ -253,7 +253,7 @@ func TestLockPageByKeyboard(t *testing.T) {
 
 	b.expect("Failed to load resource|ERR_")
 	s.daemon.kill()
-	b.awaitText("#connection", "The connection to unlocker is lost: Failed to fetch (the page is as of ")
+	b.awaitText("#lost", "The connection to unlocker is lost: Failed to fetch (the page is as of ")
 	require.Contains(t, b.text("#facts"), "worker-1")
 	require.Contains(t, b.text("#backtrace"), "main.run", "what was opened stays")
 	b.axe()

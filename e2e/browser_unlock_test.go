@@ -106,7 +106,7 @@ func TestUnlockFromThePageIsRefused(t *testing.T) {
 		options?.method === "POST" ? get(url, options).finally(() => { window.fetch = get }) : new Promise(() => {})`)
 	b = s.open("/locks/"+billing, signedIn("ada"), faster)
 	s.Set(billing, "uuid", "u-2")
-	refused(b, "409", ": somebody else holds the lock now, under another uuid.")
+	refused(b, "409", ": the lock has another holder now, under another uuid.")
 	b.awaitText("#unlock", "under the uuid u-2")
 
 	b = s.open("/locks/"+billing, signedIn("ada"), faster)

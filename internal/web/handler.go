@@ -130,6 +130,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, h.native)))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, h.status))
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
+	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, openAPI))
 	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard)))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage)))

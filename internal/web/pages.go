@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/web/live"
 	"github.com/etcd-unlocker/unlocker/internal/web/page"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -33,6 +34,13 @@ func (h *handler) dashboard(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return page.Dashboard{Status: status, LockPage: locks, Filter: page.Filter{Query: q}}, nil
+}
+
+// pageEvents is the format of the stream of the dashboard.
+func (h *handler) pageEvents() live.Format {
+	return live.Format{Name: "html", Encode: func(q api.Query, window api.LockPage, e api.Event) ([]byte, error) {
+		return h.pages.Event(q, window, e, time.Now())
+	}}
 }
 
 // nativePage answers /native.

@@ -1,6 +1,8 @@
 package page
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -79,4 +81,116 @@ func ending(e *api.Ended) string {
 		return "overwritten by another uuid"
 	}
 	return "deleted, not known by whom"
+}
+
+// Limits of what is drawn.
+const (
+	maxBars  = 50
+	maxTicks = 300
+)
+
+// timeline is a drawing of who held a lock lately, from left to right. All positions are shares of
+// its width, in percent.
+type timeline struct {
+	From, To time.Time
+	Bars     []bar
+	// Ticks are the renewals.
+	Ticks []percent
+}
+
+// percent prints as a value of SVG.
+type percent float64
+
+func (p percent) String() string { return fmt.Sprintf("%.2f%%", float64(p)) }
+
+// bar is one period.
+type bar struct {
+	// N is the number of the period in the table.
+	N int
+	// Known is for how long the lock was held at least. Its end is between that of Known and
+	// that of Unsure.
+	X, Known, End, Unsure percent
+	How                   string // one of the ends of package api, or held
+}
+
+// Forced reports whether another than the holder ended it, as far as is known.
+func (b bar) Forced() bool {
+	return b.How == api.EndExpired || b.How == api.EndManual || b.How == api.EndLate
+}
+
+// newTimeline draws the newest periods. Clocks of holders are not trusted: no period begins before
+// an older one has, none is in the future.
+func newTimeline(h *api.History) timeline {
+	periods := h.Periods[:min(len(h.Periods), maxBars)]
+	if len(periods) == 0 {
+		return timeline{}
+	}
+	spans := spansOf(periods, h.Now)
+	t := timeline{From: spans[len(spans)-1].start, To: h.Now}
+	for i := range periods {
+		s := spans[i]
+		b := bar{N: i + 1, X: min(t.at(s.start), 100-minWidth), End: t.at(s.known), How: "held"}
+		b.Known, b.Unsure = max(b.End-b.X, minWidth), t.at(s.unsure)-b.End
+		if e := periods[i].Ended; e != nil {
+			b.How = e.How
+		}
+		t.Bars = append(t.Bars, b)
+		for _, r := range periods[i].Renewals {
+			if len(t.Ticks) < maxTicks && !r.At.IsZero() {
+				t.Ticks = append(t.Ticks, t.at(between(s.start, r.At, s.unsure)))
+			}
+		}
+	}
+	return t
+}
+
+// minWidth is that of a bar, so that the shortest period is visible.
+const minWidth percent = 0.3
+
+func (t *timeline) at(moment time.Time) percent {
+	if whole := t.To.Sub(t.From); whole > 0 {
+		return percent(100 * float64(moment.Sub(t.From)) / float64(whole))
+	}
+	return 0
+}
+
+// span is when a period began, until when it lasted for certain, and by when it had ended.
+type span struct{ start, known, unsure time.Time }
+
+func spansOf(periods []api.Period, now time.Time) []span {
+	spans := make([]span, len(periods))
+	limit := now
+	for i := range periods {
+		s := spanOf(&periods[i], limit)
+		spans[i], limit = s, s.start
+	}
+	return spans
+}
+
+// spanOf returns the span of a period that had ended by limit.
+func spanOf(p *api.Period, limit time.Time) (s span) {
+	s.start = between(time.Time{}, cmp.Or(p.Acquired.At, p.AliveAt, limit), limit)
+	s.known, s.unsure = limit, limit
+	switch e := p.Ended; {
+	case e == nil:
+	case !e.At.IsZero():
+		s.known = between(s.start, e.At, limit)
+		s.unsure = s.known
+	default:
+		s.known = between(s.start, e.After, limit)
+		if !e.Before.IsZero() {
+			s.unsure = between(s.known, e.Before, limit)
+		}
+	}
+	return s
+}
+
+func between(from, t, to time.Time) time.Time {
+	if t.Before(from) {
+		return from
+	}
+	if t.After(to) {
+		return to
+	}
+	return t
 }

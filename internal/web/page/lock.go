@@ -49,7 +49,7 @@ func (l Lock) Version() string {
 	return fmt.Sprintf("%d-%d-%t-%s", token, removed, l.Gone(), uuid)
 }
 
-// outlook returns what becomes of the lock.
+// outlook returns what will happen to the lock.
 func (l Lock) outlook() outlook { return outlookOf(l.Detail, holding(&l.Status)) }
 
 // trace is a field that has one line for each call.
@@ -104,9 +104,9 @@ func clock(seconds float64) string {
 func why(f api.Forced) string {
 	switch f.Trigger {
 	case verdict.Expiry:
-		return "its holder let its deadline pass"
+		return "its holder missed its deadline"
 	case verdict.Orphan:
-		return "leftover fields that nobody held"
+		return "leftover fields without a holder"
 	case verdict.Manual:
 		return f.Reason
 	}

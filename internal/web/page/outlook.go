@@ -10,7 +10,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// outlook is what becomes of a lock, in a line. The instant At stands between Lead and Tail, as the
+// outlook is what will happen to a lock, in a line. The instant At stands between Lead and Tail, as the
 // time until then; there may be none.
 type outlook struct {
 	Lead, Tail string

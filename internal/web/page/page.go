@@ -1,3 +1,13 @@
+// Package page renders the web pages, and the events that keep them up to date, from one set of
+// HTML templates; these, the style sheet and the scripts are embedded.
+//
+// Guaranteed: a page is complete and readable without scripts. Values from etcd are escaped,
+// for HTML and for the eye: control characters and bidirectional overrides are shown, not
+// obeyed. A page needs nothing from other origins and has neither inline script nor inline
+// style, so that Policy can forbid both.
+//
+// Not guaranteed: that values are small; package api limits them, and maxRows the HTML of a table.
+// The package asks nobody for data and serves no requests: package web does.
 package page
 
 import (
@@ -64,9 +74,15 @@ func New(prefix string) (*Pages, error) {
 
 // Render returns the HTML of a view, as it is at now.
 func (p *Pages) Render(v View, now time.Time) ([]byte, error) {
+	return p.execute("layout.html", v, now)
+}
+
+// execute returns the HTML of a template of the page of a view.
+func (p *Pages) execute(name string, v View, now time.Time) ([]byte, error) {
 	var html bytes.Buffer
-	if err := p.templates[v.template()].Execute(&html, document{View: v, Prefix: p.prefix, Now: now, assets: p.assets.path()}); err != nil {
-		return nil, fmt.Errorf("render the page %s: %w", v.template(), err)
+	d := document{View: v, Prefix: p.prefix, Now: now, assets: p.assets.path(), html: &html}
+	if err := p.templates[v.template()].ExecuteTemplate(&html, name, d); err != nil {
+		return nil, fmt.Errorf("render %s of the page %s: %w", name, v.template(), err)
 	}
 	return html.Bytes(), nil
 }
@@ -77,6 +93,8 @@ type document struct {
 	Prefix string
 	Now    time.Time
 	assets string
+	// html is what has been rendered.
+	html *bytes.Buffer
 }
 
 // Here returns the name of the template, which the navigation marks.
@@ -165,30 +183,23 @@ func line(s string) string {
 	return terminal.Quote(s)
 }
 
-// row is a lock in the table of the dashboard.
-type row struct {
-	document
-	api.Lock
-	Filter Filter
+// Native is the page /native.
+type Native struct{ api.NativeList }
+
+func (Native) template() string { return "native" }
+
+// Health is the page /health.
+type Health struct {
+	Status api.Status
 }
 
-// Rows returns the rows of the dashboard.
-func (d document) Rows(v Dashboard) []row {
-	rows := make([]row, len(v.Locks))
-	for i, l := range v.Locks {
-		rows[i] = row{d, l, v.Filter}
-	}
-	return rows
+func (Health) template() string { return "health" }
+
+// Problem is the page of an error.
+type Problem struct {
+	// Status is the HTTP status, Text says what is wrong.
+	Status int
+	Text   string
 }
 
-// Link returns the path of the lock's page.
-func (r row) Link() string { return r.document.Lock(r.Name) }
-
-// Of returns a time of the lock by the daemon's clock.
-func (r row) Of(t time.Time) moment { return r.At(r.Corrected(t)) }
-
-// Awaited reports whether the due time says more than the deadline. assets/locks.js has the same rule.
-func (r row) Awaited() bool {
-	late := r.Due.Sub(r.Corrected(r.AutoUnlockAt)) > 10*time.Second
-	return !r.Due.IsZero() && (r.State == "orphaned" || r.State != "held" && late)
-}
+func (Problem) template() string { return "problem" }

@@ -40,6 +40,78 @@ func render(t *testing.T, v View, now time.Time) []byte {
 	return html
 }
 
+// event returns the data of an event of the stream, as a browser reads it.
+func event(t *testing.T, window api.LockPage, e api.Event, now time.Time) []byte {
+	t.Helper()
+	p, err := New("/p")
+	require.NoError(t, err)
+	data, err := p.Event(api.Query{Limit: 100}, window, e, now)
+	require.NoError(t, err)
+	var lines []string
+	for i, line := range strings.Split(string(data), "\n") {
+		line, isData := strings.CutPrefix(line, "data: ")
+		require.True(t, isData || i == 0, "%q", line)
+		lines = append(lines, line)
+	}
+	return []byte(strings.Join(lines, "\n"))
+}
+
+// What the page has at its first answer is what its stream sends.
+func TestEventsArePartsOfThePage(t *testing.T) {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	window := api.LockPage{Matched: 1234, Locks: []api.Lock{
+		{Name: "a/b", State: "expired", Urgency: "100001795230000a/b", Owner: "o", Hostname: "h", AutoUnlockAt: now.Add(-time.Minute), Due: now},
+		{Name: "\r\n\n\u202e<i>", State: "held", Urgency: "699999999999999\n", Owner: "\n\n", Purpose: "\ndata: x\n\n", Status: "\u2028"},
+	}}
+	status := api.Status{Now: now, Ready: true, Mode: "off", Locks: map[string]int{"expired": 1, "overdue": 2, "held": 1231},
+		NearMisses: []api.NearMiss{{Name: "near\n", Owner: "o", Margin: .03, Renewals: 2, At: now}}}
+	page := string(render(t, Dashboard{Status: status, LockPage: window, Filter: Filter{api.Query{Limit: 100}}}, now))
+	reset := string(event(t, window, api.Event{Type: api.EventReset, Locks: window.Locks, Matched: &window.Matched}, now))
+	for _, e := range []struct {
+		name string
+		html string
+		part []string // from and to
+	}{
+		{"rows", reset, []string{`<tr id="/p/locks/a/b" data-place="100001795230000" data-state="expired">`, "</tbody>"}},
+		{"shown", reset, []string{`<span id="shown" data-live>2 of 1,234 locks`, "</span>"}},
+		{"matched", string(event(t, window, api.Event{Type: api.EventMatched, Matched: &window.Matched}, now)), []string{`<span id="shown"`, "</span>"}},
+		{"a row", string(event(t, window, api.Event{Type: api.EventLock, Lock: &window.Locks[1]}, now)), []string{`<tr id="/p/locks/%0D%0A%0A`, "</tr>"}},
+		{"title", string(event(t, window, api.Event{Type: api.EventStatus, Status: &status}, now)), []string{"<title>(1 expired, 2 overdue) Locks", "</title>"}},
+		{"banner", string(event(t, window, api.Event{Type: api.EventStatus, Status: &status}, now)), []string{`<ul class="banner" id="notices"`, "</ul>"}},
+		{"counts", string(event(t, window, api.Event{Type: api.EventStatus, Status: &status}, now)), []string{`<nav class="counts" id="counts" data-live`, "</nav>"}},
+		{"near misses", string(event(t, window, api.Event{Type: api.EventStatus, Status: &status}, now)), []string{`<section id="near" data-live>`, "</section>"}},
+	} {
+		require.Equal(t, part(t, page, e.part), part(t, e.html, e.part), e.name)
+	}
+	gone := event(t, window, api.Event{Type: api.EventGone, Name: "a/b"}, now)
+	require.Equal(t, `<table><tbody id="rows"><tr id="/p/locks/a/b"></tr></tbody></table>`, string(gone))
+}
+
+func part(t *testing.T, html string, between []string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(html, between[0])
+	require.True(t, found, "%s: %s", between[0], html)
+	text, _, found := strings.Cut(rest, between[1])
+	require.True(t, found, between[1])
+	return text
+}
+
+// A name takes ten times its size as HTML, where all of it must be escaped.
+func TestRowsAreBounded(t *testing.T) {
+	locks := make([]api.Lock, 1000)
+	for i := range locks {
+		locks[i] = api.Lock{Name: fmt.Sprint(i, strings.Repeat("+", 4000)), State: "held"}
+	}
+	window := api.LockPage{Locks: api.Fit(locks), Matched: 1000}
+	for _, html := range [][]byte{
+		render(t, Dashboard{LockPage: window}, time.Now()),
+		event(t, window, api.Event{Type: api.EventReset, Locks: window.Locks, Matched: &window.Matched}, time.Now()),
+	} {
+		require.Greater(t, len(html), maxRows)
+		require.Less(t, len(html), maxRows+100_000)
+	}
+}
+
 func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 	at := now.Add(-time.Minute)
@@ -65,7 +137,9 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := healthy
 			c.edit(&s)
-			require.Equal(t, c.want, text(t, render(t, Dashboard{Status: s}, now), `id="notices">`, "</ul>"))
+			for _, html := range [][]byte{render(t, Dashboard{Status: s}, now), event(t, api.LockPage{}, api.Event{Type: api.EventStatus, Status: &s}, now)} {
+				require.Equal(t, c.want, text(t, html, `id="notices" data-live>`, "</ul>"))
+			}
 		})
 	}
 }
@@ -94,7 +168,9 @@ func TestRowOfALock(t *testing.T) {
 		"invisible, reversed": {api.Lock{Name: "a\u202e", State: "held", Purpose: "<script>"}, `held &#34;a\u202e&#34; &lt;script&gt; – – never`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, text(t, render(t, Dashboard{LockPage: api.LockPage{Locks: []api.Lock{c.lock}}}, now), "<tbody>", "</tbody>"))
+			window := api.LockPage{Locks: []api.Lock{c.lock}}
+			require.Equal(t, c.want, text(t, render(t, Dashboard{LockPage: window}, now), `<tbody id="rows">`, "</tbody>"))
+			require.Equal(t, c.want, text(t, event(t, window, api.Event{Type: api.EventLock, Lock: &c.lock}, now), `<tbody id="rows">`, "</tbody>"))
 		})
 	}
 }

@@ -1,13 +1,5 @@
 // What a reader can do on the page of a lock: copy, and remove the lock.
-import { refresh } from './refresh.js';
-
-function prepare(root) {
-  for (const button of root.querySelectorAll('[data-copy]')) button.hidden = false;
-  const form = root.querySelector('#unlock');
-  if (form) form.hidden = false;
-}
-prepare(document);
-document.addEventListener('replaced', (event) => prepare(event.detail));
+import { refresh } from './live.js';
 
 // copy works without HTTPS, too, where there is no navigator.clipboard.
 async function copy(element) {
@@ -41,15 +33,10 @@ document.addEventListener('input', (event) => {
   reason.setCustomValidity(new TextEncoder().encode(reason.value).length > 512 ? 'The record has room for 512 bytes.' : '');
 });
 
-// say tells the outcome above the page, where it stays when the lock is gone.
+// say tells the outcome above the lock, where it stays when the lock is gone.
 function say(text, good) {
-  let outcome = document.getElementById('outcome');
-  if (!outcome) {
-    outcome = document.createElement('p');
-    outcome.id = 'outcome';
-    outcome.setAttribute('role', 'alert');
-    document.getElementById('main').prepend(outcome);
-  }
+  const outcome = document.getElementById('outcome');
+  outcome.hidden = false;
   outcome.className = good ? 'good' : 'bad';
   outcome.textContent = text;
   outcome.scrollIntoView({ block: 'nearest' });
@@ -59,7 +46,7 @@ const outcomes = {
   401: 'Nothing was removed: the proxy did not say who you are. Sign in again.',
   403: 'Nothing was removed: removing locks from the page is turned off, or the request seems to come from another site.',
   404: 'Nothing was removed: there is no such lock any more. It was released or removed meanwhile.',
-  409: 'Nothing was removed: somebody else holds the lock now, under another uuid.',
+  409: 'Nothing was removed: the lock has another holder now, under another uuid.',
 };
 
 // otherwise is for what a request, not a lock, is refused for, and for all that leaves it open.

@@ -1,8 +1,6 @@
-// The table of the dashboard, live.
-
-import { clock, count, element, line, link, sentence, when } from './dom.js';
-import { notice, show } from './status.js';
-import { follow } from './stream.js';
+// The table of the dashboard, live. The daemon sends the HTML of what has changed; the order of the
+// rows waits for the reader.
+import { connected, lost, patch, show } from './live.js';
 import { now, place, setNow, tick } from './time.js';
 
 const table = document.getElementById('locks');
@@ -10,62 +8,54 @@ const body = table.tBodies[0];
 const reorder = document.getElementById('reorder');
 const live = document.getElementById('live');
 const limit = Number(table.dataset.limit);
-const filter = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name, value]) => value && name !== 'after'));
-const filtered = ['state', 'q', 'owner', 'hostname'].some((name) => filter.has(name));
 
-const locks = new Map(); // name → lock, as the daemon sees the window
-const rows = new Map(); // name → {tr, lock, place: the urgency that gave the row its place}
-const changed = new Set(); // names whose row is to be filled
-let matched = 0, loaded = false, moved = 0, scheduled = false, settled = 0;
+const waiting = new Map(); // id → a row of the window that is not in the table yet
+let moved = 0, settled = 0;
 
-// wanted returns the query with one parameter replaced.
-function wanted(name, value) {
-  const query = new URLSearchParams(filter);
-  query.set(name, value);
-  query.sort();
-  return `?${query}`;
-}
+// calm reports whether a row can wait for its place: a lock that is held changes its place with each
+// renewal, and moves through a full window whenever others are renewed.
+const calm = (tr) => tr.dataset.state === 'held';
 
-// row returns what templates/locks.html has for a lock.
-function row(l) {
-  const of = (iso) => (iso ? Date.parse(iso) - 1000 * (l.clock_offset ?? 0) : null);
-  const small = (...children) => element('small', {}, ...children);
-  const timed = (kind, ms) => [when(kind, ms), ms === null ? '' : small(clock(ms))];
-  // Due much later than its deadline, or whatever its deadline is.
-  const awaited = l.due && (l.state === 'orphaned' || (l.state !== 'held' && Date.parse(l.due) - (of(l.auto_unlock_at) ?? 0) > 10_000));
-  let unlock = timed('relative', of(l.auto_unlock_at));
-  if (awaited) unlock = [unlock[0], small('due ', when('relative', Date.parse(l.due)))];
-  return element('tr', {},
-    element('td', {}, element('span', { class: `state ${l.state}` }, l.state)),
-    element('th', { scope: 'row' }, element('a', { href: link(l.name) }, line(l.name)), l.explanation && small(sentence(l.explanation))),
-    element('td', {}, line(l.purpose), l.status && small(line(l.status))),
-    element('td', {}, l.owner && element('a', { href: wanted('owner', l.owner) }, line(l.owner)),
-      l.hostname && small(element('a', { href: wanted('hostname', l.hostname) }, line(l.hostname)))),
-    element('td', {}, ...timed('since', of(l.locked_at))),
-    element('td', {}, ...timed('relative', of(l.alert_at))),
-    element('td', {}, ...(l.due ? unlock : ['never'])));
-}
+// order is where a row belongs, as text. tr.placed is the order by which it stands where it is.
+const order = (tr) => tr.dataset.place + decodeURIComponent(tr.id);
 
-// fill shows a lock in an existing row, and keeps the focus where it is.
-function fill(tr, l) {
-  const fresh = row(l);
-  tick(fresh);
-  place(fresh);
-  [...fresh.cells].forEach((cell, i) => {
-    const old = tr.cells[i];
-    if (old.innerHTML === cell.innerHTML) return;
-    const focus = [...old.querySelectorAll('a')].indexOf(document.activeElement);
-    old.replaceChildren(...cell.childNodes);
-    if (focus >= 0) old.querySelectorAll('a')[focus]?.focus({ preventScroll: true });
-  });
-}
+const full = () => waiting.size + [...body.rows].filter((tr) => !tr.gone).length >= limit;
 
 function flash(tr) {
   tr.classList.remove('changed');
   requestAnimationFrame(() => tr.classList.add('changed'));
 }
 
-// reading reports whether somebody is at the table: the order stays as it is meanwhile.
+// leave marks a row that is not in the window any more: tr.gone, until it is removed or comes back.
+function leave(tr) {
+  tr.gone = true;
+  if (calm(tr) && full()) return; // others have displaced it
+  const state = tr.cells[0].firstChild;
+  state.className = 'state gone';
+  state.textContent = 'gone';
+}
+
+// update puts an event on the page: rows, and other parts.
+function update(doc) {
+  show(doc);
+  if (doc.querySelector('[data-all]')) {
+    waiting.clear();
+    for (const tr of body.rows) if (!doc.getElementById(tr.id)) leave(tr);
+  }
+  for (const tr of doc.querySelectorAll('#rows > tr')) {
+    const old = document.getElementById(tr.id);
+    if (!tr.cells.length) {
+      waiting.delete(tr.id);
+      if (old) leave(old);
+    } else if (old) {
+      if (old.dataset.state !== tr.dataset.state) flash(old);
+      old.gone = false;
+      patch(old, tr);
+    } else waiting.set(tr.id, tr);
+  }
+}
+
+// reading reports whether the reader is at the table: the order stays as it is meanwhile.
 function reading() {
   const selection = getSelection();
   return body.contains(document.activeElement) || (!selection.isCollapsed && table.contains(selection.anchorNode)) ||
@@ -75,63 +65,32 @@ for (const event of ['pointermove', 'wheel', 'scroll', 'keydown', 'touchmove']) 
   addEventListener(event, () => { moved = performance.now(); }, { passive: true });
 }
 
-// calm reports whether a lock can wait for its place: one that is held changes its place with
-// each renewal, and moves through a full window whenever others are renewed.
-const calm = (l) => l.state === 'held';
-
-// differences returns what of the table is not in its place. Calm differences count only if all
-// is true.
+// differences returns the rows that are not in their place. Calm ones count only if all is true.
 function differences(all) {
-  const full = locks.size >= limit;
-  const remove = [], insert = [], move = [];
-  for (const [name, r] of rows) if (!locks.has(name) && (all || !full || !calm(r.lock))) remove.push(name);
-  for (const [name, l] of locks) {
-    const r = rows.get(name);
-    if (!r) {
-      if (all || !full || !calm(l)) insert.push(name);
-    } else if (r.place !== l.urgency && (all || !calm(l) || r.place[0] !== l.urgency[0])) move.push(name);
-  }
-  return { remove, insert, move };
+  const due = all || !full() ? () => true : (tr) => !calm(tr);
+  const rows = [...body.rows];
+  return {
+    remove: rows.filter((tr) => tr.gone && due(tr)),
+    insert: [...waiting.values()].filter(due),
+    move: rows.filter((tr) => !tr.gone && tr.placed !== order(tr) && (all || !calm(tr) || tr.placed[0] !== tr.dataset.place[0])),
+  };
 }
 
 // settle brings the table into the order of the daemon.
 function settle(all) {
   const { remove, insert, move } = differences(all);
-  if (!remove.length && !insert.length && !move.length) return;
-  for (const name of remove) {
-    rows.get(name).tr.remove();
-    rows.delete(name);
-  }
-  for (const name of insert) {
-    const l = locks.get(name), tr = row(l);
+  for (const tr of remove) tr.remove();
+  for (const tr of insert) {
+    waiting.delete(tr.id);
+    body.append(tr);
     tick(tr);
     place(tr);
-    rows.set(name, { tr, lock: l, place: l.urgency });
     if (settled) flash(tr);
   }
-  for (const name of move) rows.get(name).place = locks.get(name).urgency;
-  const order = [...rows.values()].sort((a, b) => (a.place < b.place ? -1 : 1));
-  order.forEach(({ tr }, i) => { if (body.children[i] !== tr) body.insertBefore(tr, body.children[i] ?? null); });
-}
-
-// render brings the page up to date, at most once for each frame.
-function render() {
-  scheduled = false;
-  for (const name of changed) {
-    const r = rows.get(name), l = locks.get(name);
-    if (!r) continue;
-    if (l) {
-      if (r.lock.state !== l.state) flash(r.tr);
-      fill(r.tr, l);
-      r.lock = l;
-    } else if (locks.size < limit || !calm(r.lock)) {
-      r.tr.cells[0].replaceChildren(element('span', { class: 'state gone' }, 'gone'));
-    }
-  }
-  changed.clear();
-  arrange();
-  document.getElementById('shown').textContent = `${count(locks.size)} of ${count(matched)} ${filtered ? 'locks that match' : 'locks'}`;
-  document.getElementById('none').hidden = matched > 0;
+  for (const tr of [...insert, ...move]) tr.placed = order(tr);
+  if (!insert.length && !move.length) return;
+  [...body.rows].sort((a, b) => (a.placed < b.placed ? -1 : 1))
+    .forEach((tr, i) => { if (body.rows[i] !== tr) body.insertBefore(tr, body.rows[i]); });
 }
 
 // arrange settles, or offers it to the reader.
@@ -141,91 +100,87 @@ function arrange() {
     settle(all);
     if (all) settled = now();
   }
-  const { remove, insert, move } = differences(false);
-  const n = remove.length + insert.length + move.length;
+  const n = Object.values(differences(false)).flat().length;
   reorder.hidden = !n;
-  const text = `${count(n)} ${n === 1 ? 'change' : 'changes'}, reorder`;
+  const text = `${n.toLocaleString('en-US')} ${n === 1 ? 'change' : 'changes'}, reorder`;
   if (n && reorder.textContent !== text) reorder.textContent = text;
+  document.getElementById('none').hidden = body.rows.length > 0;
 }
 
-function schedule() {
-  if (!scheduled) requestAnimationFrame(render);
-  scheduled = true;
-}
+// The stream. EventSource neither shows heartbeats nor tries again after an error status.
+const silence = 25_000; // without a heartbeat for that long, the connection is dead
+const unseen = 30_000; // a hidden page gives its connection back: browsers allow six for each host
 
-// A hidden page gets no frames. The window bounds what collects meanwhile.
-const events = {
-  reset(e) {
-    for (const name of locks.keys()) changed.add(name);
-    locks.clear();
-    for (const l of e.locks) events.lock({ name: l.name, lock: l });
-    matched = e.matched;
-    if (!loaded) adopt();
-    loaded = true;
-    schedule();
-  },
-  lock(e) {
-    locks.set(e.name, e.lock);
-    changed.add(e.name);
-    schedule();
-  },
-  gone(e) {
-    locks.delete(e.name);
-    changed.add(e.name);
-    schedule();
-  },
-  matched(e) {
-    matched = e.matched;
-    schedule();
-  },
-  status(e) {
-    setNow(e.status.now);
-    show(e.status);
-    tick();
-    place();
-  },
-};
+let last = '', failures = 0, controller = null, retry = 0, hide = 0;
 
-// adopt takes over the rows that the daemon has rendered.
-function adopt() {
-  const links = new Map([...body.rows].map((tr) => [tr.querySelector('a').getAttribute('href'), tr]));
-  for (const [name, l] of locks) {
-    const tr = links.get(link(name));
-    if (!tr) continue;
-    rows.set(name, { tr, lock: l, place: l.urgency });
-    links.delete(link(name));
+async function connect() {
+  clearTimeout(retry);
+  controller?.abort();
+  const mine = controller = new AbortController();
+  const silent = () => mine.abort(new Error('the daemon is silent'));
+  let watchdog = setTimeout(silent, silence), reason = 'the daemon closed it';
+  try {
+    const answer = await fetch(table.dataset.events, { signal: mine.signal, cache: 'no-store', headers: last ? { 'Last-Event-ID': last } : {} });
+    if (!answer.ok) throw new Error(`${answer.status} ${(await answer.json().catch(() => ({}))).error ?? answer.statusText}`);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = '', chunk; !(chunk = await reader.read()).done;) {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(silent, silence);
+      const events = (rest + chunk.value).split('\n\n');
+      rest = events.pop();
+      events.forEach(receive);
+      connected();
+      if (events.length) say(true, 'live');
+      failures = 0;
+    }
+  } catch (error) {
+    reason = error.message;
   }
-  for (const tr of links.values()) tr.remove();
+  clearTimeout(watchdog);
+  if (controller !== mine) return;
+  const seconds = Math.min(2 ** failures++, 15);
+  lost(reason);
+  say(false, `not live, next attempt in ${seconds}s`);
+  retry = setTimeout(connect, 1000 * (seconds + Math.random()));
 }
 
-let lost = null; // {since, item}, while there is no connection
+function receive(event) {
+  const data = [];
+  for (const text of event.split('\n')) {
+    if (text.startsWith('id: ')) last = text.slice(4);
+    if (text.startsWith('data: ')) data.push(text.slice(6));
+    if (text.startsWith(': ')) setNow(text.slice(2));
+  }
+  if (!data.length) return;
+  update(new DOMParser().parseFromString(data.join('\n'), 'text/html'));
+}
 
-const connection = {
-  open() {
-    lost?.item.remove();
-    lost = null;
-    table.classList.remove('stale');
-    live.className = 'on';
-    live.textContent = 'live';
-  },
-  lost(reason, seconds, silent) {
-    const since = lost?.since ?? now() - silent;
-    lost?.item.remove();
-    lost = { since, item: notice('bad', 'The connection to unlocker is lost:', reason, 'the list is as of', new Date(since).toISOString()) };
-    document.getElementById('lost').append(lost.item);
-    place(lost.item);
-    table.classList.add('stale');
-    live.className = 'off';
-    live.textContent = `not live, next attempt in ${seconds}s`;
-  },
-  event(e) { events[e.type]?.(e); },
-};
+function say(on, text) {
+  arrange();
+  table.classList.toggle('stale', !on);
+  live.className = on ? 'on' : 'off';
+  if (live.textContent !== text) live.textContent = text;
+}
+
+function leavePage() {
+  clearTimeout(retry);
+  const old = controller;
+  controller = null;
+  old?.abort();
+}
 
 if (limit) {
-  const query = new URLSearchParams(filter);
-  query.set('limit', limit);
-  follow(`${document.body.dataset.prefix}/api/v1/events?${query}`, connection);
-  setInterval(() => { if (loaded && !document.hidden) arrange(); }, 1000);
+  for (const tr of body.rows) tr.placed = order(tr);
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(hide);
+    if (document.hidden) hide = setTimeout(leavePage, unseen);
+    else if (!controller) connect();
+  });
+  addEventListener('pagehide', leavePage);
+  addEventListener('pageshow', (event) => { if (event.persisted) connect(); });
+  addEventListener('online', () => { if (!document.hidden) connect(); });
+  if (!document.hidden) connect();
+  setInterval(() => { if (last && !document.hidden) arrange(); }, 1000);
   reorder.addEventListener('click', (event) => {
     settle(true);
     settled = now();

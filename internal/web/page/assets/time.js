@@ -1,4 +1,4 @@
-// Keeps the times of a page up to date, by the clock of the daemon:
+// Keeps the times of a page up to date, according to the clock of the daemon:
 // <time datetime="…" data-tick="relative|since"> counts, <time data-zone="clock|full"> shows
 // the viewer's zone or UTC.
 
@@ -49,13 +49,15 @@ try {
   if (localStorage.getItem('zone') === 'UTC') zone = 'UTC';
 } catch { /* storage may be forbidden */ }
 
+const format = (timeZone) => new Intl.DateTimeFormat('en', {
+  timeZone, hourCycle: 'h23', year: 'numeric', month: '2-digit', day: '2-digit',
+  hour: '2-digit', minute: '2-digit', second: '2-digit', timeZoneName: 'short',
+});
+const formats = { UTC: format('UTC'), [viewers]: format(viewers) };
+
 // parts returns date, time and name of a moment in a zone.
 function parts(ms, timeZone) {
-  const format = new Intl.DateTimeFormat('en', {
-    timeZone, hourCycle: 'h23', year: 'numeric', month: '2-digit', day: '2-digit',
-    hour: '2-digit', minute: '2-digit', second: '2-digit', timeZoneName: 'short',
-  });
-  const p = Object.fromEntries(format.formatToParts(ms).map((part) => [part.type, part.value]));
+  const p = Object.fromEntries(formats[timeZone].formatToParts(ms).map((part) => [part.type, part.value]));
   return { date: `${p.year}-${p.month}-${p.day}`, time: `${p.hour}:${p.minute}:${p.second}`, name: p.timeZoneName };
 }
 
@@ -64,7 +66,7 @@ const full = (ms, timeZone) => {
   return `${p.date} ${p.time} ${p.name}`;
 };
 
-// places shows the times below an element in the zone of the viewer's choice.
+// place shows the times below an element in the zone of the viewer's choice.
 export function place(root = document) {
   const today = parts(now(), zone).date;
   for (const time of root.querySelectorAll('time[data-zone]')) {
@@ -96,7 +98,7 @@ label();
 // Both zones where the pointer is.
 document.addEventListener('pointerover', (event) => {
   const time = event.target.closest?.('time');
-  if (!time || time.title) return;
+  if (!time) return;
   const ms = Date.parse(time.dateTime);
   time.title = viewers === 'UTC' ? full(ms, 'UTC') : `${full(ms, viewers)}\n${full(ms, 'UTC')}`;
 });

@@ -1,0 +1,209 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"iter"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
+
+// Dashboard is the page / with the locks that match a filter, the most urgent first.
+type Dashboard struct {
+	Status api.Status
+	Filter Filter
+	api.LockPage
+}
+
+func (Dashboard) template() string { return "locks" }
+
+// Event returns the HTML of an event in the stream of the dashboard, as the data of a server-sent
+// event: the parts of the page that are new, in the templates of the page.
+func (p *Pages) Event(q api.Query, window api.LockPage, e api.Event, now time.Time) ([]byte, error) {
+	v, name := Dashboard{Filter: Filter{q}, LockPage: window}, e.Type
+	switch e.Type {
+	case api.EventLock:
+		v.Locks = []api.Lock{*e.Lock}
+	case api.EventGone:
+		v.Locks = []api.Lock{{Name: e.Name}}
+	case api.EventStatus:
+		v.Status = *e.Status
+	}
+	html, err := p.execute(name, v, now)
+	return bytes.ReplaceAll(bytes.TrimSpace(html), []byte("\n"), []byte("\ndata: ")), err
+}
+
+// Alarming names the states that need attention now, with the number of locks in each.
+func (v Dashboard) Alarming() string {
+	var all []string
+	for _, state := range api.StatesByUrgency()[:2] {
+		if n := v.Status.Locks[state]; n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// stateCount is the number of locks in a state.
+type stateCount struct {
+	State string
+	N     int
+}
+
+// Counts returns the number of locks in each state, the most urgent first.
+func (document) Counts(s api.Status) (all []stateCount) {
+	for _, state := range api.StatesByUrgency() {
+		all = append(all, stateCount{state, s.Locks[state]})
+	}
+	return all
+}
+
+// Total returns the number of locks in all states.
+func (v Dashboard) Total() (n int) {
+	for _, in := range v.Status.Locks {
+		n += in
+	}
+	return n
+}
+
+// row is a lock in the table of the dashboard.
+type row struct {
+	document
+	api.Lock
+	Filter Filter
+}
+
+// maxRows bounds the HTML of the rows, in bytes. As HTML, a name can be ten times as long.
+const maxRows = 4 << 20
+
+// Rows yields the rows of the dashboard. It ends early after maxRows.
+func (d document) Rows(v Dashboard) iter.Seq[*row] {
+	return func(yield func(*row) bool) {
+		for _, l := range v.Locks {
+			if d.html.Len() > maxRows || !yield(&row{d, l, v.Filter}) {
+				return
+			}
+		}
+	}
+}
+
+// Link returns the path of the lock's page.
+func (r row) Link() string { return r.document.Lock(r.Name) }
+
+// Of returns a time of the lock by the daemon's clock.
+func (r row) Of(t time.Time) moment { return r.At(r.Corrected(t)) }
+
+// Place is the rank of the lock and its time by urgency. It is without the name, which follows in
+// Urgency and may be anything.
+func (r row) Place() string { return r.Urgency[:min(len(r.Urgency), 15)] }
+
+// Awaited reports whether the due time says more than the deadline.
+func (r row) Awaited() bool {
+	late := r.Due.Sub(r.Corrected(r.AutoUnlockAt)) > 10*time.Second
+	return !r.Due.IsZero() && (r.State == "orphaned" || r.State != "held" && late)
+}
+
+// Filter is what the dashboard was asked for.
+type Filter struct{ api.Query }
+
+// defaultLimit is the number of locks on the dashboard unless limit says otherwise.
+const defaultLimit = 100
+
+// query returns the parameters of the filter, with one of them replaced.
+func (f Filter) query(name, value string) string {
+	values := url.Values{}
+	all := map[string]string{"state": f.State(), "q": f.Contains, "hostname": f.Hostname, "owner": f.Owner}
+	if f.Limit != defaultLimit {
+		all["limit"] = strconv.Itoa(f.Limit)
+	}
+	all[name] = value
+	for name, value := range all {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return "?" + values.Encode()
+}
+
+// State returns the states of the filter as one parameter.
+func (f Filter) State() string { return strings.Join(f.States, ",") }
+
+// Is reports whether only this state is shown.
+func (f Filter) Is(state string) bool { return slices.Equal(f.States, []string{state}) }
+
+// InState returns the query for the locks in a state.
+func (f Filter) InState(state string) string { return f.query("state", state) }
+
+// Live returns the query of the stream.
+func (f Filter) Live() string { return f.query("limit", strconv.Itoa(f.Limit)) }
+
+// OfOwner returns the query for the locks of a service.
+func (f Filter) OfOwner(owner string) string { return f.query("owner", owner) }
+
+// OnHost returns the query for the locks of a host.
+func (f Filter) OnHost(host string) string { return f.query("hostname", host) }
+
+// Page returns the query of another page.
+func (f Filter) Page(after string) string { return f.query("after", after) }
+
+// Set reports whether the filter leaves out locks.
+func (f Filter) Set() bool { return cmp.Or(f.State(), f.Contains, f.Hostname, f.Owner) != "" }
+
+// Limits are the numbers of rows to choose from.
+func (f Filter) Limits() []int {
+	limits := []int{defaultLimit, 250, 1000}
+	if !slices.Contains(limits, f.Limit) {
+		limits = append(limits, f.Limit)
+	}
+	return limits
+}
+
+// notice is a line of the banner.
+type notice struct {
+	// Level is bad, warn or info.
+	Level       string
+	Title, Text string
+	// Word precedes When.
+	Word string
+	When moment
+}
+
+// Notices returns what is wrong, or other than usual, the worst first.
+func (d document) Notices(s api.Status) (all []notice) {
+	if !s.Ready {
+		all = append(all, notice{Level: "bad", Title: "The list is not complete:", Text: "the daemon has not read all locks and pauses yet."})
+	}
+	if !s.Etcd.Up {
+		all = append(all, notice{"bad", "The connection to etcd is lost.", s.Etcd.Error, "the list is as of", d.At(s.Etcd.Progress)})
+	}
+	for _, h := range s.Holds {
+		all = append(all, notice{string(h.Hold.Kind().Severity), "No lock is removed:", h.Reason, "since", d.At(h.Since)})
+	}
+	if verdict.Mode(s.Mode) == verdict.Off {
+		all = append(all, notice{Level: "info", Title: "No lock is removed:", Text: "reaper.mode is off"})
+	}
+	for _, p := range s.Pauses {
+		if p.Match != "" {
+			all = append(all, notice{"warn", "Removals are paused:", fmt.Sprintf("%s, by %s: %s", p.Match, p.By, p.Reason), "until", d.At(p.Until)})
+		}
+	}
+	if len(s.Holds) > 0 && s.Backlog > 0 {
+		all = append(all, notice{Level: "warn", Title: "Due and not removed: " + count(s.Backlog)})
+	}
+	return all
+}
+
+// count formats a number with a comma between thousands.
+func count(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", count(n/1000), n%1000)
+}
