@@ -171,7 +171,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
 		Locks: make(map[string]int), Backlog: s.Table.Backlog,
 		Holds: append([]api.Hold{}, s.Holds...), Pauses: pauses(v.app.pauses.Records()), Etcd: etcdStatus(s), Clock: clockStatus(s),
-		Removed: make(map[string]uint64), NearMisses: nearMisses(s.Table.NearMisses),
+		Removed: make(map[string]uint64), NearMisses: s.Table.NearMisses,
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[protocol.State(state).String()] = n
@@ -180,14 +180,6 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		status.Removed[string(trigger)] = n
 	}
 	return status, nil
-}
-
-func nearMisses(all []table.NearMiss) []api.NearMiss {
-	shown := make([]api.NearMiss, len(all))
-	for i, m := range all {
-		shown[i] = api.NearMiss(m)
-	}
-	return shown
 }
 
 func pauses(all []pause.Record) []api.Pause {

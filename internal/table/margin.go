@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -94,18 +95,6 @@ const (
 	maxMissName = 4 << 10
 )
 
-// NearMiss is a lock that its owner renewed with a tenth of its patience left or less.
-type NearMiss struct {
-	// Name is clipped. Hostname is that of the holder that was late last.
-	Name, Hostname, Owner string
-	// Margin is the least share that was left.
-	Margin float64
-	// At is when the last late renewal arrived, by the daemon's wall clock. Renewals counts them,
-	// without an hour between two.
-	At       time.Time
-	Renewals uint64
-}
-
 // nearMisses are the locks that were renewed late, those of the last late renewals.
 type nearMisses struct {
 	of map[missKey]*list.Element
@@ -148,7 +137,7 @@ func (m *miss) old(now instant) bool { return time.Duration(now-m.at) > missMemo
 
 // worst returns those that were late more than once before those that were once, as all are after
 // an outage; of both the least margins first.
-func (n nearMisses) worst(now reading) []NearMiss {
+func (n nearMisses) worst(now reading) []api.NearMiss {
 	var all []*miss
 	for e := n.recent.Front(); e != nil && !e.Value.(*miss).old(now.mono); e = e.Next() {
 		all = append(all, e.Value.(*miss))
@@ -157,10 +146,12 @@ func (n nearMisses) worst(now reading) []NearMiss {
 		return cmp.Or(cmp.Compare(min(b.renewals, 2), min(a.renewals, 2)), cmp.Compare(a.margin, b.margin),
 			cmp.Compare(b.renewals, a.renewals), cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner))
 	})
-	worst := make([]NearMiss, min(len(all), MaxNearMisses))
+	worst := make([]api.NearMiss, min(len(all), MaxNearMisses))
 	for i := range worst {
 		m := all[i]
-		worst[i] = NearMiss{m.name, m.hostname, m.owner, *m.margin.share(), now.time(m.at), m.renewals}
+		worst[i] = api.NearMiss{
+			Name: m.name, Hostname: m.hostname, Owner: m.owner, Margin: *m.margin.share(), At: now.time(m.at), Renewals: m.renewals,
+		}
 	}
 	return worst
 }

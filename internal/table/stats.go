@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -27,7 +28,7 @@ type Stats struct {
 	Clocks Clocks
 	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to
 	// MaxNearMisses.
-	NearMisses []NearMiss
+	NearMisses []api.NearMiss
 }
 
 func (c *core) stats(overdue int) Stats {
