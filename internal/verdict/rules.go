@@ -7,6 +7,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -117,4 +118,56 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 		Tolerance:    r.Tolerance,
 		StandbyDelay: r.StandbyDelay,
 	}
+}
+
+// StormRules say when so many locks come due at once that a fault between their
+// holders and etcd is likelier than that many deaths.
+type StormRules struct {
+	// MinLocks is the minimum number of locks; 0 turns it off. Fraction is their
+	// share of all locks with a deadline.
+	MinLocks int
+	Fraction float64
+	// Window is the time within which they came due.
+	Window time.Duration
+	// Delay is added to the due of each further lock, once for each deadline.
+	Delay time.Duration
+}
+
+// Storm reports whether the next lock that comes due is delayed, came being the
+// number of those that came due within the window, of dated locks.
+func (r StormRules) Storm(came, dated int) bool {
+	return r.MinLocks > 0 && came >= r.MinLocks && float64(came) >= r.Fraction*float64(dated)
+}
+
+// Pause is what keeps a lock while a person has paused the removal of some locks.
+type Pause struct {
+	// Until is when it ends by itself; zero if there is none.
+	Until time.Time
+	// Words say whose it is and why.
+	Words string
+}
+
+// RulesFromConfig returns the rules that the configuration describes.
+func RulesFromConfig(c config.Config) Rules {
+	r := Rules{
+		Mode:         Mode(c.Reaper.Mode),
+		Grace:        c.Reaper.Grace,
+		Tolerance:    c.Reaper.ClockTolerance,
+		StandbyDelay: c.Reaper.StandbyDelay,
+	}
+	for _, p := range c.Policies {
+		r.Policies = append(r.Policies, Policy{Match: p.Match, Mode: Mode(p.Mode), Grace: p.Grace})
+	}
+	return r
+}
+
+// HoldsFromConfig returns the rules of the holds that the configuration describes.
+func HoldsFromConfig(c config.Reaper) HoldRules {
+	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: Mode(c.Mode) == DryRun}
+}
+
+// StormFromConfig returns the rules of storms that the configuration describes.
+func StormFromConfig(c config.Reaper) StormRules {
+	s := c.Storm
+	return StormRules{MinLocks: s.MinLocks, Fraction: s.Fraction, Window: s.Window, Delay: s.Delay}
 }
