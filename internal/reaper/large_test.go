@@ -20,6 +20,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // So many locks are read alone at a time, so many that could not be read in time, and so many
@@ -385,17 +386,29 @@ func TestS3_LocksReadAloneArePutBackWhereAHoldBegan(t *testing.T) {
 	})
 }
 
-// With a hold in force a large lock that was being read is put back.
-func TestS3_ALargeLockIsPutBackWhereAHoldBegan(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var overdue atomic.Bool
-		h := newHarness(t, nil, func(o *reaper.Options) { o.Signals = flagged(&overdue) })
-		h.expired("big")
-		h.crowd("big/x%03d", 70)
-		h.read = func(context.Context, *etcdserverpb.TxnRequest) error { overdue.Store(true); return nil }
-		h.remove("big")
-		require.Zero(t, h.sent.Load())
-		require.Len(t, h.keys(), 75)
-		require.Empty(t, h.failures())
-	})
+// Where a hold began while locks were read nothing is announced, nor reported in a dry run.
+func TestS3_ALockThatWasReadIsPutBackWhereAHoldBegan(t *testing.T) {
+	for _, mode := range []verdict.Mode{verdict.Enforce, verdict.DryRun} {
+		for name, keys := range map[string]int{"small": 0, "large": 70} {
+			t.Run(string(mode)+" "+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					var overdue atomic.Bool
+					h := newHarness(t, nil, func(o *reaper.Options) {
+						o.Signals, o.Rules.Mode, o.Holds.DryRun = flagged(&overdue), mode, mode == verdict.DryRun
+					})
+					h.expired("a")
+					h.crowd("a/x%03d", keys)
+					h.read = func(context.Context, *etcdserverpb.TxnRequest) error { overdue.Store(true); return nil }
+					h.remove("a")
+					require.Zero(t, h.sent.Load())
+					require.Zero(t, h.Stats().Would)
+					require.Empty(t, h.log.with(t, api.LogRemoving, ""))
+					require.Empty(t, h.log.with(t, api.LogWouldRemove, ""))
+					require.Len(t, h.keys(), 5+keys)
+					require.Empty(t, h.failures())
+					require.Zero(t, h.putBack())
+				})
+			})
+		}
+	}
 }
