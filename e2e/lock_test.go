@@ -14,7 +14,7 @@ import (
 )
 
 // The role of the page for holders is sufficient for unlocker lock, and an etcd whose process
-// stands still for some seconds costs no lock.
+// stalls for some seconds costs no lock.
 func TestLockedDownHolder(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions {

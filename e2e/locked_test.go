@@ -102,7 +102,7 @@ func (l *lockedEtcd) flags(method string) []string {
 
 func (l *lockedEtcd) daemon(method string) *daemon {
 	l.t.Helper()
-	// An etcd that a busy machine slows down is no reason for a warning.
+	// An etcd that a busy machine slows down must not cause a warning.
 	return startDaemon(l.t, l.addr, slices.Concat(l.flags(method), patient, []string{"--reaper-freshness", "10s"})...)
 }
 

@@ -52,7 +52,7 @@ func TestEachOverdueLockIsNotifiedInTime(t *testing.T) {
 }
 
 // A holder whose clock is behind and that renews in time is not notified about, although its
-// alert_at is always past by the clock of Prometheus. Once it stops, the notification is in time.
+// alert_at is always past according to the clock of Prometheus. Once it stops, the notification is in time.
 func TestASlowHolderIsNotifiedByItsOwnClock(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t, newest)

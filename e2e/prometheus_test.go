@@ -67,7 +67,7 @@ func run(t *testing.T, name string, args ...string) (out string) {
 	return string(raw)
 }
 
-// The rules, their own tests, and the examples beside them.
+// The rules, their own tests, and the examples next to them.
 func TestPrometheusRules(t *testing.T) {
 	require.Contains(t, run(t, "promtool", "check", "rules", rulesFile), "rules found")
 	tests := glob(t, "../deploy/prometheus/tests/*.yaml")

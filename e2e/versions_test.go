@@ -12,7 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-// freshness is longer than a busy machine stands still.
+// freshness is longer than a busy machine stalls.
 const freshness = 10 * time.Second
 
 // The whole service, on each version of etcd.

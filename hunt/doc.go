@@ -11,7 +11,7 @@
 //
 // Not guaranteed: that every violation is found, or that a seed repeats a run. The seed
 // fixes what is done, but not when a busy machine does it. There is no full disk. A slow disk is
-// imitated: the whole member stands still, and not only its fsync.
+// imitated: the whole member stalls, and not only its fsync.
 //
 // With HUNT_WITHOUT, one rule is taken out of the daemon (without_test.go has the names), and
 // the hunt must fail.

@@ -84,7 +84,7 @@ func (r *round) tookBack(d *replica) string {
 	return fmt.Sprintf("revision %d, %s %s, of %d that it had seen", newest.Kv.ModRevision, newest.Type, newest.Kv.Key, d.knows.revision)
 }
 
-// equals reports whether another history shows the same at the same revision.
+// equals reports whether the other timeline shows the same at the same revision.
 func (ev *recorded) equals(other recorded) bool {
 	return ev.Kv.ModRevision == other.Kv.ModRevision && ev.Type == other.Type && bytes.Equal(ev.Kv.Key, other.Kv.Key) && bytes.Equal(ev.Kv.Value, other.Kv.Value)
 }
@@ -118,8 +118,8 @@ func (d *replica) listedSince(e *era) int64 {
 	return 0
 }
 
-// regressedSince returns the first line of the log that says that the daemon noticed another
-// history, or nil.
+// regressedSince returns the first line of the log that says that the daemon noticed a
+// restore, or nil.
 func (d *replica) regressedSince(t time.Time) map[string]any {
 	for _, line := range d.since(t, api.LogHoldBegins) {
 		if line["hold"] == "regressed" {

@@ -216,7 +216,7 @@ func (r *round) stop(d *replica) {
 }
 
 // note notes what a daemon has seen. It must be called before each kill of etcd: if the
-// daemon noticed another history since the last call, it knows only of the present era.
+// daemon noticed a restore since the last call, it knows only of the present era.
 func (r *round) note(d *replica) {
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()

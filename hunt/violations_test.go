@@ -26,21 +26,21 @@ func TestChecksFindViolations(t *testing.T) {
 		quiet   span
 		want    int
 	}{
-		"in time":                          {ended: at(4)},
-		"early":                            {ended: at(2.9), want: 1},
-		"early by the clock of the holder": {offset: -10 * time.Second, ended: at(5), want: 1},
-		"its clock was set back":           {steps: []step{{at(1), -10 * time.Second}}, ended: at(4)},
-		"its clock was set right":          {offset: -10 * time.Second, steps: []step{{at(1), 0}}, ended: at(4)},
-		"early by all that its clock was":  {offset: -10 * time.Second, steps: []step{{at(1), -5 * time.Second}}, ended: at(4), want: 1},
-		"its clock is set later":           {offset: -10 * time.Second, steps: []step{{at(5), 0}}, ended: at(4), want: 1},
-		"an outage without an allowance":   {ended: at(4), outages: []span{{From: at(1), To: at(3)}}, want: 1},
-		"an outage with an allowance":      {ended: at(6), outages: []span{{From: at(1), To: at(3)}}},
-		"an outage before the last write":  {ended: at(4), outages: []span{{From: at(-4), To: at(-1)}}},
-		"a short outage":                   {ended: at(4), outages: []span{{From: at(1), To: at(2.3)}}},
-		"late":                             {ended: at(70), quiet: span{From: at(10), To: at(60)}, want: 1},
-		"late, with faults":                {ended: at(70), quiet: span{From: at(10), To: at(25)}},
-		"late, with an allowance":          {ended: at(70), outages: []span{{From: at(-15), To: at(12)}}, quiet: span{From: at(10), To: at(50)}},
-		"never":                            {quiet: span{From: at(10), To: at(60)}, want: 1},
+		"in time":                               {ended: at(4)},
+		"early":                                 {ended: at(2.9), want: 1},
+		"early according to the holder's clock": {offset: -10 * time.Second, ended: at(5), want: 1},
+		"its clock was set back":                {steps: []step{{at(1), -10 * time.Second}}, ended: at(4)},
+		"its clock was set right":               {offset: -10 * time.Second, steps: []step{{at(1), 0}}, ended: at(4)},
+		"early by all that its clock was":       {offset: -10 * time.Second, steps: []step{{at(1), -5 * time.Second}}, ended: at(4), want: 1},
+		"its clock is set later":                {offset: -10 * time.Second, steps: []step{{at(5), 0}}, ended: at(4), want: 1},
+		"an outage without an allowance":        {ended: at(4), outages: []span{{From: at(1), To: at(3)}}, want: 1},
+		"an outage with an allowance":           {ended: at(6), outages: []span{{From: at(1), To: at(3)}}},
+		"an outage before the last write":       {ended: at(4), outages: []span{{From: at(-4), To: at(-1)}}},
+		"a short outage":                        {ended: at(4), outages: []span{{From: at(1), To: at(2.3)}}},
+		"late":                                  {ended: at(70), quiet: span{From: at(10), To: at(60)}, want: 1},
+		"late, with faults":                     {ended: at(70), quiet: span{From: at(10), To: at(25)}},
+		"late, with an allowance":               {ended: at(70), outages: []span{{From: at(-15), To: at(12)}}, quiet: span{From: at(10), To: at(50)}},
+		"never":                                 {quiet: span{From: at(10), To: at(60)}, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{quiets: []span{c.quiet}, outages: c.outages}

@@ -56,8 +56,8 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 // is a *HeldError that says who holds it. It waits for etcd, too. Afterwards ctx has nothing
 // to do with the lock any more: release it with Unlock.
 //
-// Waiting sends no requests while the lock is held, and wakes up with its release. Who waits
-// is served in no particular order.
+// Waiting sends no requests while the lock is held, and returns when it is released.
+// Waiters are served in no particular order.
 //
 // If there is an error, etcd may still execute an attempt that it has not answered, and take the
 // lock. It is then released in the background, while etcd's client is open. Otherwise it stays
@@ -170,7 +170,7 @@ func (c *Client) WithLock(ctx context.Context, name string, f func(context.Conte
 
 // TryLockAll takes of several locks those that are free, without waiting. It returns those
 // it has taken and, for the others, who holds them, each in the order of the names. The error
-// says why neither is known of the rest; the locks returned beside it are held. It is not
+// says why neither is known of the rest; the locks returned with it are held. It is not
 // atomic: it takes about a hundred locks with each transaction.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option) (taken []*Lock, held []*HeldError, err error) {
 	set, err := c.resolve(opts)

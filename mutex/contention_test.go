@@ -71,7 +71,7 @@ func TestStarvation(t *testing.T) {
 	})
 }
 
-// TestTurns locks in a loop without a pause. Somebody who waits gets the lock all the same.
+// TestTurns locks in a loop without a pause. A waiter gets the lock all the same.
 func TestTurns(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -108,7 +108,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestDeadlock takes two locks in both orders. Who waits for too long gives back what it has;
+// TestDeadlock takes two locks in both orders. A waiter that waits for too long gives back what it has;
 // the waits are random, so that the two do not repeat the same for ever.
 func TestDeadlock(t *testing.T) {
 	on(t, func(t *testing.T, w world) {

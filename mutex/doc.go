@@ -7,31 +7,32 @@
 //		return writeInvoices(ctx)
 //	}, mutex.Expect(10*time.Minute), mutex.Purpose("invoices of November"))
 //
-// A lock has two times: after Expect it is overdue, and somebody is alerted; after Patience
-// without a sign of life it is removed. The sign is Lock.Alive, called by the work itself, or
-// KeepAlive, which renews in the background.
+// A lock has two times: after Expect it is overdue, and an alert fires; after Patience
+// (what others call the TTL) without a sign of life it is removed. The sign is Lock.Alive,
+// called by the work itself, or KeepAlive, which renews in the background.
 //
 // # Guarantees
 //
 // Two processes do not hold a lock at the same time, as long as each stops when the context
-// of its lock ends (see Lock.Context), and nobody removes a lock by hand whose holder works.
+// of its lock ends (see Lock.Context), and no operator removes a lock whose holder works.
 // The holder measures its deadline with its own clocks, from before the request was sent that
-// set it, and it counts as lost a tenth of the patience before it. All transactions compare the uuid of the
-// acquisition, and are repeated if their answer is lost.
+// set it, and the lock counts as lost a tenth of the patience before it. All transactions compare
+// the uuid of the acquisition, and are repeated if their answer is lost.
 //
 // No goroutine outlives its lock. There is one for each lock that is held for longer than
 // 100 ms, and for all locks of a client with KeepAlive one, and one for each of their
 // transactions that has no answer yet. One more per client ends with the patience or with
-// etcd's client: etcd may execute late what it has not answered, and so take a lock that nobody
-// holds, after an error of Lock or after Unlock. Such a lock is released in the background, and no
+// etcd's client: etcd may execute late what it has not answered, and so take a lock without
+// a holder, after an error of Lock or after Unlock. Such a lock is released in the background, and no
 // lock that is held.
 //
 // # No guarantees
 //
-// A process that is suspended between two looks at the context goes on with the step that it
-// was at. Only a fencing token (Lock.Token, Lock.Cmp) that the resource checks prevents that.
-// Locks are not fair: who waits gets the lock in random order, and somebody who comes along
-// when it is free goes first. They are not reentrant either; see Identity.
+// A process suspended between two checks of its context finishes its current step. Only a fencing
+// token (Lock.Token, Lock.Cmp) that the resource checks prevents that.
+//
+// Locks are not fair: waiters acquire in random order; a newcomer that finds the lock free takes
+// it first. They are not reentrant either; see Identity.
 //
 // A lock that is taken late stays until its deadline if etcd's client was closed, if the process
 // has ended, if it was lost and Unlock was not called, or if the client has had 1000 newer ones to

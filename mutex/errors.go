@@ -23,8 +23,8 @@ var (
 	// ErrUnlocked is the cause with which the contexts of a lock end after its Unlock.
 	ErrUnlocked = errors.New("lock was released")
 
-	// ErrForced is a reason of ErrLost: the lock was removed by somebody else, which is
-	// the daemon, a person, or a process of the same identity (see Identity).
+	// ErrForced is a reason of ErrLost: the lock was removed by another: the daemon, an
+	// operator, or a process of the same identity (see Identity).
 	ErrForced = errors.New("removed by force")
 	// ErrTaken is a reason of ErrLost: another process holds the lock.
 	ErrTaken = errors.New("taken by another")

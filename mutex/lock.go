@@ -57,7 +57,7 @@ type term struct {
 // stop before another may start. The grace of the daemon adds to it.
 func margin(patience time.Duration) time.Duration { return min(patience/10, 5*time.Second) }
 
-// left returns how long the lock may still be used. The monotonic clock stands still while
+// left returns how long the lock may still be used. The monotonic clock stops while
 // the machine is suspended, and the wall clock may be set back, so the one that is ahead
 // counts.
 func (t term) left(now time.Time) time.Duration {
@@ -230,7 +230,7 @@ func (r *renewal) answered(a answer) bool {
 		l.cancel(l.loss(a))
 		return true
 	}
-	// The deadline was moved by an attempt that was not answered, or by a person.
+	// The deadline was moved by an attempt that was not answered, or by an operator.
 	_, l.term.revision = l.c.store.deadline(l.name, a)
 	return l.ctx.Err() != nil
 }

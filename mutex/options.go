@@ -113,7 +113,7 @@ func Owner(name string) Option {
 	}}
 }
 
-// Purpose says what the lock is for, to those who wait for it or are alerted.
+// Purpose describes the lock for waiters and for alerts.
 func Purpose(text string) Option {
 	return Option{"Purpose", inNew | inLock, func(s *settings) error {
 		s.purpose = protocol.Clip([]byte(text), maxText)

@@ -19,7 +19,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// TestOneHolderAtATime runs workers on one lock under random faults, beside a daemon without
+// TestOneHolderAtATime runs workers on one lock under random faults, next to a daemon without
 // grace. No two of them may work at the same time.
 func TestOneHolderAtATime(t *testing.T) {
 	for seed := range uint64(16) {

@@ -125,7 +125,7 @@ func TestExplainAListing(t *testing.T) {
 		seen = append(seen, l)
 	}
 	seen[1].UUID = "of an earlier holder"
-	seen[2].State, seen[2].ClockOffset = "overdue", -30 // by the clock of its holder
+	seen[2].State, seen[2].ClockOffset = "overdue", -30 // according to the clock of its holder
 	l, _ := w.list(admin.Filter{})
 	require.False(t, l.Explained())
 	d := &daemon{prefix: "/mutexes/", locks: seen[:3]}

@@ -120,7 +120,7 @@ func (a *Admin) Resume(ctx context.Context, match string) (remaining []pause.Rec
 const (
 	// maxKey is how much of a key is shown.
 	maxKey = 1000
-	// pageKeys is how many records one answer has: few, since anybody may have written large ones.
+	// pageKeys is how many records one answer has: few, since any client may have written large ones.
 	pageKeys = 16
 )
 

@@ -29,7 +29,7 @@ func (s sized) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 	return resp, err
 }
 
-// Many records, and large ones that anybody may have written, are read a few at a time.
+// Many records, and large ones that any client may have written, are read a few at a time.
 func TestPausesAreReadInPages(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})

@@ -26,7 +26,7 @@ import (
 type view struct {
 	app   *App
 	store lockstore.Store
-	// histories has one place: reading a history is work for etcd.
+	// histories is a semaphore of one: reading a history is expensive for etcd.
 	histories chan struct{}
 }
 

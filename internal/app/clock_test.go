@@ -24,7 +24,7 @@ type holder struct {
 // now is truncated to milliseconds, as stamps are.
 func (h holder) now() time.Time { return time.Now().Add(-h.slow).Truncate(time.Millisecond) }
 
-// lock acquires a lock, and returns its deadline by the clock of the test.
+// lock acquires a lock, and returns its deadline according to the clock of the test.
 func (h holder) lock(name string, ttl time.Duration) time.Time {
 	h.t.Helper()
 	now := h.now()
@@ -32,7 +32,7 @@ func (h holder) lock(name string, ttl time.Duration) time.Time {
 	return now.Add(h.slow + ttl)
 }
 
-// renewOnce renews the lock. It is overdue at the time returned, by the clock of the test, if it is not
+// renewOnce renews the lock. It is overdue at the time returned, according to the clock of the test, if it is not
 // renewed again. It writes again if that took so long that the daemon would take the delay
 // for a clock that is off.
 func (h holder) renewOnce(name string, patience, ttl time.Duration) (alertAt time.Time) {

@@ -46,7 +46,7 @@ func hostile(name string, due time.Time) []clientv3.Op {
 
 // The tests of this file keep a processor busy: they are not parallel.
 
-// Each goes when it is due, what is no lock stays, and the scrape (which is parsed), the
+// Each goes when it is due, what is not a lock stays, and the scrape (which is parsed), the
 // log (which is decoded) and the probes stay what they are.
 func TestHostileLocks(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})

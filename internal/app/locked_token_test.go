@@ -74,7 +74,7 @@ func TestLockedUsersChange(t *testing.T) {
 	// A listing whose token has just become void is a restart; the probe is to come first.
 	resynced := d.metric("unlocker_last_resync_timestamp_seconds")
 	etcdtest.Eventually(t, func() bool { return d.metric("unlocker_last_resync_timestamp_seconds") > resynced })
-	_, err := l.Client.UserAdd(l.ctx(), "somebody", "else")
+	_, err := l.Client.UserAdd(l.ctx(), "someone", "else")
 	require.NoError(t, err)
 	l.requireWorking(d, "after")
 	require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.warnings())

@@ -118,7 +118,7 @@ func TestS6_ForeignLeader(t *testing.T) {
 	session, err := concurrency.NewSession(e.Client, concurrency.WithContext(t.Context()))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, session.Close()) }()
-	require.NoError(t, concurrency.NewElection(session, "/unlocker/leader/mutexes").Campaign(t.Context(), "somebody"))
+	require.NoError(t, concurrency.NewElection(session, "/unlocker/leader/mutexes").Campaign(t.Context(), "another"))
 
 	p := pair{Etcd: e, leader: startDaemon(t, e.Endpoints()), standby: startDaemon(t, e.Endpoints())}
 	p.leader.awaitReaping()

@@ -77,7 +77,7 @@ func TestRefusedUsersLearnWhatToChange(t *testing.T) {
 			} {
 				err := c.Explain(call(t.Context()), ReadWrite, prefix)
 				if what == "lease" && tt.want[:20] == "etcdserver: user nam" && err == nil {
-					continue // etcd before 3.7 grants one to anybody
+					continue // etcd before 3.7 grants one to any user
 				}
 				require.EqualError(t, err, tt.want, what)
 			}

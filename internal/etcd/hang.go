@@ -24,7 +24,7 @@ const alarm = "/etcdserverpb.Maintenance/Alarm"
 
 // hangs closes the connection to a member that hangs: an alarm request got no answer for patience
 // and the connection showed nothing since, while another member answered one that began at least
-// half of patience later: where this process stood still, the answers of all members have waited.
+// half of patience later: if this process stalled, the answers of all members are equally late.
 // All that waits on the connection, a watch too, then fails at once and goes to another member.
 // gRPC connects again, but a member that hangs accepts no connection, so that it gets no requests.
 //

@@ -142,7 +142,7 @@ func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
 	}
 	later := &request{start: time.Now()}
 	require.Empty(t, h.ended(later, false), "no other member answers either")
-	require.Empty(t, h.ended(&request{start: began}, true), "this process stood still: both answers have waited")
+	require.Empty(t, h.ended(&request{start: began}, true), "this process stalled: both answers are late")
 	require.Equal(t, []*connection{silent}, h.ended(later, true))
 	require.Empty(t, h.ended(later, true), "once")
 	h.patience = time.Hour

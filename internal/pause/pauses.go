@@ -199,7 +199,7 @@ func (p *Pauses) All() string {
 // Listed reports whether the pauses were ever in view.
 func (p *Pauses) Listed() bool { return p.follower.Status().Listed }
 
-// Unseen returns why the pauses are not in view, in words; "" if they are. Call it before All and
+// Unseen returns why the pauses are not loaded, in words; "" if they are. Call it before All and
 // For: these then know all pauses that there were at the time.
 func (p *Pauses) Unseen() string {
 	switch s := p.follower.Status(); {

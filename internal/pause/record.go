@@ -20,7 +20,7 @@ type Record struct {
 	// By is who paused, as user@host, and Reason is why.
 	By     string `json:"by"`
 	Reason string `json:"reason"`
-	// Since and Until are by the clock of that host. The pause ends with the key.
+	// Since and Until are according to the clock of that host. The pause ends with the key.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 }

@@ -67,7 +67,7 @@ func TestS1_AnOrphanThatVanishedBeforeTheReadIsAConflict(t *testing.T) {
 	}
 }
 
-// A known field with a lease makes the lock somebody else's.
+// A known field with a lease makes the lock that of another program.
 func TestS4_LeasedFieldIsNeverRemoved(t *testing.T) {
 	for _, field := range []string{"uuid", "auto_unlock_at", "hostname", "backtrace"} {
 		for _, size := range []int{1, 64 << 10} {

@@ -132,7 +132,7 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	return h
 }
 
-// bubble runs a test of time: it passes only where everybody waits, and etcd is in
+// bubble runs a test of time: it passes only when all goroutines wait, and etcd is in
 // memory. The clocks are past all deadlines of the year 2023.
 func bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()

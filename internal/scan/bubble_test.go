@@ -22,7 +22,7 @@ type bubbled struct {
 	*world
 	cluster *memetcd.Cluster
 	link    *memetcd.Link
-	// block is for how long the table stands still when it next schedules a lock.
+	// block is for how long the table stalls when it next schedules a lock.
 	block atomic.Int64
 	// slow is how long reads of the current revision take.
 	slow atomic.Int64

@@ -145,7 +145,7 @@ func TestS3_AFailedCheckLeavesTheHistoryInDoubt(t *testing.T) {
 	}
 }
 
-// regressed requires that another history was noticed, once, and that nothing is left of
+// regressed requires that a restore was noticed, once, and that nothing is left of
 // the one before: neither locks nor what the clocks knew of them.
 func (w *world) regressed(relisted ...string) {
 	w.t.Helper()

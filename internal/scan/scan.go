@@ -31,7 +31,7 @@ type Options struct {
 	Client *clientv3.Client
 	Layout protocol.Layout
 	Table  *table.Table
-	// Tolerance is how long the watch may stand still before what it shows next does
+	// Tolerance is how long the watch may stall before what it shows next does
 	// not count as observed live.
 	Tolerance time.Duration
 	// Freshness is how long a watch may show neither an event nor a progress

@@ -14,7 +14,7 @@ import (
 // Status is the state of the listing and the watch.
 type Status struct {
 	// Listed is when the first listing of this history of etcd ended; zero before. History
-	// is the number of times that another history began.
+	// is the number of times that etcd was restored or diverged.
 	Listed  time.Time
 	History int
 	// Listing reports whether the table has a listing without a watch in part.
@@ -87,7 +87,7 @@ func (s *view) progressed(rev int64) {
 	s.LastError, s.reason = nil, ""
 }
 
-// historyChanged resets the status for another history of etcd.
+// historyChanged resets the status after a restore of etcd.
 func (s *view) historyChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

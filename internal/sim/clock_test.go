@@ -5,7 +5,7 @@ import "time"
 // shift makes the bubble's clock, which begins in the year 2000, a plausible one.
 const shift = 26 * 365 * 24 * time.Hour
 
-// clock is somebody's wall clock. Durations count from the beginning of the history.
+// clock is the wall clock of a host or replica. Durations count from the beginning of the history.
 type clock struct {
 	Offset time.Duration
 	// Drift is in parts per million.

@@ -253,7 +253,7 @@ func TestF2_RestoredWithABumpedRevision(t *testing.T) {
 	require.Equal(t, 1, j.begun["regressed"])
 }
 
-// Who finds another history is patient anew, and an outage from before does not count beside that:
+// A daemon that finds a restore starts patience again, and an earlier outage does not count in addition:
 // the holder had time enough to renew since.
 func TestF2_AnOutageBeforeAnotherHistoryIsOver(t *testing.T) {
 	b := lease("b", 2.9, 18).dies(4.75)

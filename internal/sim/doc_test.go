@@ -11,5 +11,5 @@
 //
 // Not guaranteed: that a repeated history interleaves equally, as the daemon's own
 // backoff is random. A process that is stopped cannot be simulated, only the answers
-// of etcd that wait for it: its timers would stand still as well.
+// of etcd that wait for it: its timers would stop as well.
 package sim

@@ -46,9 +46,9 @@ const slow = "slow"
 type who string
 
 const (
-	everybody who = "everybody"
-	replicas  who = "replicas" // all, or number N-1
-	hosts     who = "hosts"
+	everyone who = "everyone"
+	replicas who = "replicas" // all, or number N-1
+	hosts    who = "hosts"
 )
 
 // fault is one thing that goes wrong, from At on for a while.
@@ -79,9 +79,9 @@ func (f fault) restores() bool {
 }
 func (f fault) alarms() bool { return f.Kind == noSpace || f.Kind == corrupt }
 
-// meets reports whether a fault lies between etcd and somebody, a replica or a host.
+// meets reports whether a fault lies between etcd and a replica or a host.
 func (f fault) meets(who who, n int) bool {
-	return f.Who == everybody || f.Who == "" || f.Who == who && (f.N == 0 || f.N == n+1)
+	return f.Who == everyone || f.Who == "" || f.Who == who && (f.N == 0 || f.N == n+1)
 }
 
 // network is the fault as the etcd in memory knows it.

@@ -67,7 +67,7 @@ type dossier struct {
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
 	asked map[memetcd.Message]time.Duration
 	good  time.Duration
-	// forgot is when it last found another history, never before.
+	// forgot is when it last found a restore, never before.
 	forgot                    time.Duration
 	alarmedFirst, alarmedLast time.Duration
 }

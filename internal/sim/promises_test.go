@@ -245,7 +245,7 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	sent.Passes, sent.Why = j.w.at(earliest), why
 	sent.Outages = j.outage(d, max(s.write.at, s.restored, d.started))
 	if forgot := j.of[d].forgot; forgot > s.write.at {
-		// Its patience began anew, beside which outages before do not count.
+		// Its patience started again; earlier outages do not count in addition.
 		earliest, sent.Outages = max(earliest, forgot-arrival+s.Patience()+r.Grace), j.outage(d, forgot)
 	}
 	sent.Renewable = j.w.at(earliest + sent.Outages)
@@ -289,7 +289,7 @@ func (j *judge) outage(d *daemon, since time.Duration) (sum time.Duration) {
 	var spans []span
 	for _, f := range j.w.Faults {
 		long := f.blocks() && f.For > j.w.config.Reaper.Grace+precise || f.alarms() && f.For > 1100*time.Millisecond
-		if long && (f.Who == everybody || f.Who == "") && f.At > d.started+time.Second && f.end() > since && f.end() < j.w.elapsed() {
+		if long && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && f.end() < j.w.elapsed() {
 			spans = append(spans, span{max(f.At, since), f.end()})
 		}
 	}

@@ -168,21 +168,21 @@ func drawFault(rt *rapid.T, count int) fault {
 	if chance(rt, "long", 50) {
 		f.For = seconds(rt, "for", 5, 30)
 	}
-	f.Who = oneOf(rt, "who", everybody, everybody, replicas, hosts)
+	f.Who = oneOf(rt, "who", everyone, everyone, replicas, hosts)
 	if f.Who == replicas {
 		f.N = rapid.IntRange(0, count).Draw(rt, "number")
 	}
 	switch f.Kind {
 	case noSpace, corrupt, slowDisk, paused:
-		f.Who = everybody
+		f.Who = everyone
 	case killed, logFull:
 		f.Who, f.N = replicas, rapid.IntRange(0, count).Draw(rt, "number")
 	case lag, latency:
 		f.By = oneOf(rt, "by", 50*time.Millisecond, 500*time.Millisecond, 3*time.Second)
 	case broken, tokens, compacted:
-		f.Who, f.For = everybody, 0
+		f.Who, f.For = everyone, 0
 	case rolledBack, newCluster, bumped:
-		f.Who, f.For, f.By, f.Writes = everybody, 0, seconds(rt, "age", 0, 30), oneOf(rt, "writes", 0, 100)
+		f.Who, f.For, f.By, f.Writes = everyone, 0, seconds(rt, "age", 0, 30), oneOf(rt, "writes", 0, 100)
 	}
 	return f
 }

@@ -94,7 +94,7 @@ func (x *index) smallest(n int, f func(*entry)) {
 	}
 }
 
-// frontier is the heap of the places that are next: their parents were visited, they were not.
+// frontier is a heap of unvisited indexes whose parents were visited.
 type frontier struct {
 	*index
 	at []int

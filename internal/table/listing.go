@@ -48,7 +48,7 @@ func (c *core) begin(revision int64, resync bool, known instant) {
 }
 
 // ErrOlder is the error of a listing that shows a lock older than it was seen before:
-// etcd shows another history.
+// etcd was restored or diverged.
 var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
 
 // list adds locks as they were at the revision of the listing.
@@ -101,7 +101,7 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 }
 
 // isOlder reports whether a listing shows a lock older than it is known, which only
-// another history can do: one whose uuid was created earlier, or whose newest key is
+// a restore can do: one whose uuid was created earlier, or whose newest key is
 // older although it has another deadline, or although none was deleted.
 func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
@@ -164,7 +164,7 @@ func (c *core) end() {
 	c.listing.first = false
 }
 
-// forget drops all locks, for example after a restore of etcd: they belong to another history.
+// forget drops all locks, for example after a restore of etcd: they belong to the time before.
 func (c *core) forget() {
 	now := c.now()
 	for _, e := range c.locks {

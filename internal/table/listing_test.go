@@ -239,7 +239,7 @@ func TestListingThatFindsALockOrphanedCountsItsRelease(t *testing.T) {
 	})
 }
 
-// While a listing is in progress beside a watch, locks come, go and change.
+// While a listing is in progress next to a watch, locks come, go and change.
 func TestEventsDuringAListing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"deleted", "again", "renewed", "listed-then-deleted", "kept"} {
@@ -300,7 +300,7 @@ func TestForgetBeginsAgain(t *testing.T) {
 		w.listing(false)
 		require.Equal(t, before, w.counted())
 		require.Equal(t, []string{"b", "c"}, w.names())
-		require.False(t, w.observation("b").Measured, "what was known belongs to another history")
+		require.False(t, w.observation("b").Measured, "what was known is from before the restore")
 		w.acquire("d", time.Minute, time.Minute)
 		require.Equal(t, before.acquired+1, w.counted().acquired)
 	})
@@ -381,7 +381,7 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 	}
 }
 
-// An older holder's lock is another history's, also if it was renewed since the restore.
+// An older holder's lock shows a restore, also if it was renewed since.
 func TestS3_AnOlderHolderIsAnotherHistory(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Minute, time.Minute)

@@ -48,7 +48,7 @@ func renewalOf(e *entry) renewal {
 	return r
 }
 
-// holderAt returns the time by the clock of a holder that was measured.
+// holderAt returns the time according to the clock of a holder that was measured.
 func (e *entry) holderAt(i instant) protocol.Timestamp {
 	return protocol.Timestamp(i) + protocol.Timestamp(e.ahead)
 }

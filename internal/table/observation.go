@@ -45,7 +45,7 @@ func (c *core) ahead(e *entry, now reading) time.Duration {
 	return verdict.Observation{Measured: true, Offset: e.offset(now)}.Ahead(c.options.Rules.Tolerance)
 }
 
-// holderTime returns the time by the clock of a lock's holder.
+// holderTime returns the time according to the clock of a lock's holder.
 func (c *core) holderTime(e *entry, now reading) protocol.Timestamp {
 	return now.wall + protocol.Timestamp(c.ahead(e, now))
 }

@@ -229,7 +229,7 @@ func TestS2_AnAliveAtAloneDoesNotHideTheAcquisition(t *testing.T) {
 	})
 }
 
-// An old stamp beside a new write of the uuid did not arrive now.
+// An old stamp next to a new write of the uuid did not arrive now.
 func TestS2_AStampIsMeasuredWhenItArrives(t *testing.T) {
 	inBubble(t, func(_ *testing.T, w *world) {
 		f := fields(time.Hour, time.Hour)

@@ -64,7 +64,7 @@ func TestStatesWithoutAnObservation(t *testing.T) {
 	})
 }
 
-// The age of an alert is right by the clock of Prometheus, even where ours is wrong, as long
+// The age of an alert is right according to the clock of Prometheus, even where ours is wrong, as long
 // as those of the other holders show that.
 func TestOverdueIsCorrectedByTheMedianOfTheHosts(t *testing.T) {
 	for ours, others := range map[time.Duration]bool{0: false, 1: true, 3 * time.Second: true, time.Hour: true, -time.Hour: true} {

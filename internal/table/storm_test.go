@@ -102,7 +102,7 @@ func TestS3_OrphansMakeNoStormAndAreNotDelayed(t *testing.T) {
 	}, stormy)
 }
 
-// What came due longer than the window ago is no part of a storm.
+// What came due longer than the window ago is not part of a storm.
 func TestS3_StormIsWithinTheWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquireAll("", 100, func(i int) time.Duration { return time.Duration(i) * 4 * time.Second })
@@ -338,7 +338,7 @@ func TestS3_HowManyLivingHoldersAFaultCosts(t *testing.T) {
 	require.Equal(t, stormMin, cutOff(t, 50, 2*time.Minute))
 }
 
-// The other figure of rule 8: for how long somebody with 170 locks, who lets them come
+// The other figure of rule 8: for how long an attacker with 170 locks, which come
 // due again and again, keeps another's dead lock.
 func TestS6_AnAttackDelaysADeadLockByTheStormDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

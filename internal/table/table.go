@@ -174,7 +174,7 @@ func (t *Table) Resume(ctx context.Context) error {
 	return t.do(ctx, (*core).resume)
 }
 
-// Begin starts a listing at a revision. Where a watch continues beside it, the
+// Begin starts a listing at a revision. If a watch continues during it, the
 // table must have been given every event up to that revision, and none after. known is
 // when the locks were last known to be current; zero for never.
 func (t *Table) Begin(ctx context.Context, revision int64, resync bool, known time.Time) error {
@@ -182,7 +182,7 @@ func (t *Table) Begin(ctx context.Context, revision int64, resync bool, known ti
 }
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder
-// where they show another history of etcd.
+// where they show a restore of etcd.
 func (t *Table) List(ctx context.Context, locks []protocol.Lock) error {
 	var older error
 	if err := t.do(ctx, func(c *core) { older = c.list(locks) }); err != nil {

@@ -338,7 +338,7 @@ func TestDueIsSignaledWhileLocksAreDue(t *testing.T) {
 	})
 }
 
-// A lock that comes due while somebody waits is taken in that instant, and none is lost where the
+// A lock that comes due while a worker waits is taken in that instant, and none is lost where the
 // wait ends then.
 func TestAWaitThatEndsLosesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

@@ -66,7 +66,7 @@ func (o *outages) allowance(known time.Time) (sum time.Duration) {
 	return sum
 }
 
-// inBubble runs f with a table, and with time that passes only where everybody waits.
+// inBubble runs f with a table, and with time that passes only when all goroutines wait.
 func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options))
 		w.check()
 		w.stop()
 		_, open := <-w.Due()
-		require.False(t, open, "it wakes up who waits")
+		require.False(t, open, "it wakes up waiters")
 		_, err := w.Take(t.Context(), 1)
 		require.ErrorIs(t, err, ErrStopped)
 		require.ErrorIs(t, w.Apply(t.Context(), nil), ErrStopped)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Explanation says in a sentence what becomes of the lock: whether it is removed at
+// Explanation says in a sentence what will happen to the lock: whether it is removed at
 // all and, where it waits, until when and why. It does not know of holds. Times of day
 // are UTC.
 func (v Verdict) Explanation() string {
@@ -98,7 +98,7 @@ func (v Verdict) decides() string {
 		return "leftover fields must stay unmodified for reaper.orphan_grace"
 	}
 	if ahead := v.ahead(); ahead > 0 {
-		return fmt.Sprintf("grace %s after auto_unlock_at by the clock of this replica; its holder's clock is %s fast", v.Grace, tenths(ahead))
+		return fmt.Sprintf("grace %s after auto_unlock_at according to the clock of this replica; its holder's clock is %s fast", v.Grace, tenths(ahead))
 	}
 	return fmt.Sprintf("grace %s after auto_unlock_at", v.Grace)
 }

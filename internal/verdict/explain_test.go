@@ -32,9 +32,9 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			in.Offset, in.Now = -90*time.Second-time.Millisecond, in.Now.Add(91*time.Second)
 		}, "waits until 22:14:54: its holder's clock is 1m30s slow"},
 		"fast holder": {observedLive, func(in *verdict.Inputs) { in.Offset, in.Now = time.Hour, in.Now.Add(-time.Hour) },
-			"waits until 22:13:23: grace 3s after auto_unlock_at by the clock of this replica; its holder's clock is 1h0m0s fast"},
+			"waits until 22:13:23: grace 3s after auto_unlock_at according to the clock of this replica; its holder's clock is 1h0m0s fast"},
 		"fast holder, not past its deadline": {observedLive, func(in *verdict.Inputs) { in.Offset, in.Now = time.Hour, in.Now.Add(-2*time.Hour) },
-			"is removed at 22:13:23 unless its holder renews it: grace 3s after auto_unlock_at by the clock of this replica; its holder's clock is 1h0m0s fast"},
+			"is removed at 22:13:23 unless its holder renews it: grace 3s after auto_unlock_at according to the clock of this replica; its holder's clock is 1h0m0s fast"},
 		"renewal learned late": {replay, func(*verdict.Inputs) {},
 			"is removed at 22:14:23 unless its holder renews it: its last renewal was learned late, patience 1m0s"},
 		"renewal learned late, past its deadline": {replay, func(in *verdict.Inputs) {

@@ -80,7 +80,7 @@ func AllHolds() (all []Hold) {
 // monotonic clock, zero means never.
 type Signals struct {
 	// ListedAt is when the first listing of this history of etcd ended. History is the
-	// number of times that another history began.
+	// number of times that etcd was restored or diverged.
 	ListedAt time.Time
 	History  int
 	// Connected reports whether a watch is up. LastSign is when it last showed an event or
@@ -95,7 +95,7 @@ type Signals struct {
 	Alarms          []string
 	Failed, Alarmed time.Time
 	// Paused is who paused all removals, why and until when, in words; "" if nobody did. Unseen
-	// is why the pauses are not in view; "" if they are.
+	// is why the pauses are not loaded; "" if they are.
 	Paused, Unseen string
 	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
 	// present.
@@ -160,7 +160,7 @@ func (h *Holds) regressed(now time.Time, s Signals) string {
 	if s.History == 0 {
 		return ""
 	}
-	return h.listing(now, s, "etcd showed another history")
+	return h.listing(now, s, "etcd was restored, or its data diverged")
 }
 
 func (h *Holds) listing(now time.Time, s Signals, after string) string {

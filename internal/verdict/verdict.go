@@ -24,7 +24,7 @@ type Trigger string
 const (
 	Expiry Trigger = "expiry" // past its auto_unlock_at
 	Orphan Trigger = "orphan" // fields without a uuid, unmodified for the orphan grace
-	Manual Trigger = "manual" // requested by a person
+	Manual Trigger = "manual" // requested by a user
 )
 
 // Inputs are all that a verdict depends on: the same inputs give the same verdict.
@@ -144,7 +144,7 @@ func Decide(in Inputs) Verdict {
 	return v
 }
 
-// minPaused is what remains at least of a pause that is in force: it ends with its lease in etcd,
+// minPaused is the minimum remaining time reported for an active pause: it ends with its lease in etcd,
 // not by our wall clock.
 const minPaused = time.Second
 

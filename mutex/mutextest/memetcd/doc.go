@@ -20,6 +20,6 @@
 //
 // This package links by go:linkname, once, and nothing else in the module does:
 // it sets a channel of the client library to nil, which was made outside of
-// every bubble and for which all watches wait, so that time would stand still.
+// every bubble and for which all watches wait, so that time would stop.
 // The repository's ADR 25 says why there is no other way.
 package memetcd
