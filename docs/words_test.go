@@ -59,7 +59,7 @@ func TestWords(t *testing.T) {
 }
 
 // spoken are the files of which every word is held.
-const spoken = `\.md$|^\.\./deploy/.*\.(yaml|txt|tpl|gotmpl)$|^\.\./cmd/unlocker-demo/.*\.go$`
+const spoken = `\.(md|go|py|rb|tpl|gotmpl)$|^\.\./deploy/.*\.(yaml|txt)$|/testdata/.*\.txt$|config\.example\.yaml$`
 
 // TestPatienceIsIntroduced: readers know it by another name.
 func TestPatienceIsIntroduced(t *testing.T) {

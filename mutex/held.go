@@ -157,7 +157,7 @@ func (l *Lock) look(from int64) (int64, error) {
 // Context returns a context that is derived from parent and canceled when the lock is lost or
 // released. context.Cause tells why: a *LostError, ErrUnlocked, or the cause of parent.
 //
-// It is canceled before another can hold the lock, unless somebody removes the lock by hand;
+// It is canceled before another can hold the lock, unless the lock is removed by hand;
 // then as soon as this process sees that. Timers fire late in a process that was suspended,
 // so its Err and Done compare the clocks themselves: work that looks at either of them before
 // each step does not take a step too many. Contexts derived from it do not do that.

@@ -46,8 +46,8 @@ func (h holder) renewOnce(name string, patience, ttl time.Duration) (alertAt tim
 	return alertAt
 }
 
-// renewUntil renews the lock four times per ttl, and returns the last deadline by the clock
-// of the test.
+// renewUntil renews the lock four times per ttl, and returns the last deadline according to the
+// clock of the test.
 func (h holder) renewUntil(end time.Time, name string, ttl time.Duration) (deadline time.Time) {
 	h.t.Helper()
 	var next time.Time

@@ -13,7 +13,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// Limits of what the daemon takes from audit_prefix, where anybody with the right to write may
+// Limits of what the daemon takes from audit_prefix, where any client with the right may
 // write. A day of manual unlocks is far less.
 const (
 	maxRecords       = 10_000

@@ -78,7 +78,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 		require.InDelta(t, float64(time.Now().Unix()), d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "a/b", "trigger", "manual"), 60)
 	}
 
-	// A holder that releases late looks like a removal by somebody: nobody counts it.
+	// A holder that releases late looks like a removal by another client: no replica counts it.
 	e.Put(e.Lock("released", time.Now(), time.Now().Add(-time.Millisecond))...)
 	for _, d := range replicas {
 		d.awaitMetric(1, "unlocker_locks", "state", "expired")
@@ -106,7 +106,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 	require.Len(t, replicas[1].log.Lines(api.LogUnlocked), 3)
 }
 
-// Anybody with the right to write under audit_prefix may have written what is there.
+// Any client with the right to write under audit_prefix may have written what is there.
 func TestForgedRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})

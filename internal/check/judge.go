@@ -209,9 +209,9 @@ func (j *judgement) forced(came []Answer) {
 	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }
 
-// recent returns the forced unlocks to warn of, newest first: of locks that expired, since nobody
-// held an orphan, and a person knows of a manual unlock. Their times are by the clock of the first
-// daemon. Two URLs may lead to the same one.
+// recent returns the forced unlocks to warn of, newest first: of locks that expired, since an
+// orphan had no holder, and a user knows of a manual unlock. Their times are according to the clock
+// of the first daemon. Two URLs may lead to the same one.
 func (j *judgement) recent(came []Answer) (all []api.Forced) {
 	type key struct {
 		name     string

@@ -127,7 +127,7 @@ func TestJudge(t *testing.T) {
 
 		"undated": {answers: []Answer{answer(counted(undated, 1), counted(malformed, 2))}, state: Warning,
 			text: "3 locks never removed automatically (1 undated, 2 malformed); 15 locks, none overdue"},
-		"malformed by somebody else": {rules: func(r *Rules) { r.Undated = ranged(t, "2") }, answers: []Answer{answer(counted(malformed, 2))},
+		"malformed by another client": {rules: func(r *Rules) { r.Undated = ranged(t, "2") }, answers: []Answer{answer(counted(malformed, 2))},
 			text: "14 locks, none overdue; 2 locks never removed automatically (0 undated, 2 malformed)"},
 		"orphans are not locks": {answers: []Answer{answer(counted(orphaned, 5))}, text: "12 locks, none overdue"},
 
@@ -177,7 +177,7 @@ func TestJudge(t *testing.T) {
 		"one daemon by two names": {answers: []Answer{answer(forced("a", "expiry", time.Minute, 7)), answer(at(b), forced("a", "expiry", time.Minute, 7))},
 			state: Warning, text: "1 forced unlock in the last 1h00m: a (worker-2, 1m00s ago); 12 locks, none overdue"},
 		"forced long ago":        {answers: []Answer{answer(forced("a", "expiry", 61*time.Minute, 7))}, text: "12 locks, none overdue"},
-		"by a person":            {answers: []Answer{answer(forced("a", "manual", time.Minute, 7))}, text: "12 locks, none overdue"},
+		"manual":                 {answers: []Answer{answer(forced("a", "manual", time.Minute, 7))}, text: "12 locks, none overdue"},
 		"by another":             {answers: []Answer{answer(forced("a", "", time.Minute, 7))}, text: "12 locks, none overdue"},
 		"orphans have no holder": {answers: []Answer{answer(forced("a", "orphan", time.Minute, 7))}, text: "12 locks, none overdue"},
 		"forced does not matter": {rules: func(r *Rules) { r.Forced = 0 }, answers: []Answer{answer(forced("a", "expiry", time.Minute, 7))},

@@ -135,7 +135,7 @@ func learn(e *api.Ended, f api.Forced) {
 		e.How = api.EndExpired
 	case verdict.Manual:
 		e.How = api.EndManual
-	case "": // somebody unknown, after the deadline
+	case "": // an unknown client, after the deadline
 		if e.How == api.EndManual {
 			return
 		}

@@ -119,7 +119,7 @@ func TestUnlockGivesUp(t *testing.T) {
 	require.Len(t, h.sent, maxUnlockTries)
 }
 
-// A key that somebody else writes into a gap of the lock meanwhile stays.
+// A key that another client writes into a gap of the lock meanwhile stays.
 func TestUnlockLeavesWhatCameMeanwhile(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")

@@ -39,7 +39,7 @@ func (l *Ledger) self(a *attempt) {
 	l.add(&l.forced, removed)
 }
 
-// other adds a lock that somebody else removed past its deadline.
+// other adds a lock that another client removed past its deadline.
 func (l *Ledger) other(removed *protocol.Lock, revision int64) {
 	l.add(&l.others, api.Forced{
 		Name:       protocol.Clip([]byte(removed.Name), lockstore.MaxName),

@@ -16,7 +16,7 @@ import (
 func (r *Reaper) Manual(ctx context.Context, removed api.Forced, before bool) {
 	when := removed.At
 	if !before {
-		removed.At = time.Time{} // when it was seen, by the clock of this host
+		removed.At = time.Time{} // when it was seen, according to the clock of this host
 	}
 	r.ledger.add(&r.ledger.forced, removed)
 	if before {

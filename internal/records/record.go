@@ -38,7 +38,7 @@ const (
 type Record struct {
 	// Prefix is the prefix of the locks: deployments may share the place of their records.
 	Prefix string `json:"prefix"`
-	// When is by the clock of the host where the user removed the lock.
+	// When is according to the clock of the host where the user removed the lock.
 	When time.Time `json:"when"`
 	// Forced has no time and no trigger in etcd; Parse adds them.
 	api.Forced

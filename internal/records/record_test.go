@@ -59,7 +59,7 @@ func TestParseTakesNoVerdictFromARecord(t *testing.T) {
 	require.Equal(t, api.Forced{Name: "a", At: r.When, Trigger: verdict.Manual, By: api.Other, Fields: []api.Field{}}, r.Forced)
 }
 
-// Anybody with the right to write a record may have written it.
+// Any client with the right to write a record may have written it.
 func TestParseRefusesAndBounds(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{

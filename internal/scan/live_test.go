@@ -29,9 +29,9 @@ func taking(rev int64, host string) clientv3.WatchResponse {
 	return r
 }
 
-// Events are late knowledge up to the revision that was read after the watch moved
-// again, and only an answer to the newest standstill makes them live.
-func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStandstill(t *testing.T) {
+// Events are late knowledge up to the revision that was read after the watch
+// resumed, and only an answer to the newest stall makes them live.
+func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStall(t *testing.T) {
 	t.Parallel()
 	s := newScanner(t, client(t, "127.0.0.1:1"))
 	w := &watching{Scanner: s}
@@ -52,7 +52,7 @@ func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStandstill(t *testing.T) {
 	w.current.stall()
 	w.current.resume(1, 0)
 	show(progress(3), taking(4, "d"))
-	require.Zero(t, w.lastCurrent, "that answers an earlier standstill")
+	require.Zero(t, w.lastCurrent, "that answers an earlier stall")
 	w.current.resume(2, 6)
 	show(taking(5, "e"))
 	require.Zero(t, w.lastCurrent, "the watch has not come as far as the revision read")

@@ -163,7 +163,7 @@ func TestS3_LateKnowledgeCountsFromTheLastSignOfLifeBefore(t *testing.T) {
 	}
 }
 
-// Two standstills in a row: what the first brought late is no sign of life for the second.
+// Two stalls in a row: what the first brought late is no sign of life for the second.
 func TestS3_LateKnowledgeIsNoSignOfLife(t *testing.T) {
 	bubble(t, func(w *bubbled) {
 		before := time.Now()
