@@ -160,7 +160,7 @@ type Field struct {
 // Forced is a lock that was removed by force, or by an unknown client after its deadline: as the
 // ledger keeps it, the metrics count it, and the API answers it. All strings are bounded.
 type Forced struct {
-	At       time.Time `json:"at,omitzero"`
+	At       time.Time `json:"at"`
 	Name     string    `json:"name"`
 	UUID     string    `json:"uuid,omitempty"`
 	Hostname string    `json:"hostname,omitempty"`

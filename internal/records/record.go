@@ -53,11 +53,12 @@ func keyOf(prefix string, when time.Time, lease int64) string {
 func (r Record) Encode() string {
 	r.Who, r.Reason = protocol.Clip([]byte(r.Who), MaxText), protocol.Clip([]byte(r.Reason), MaxText)
 	for {
-		// Texts and the present time can be encoded. The revision is that of the transaction that
-		// writes the record, which is not known yet.
+		// Texts and the present time can be encoded. When is the time, and the revision is that of
+		// the transaction that writes the record, which is not known yet.
 		text, _ := json.Marshal(struct {
 			Record
-			Revision int64 `json:"revision,omitempty"`
+			At       *time.Time `json:"at,omitempty"`
+			Revision int64      `json:"revision,omitempty"`
 		}{Record: r})
 		if len(text) <= MaxBytes || len(r.Fields) == 0 {
 			return string(text)
