@@ -16,10 +16,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRandomHistories runs SIM_HISTORIES random histories, 500 unless told otherwise.
+// TestRandomHistories runs SIM_HISTORIES random histories, 100 unless told otherwise.
 // -rapid.seed repeats them as far as the daemon's own random pauses allow.
 func TestRandomHistories(t *testing.T) {
-	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "500"))
+	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "100"))
 	require.NoError(t, err)
 	workers := runtime.GOMAXPROCS(0)
 	require.NoError(t, flag.Set("rapid.checks", strconv.Itoa((total+workers-1)/workers)))
