@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
+	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 )
 
 // unfinished returns what must still happen, and of that what should have happened by now.
@@ -154,20 +154,19 @@ func (r *round) checkRemovals() {
 
 func (r *round) checkRemoval(e *era, m deletion) {
 	l := r.registry.acquisition(m.uuid)
-	seconds, err := strconv.ParseFloat(m.autoUnlock, 64)
-	if err != nil {
+	deadline, dated := judges.Timestamp(m.autoUnlock)
+	if !dated {
 		r.violate("S8: %s was removed without a deadline", m.name)
 		return
 	}
-	if due := time.UnixMicro(int64(seconds * 1e6)).Add(grace); m.at.Before(due) {
-		r.violate("S2: %s was removed at revision %d, %s before it was due", m.name, m.revision, due.Sub(m.at))
-	}
+	removed := fmt.Sprintf("%s was removed at revision %d", m.name, m.revision)
+	r.convict(removed, judges.Sending{Passes: deadline.Add(grace), Why: "its deadline and the grace"}, m)
 	if k := r.keepers[m.uuid]; k != nil && (k.stopped.IsZero() || k.stopped.After(m.at)) {
 		r.checkLiving(e, m, k)
 	}
 	for i, d := range r.replicas {
 		if d.removed(m) {
-			r.checkSettled(fmt.Sprintf("%s was removed by daemon %d at revision %d", m.name, i, m.revision), e, m, d, l)
+			r.checkSettled(fmt.Sprintf("%s by daemon %d", removed, i), e, m, d, l)
 		}
 	}
 }
@@ -192,11 +191,13 @@ func (r *round) checkLiving(e *era, m deletion, k *keeper) {
 // checkSettled checks that a daemon had given the holder the time to renew that a restore
 // which it had to notice, or had noticed, demands.
 func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *acquisition) {
+	var holds []judges.Hold
 	for _, line := range d.since(time.Time{}, api.LogHoldBegins) {
-		if early := logged(line).Add(roundSettle).Sub(m.at); line["hold"] == "regressed" && early > 0 && early <= roundSettle {
-			r.violate("S3: %s, %s after it noticed the restore", removed, roundSettle-early)
+		if line["hold"] == "regressed" {
+			holds = append(holds, judges.Hold{Why: "it noticed the restore", In: span{From: logged(line), To: logged(line).Add(roundSettle)}, Acted: span{From: m.at, To: m.at}})
 		}
 	}
+	r.convict(removed, judges.Sending{Holds: holds}, m)
 	why := r.tookBack(d)
 	if e != r.now() || why == "" {
 		return
@@ -211,8 +212,15 @@ func (r *round) checkSettled(removed string, e *era, m deletion, d *replica, l *
 		r.t.Logf("%s, %s after the start of etcd and %s before it noticed that it took back %s", removed, m.at.Sub(e.started), logged(noticed).Sub(m.at), why)
 		return
 	}
-	if early := e.starting.Add(l.span + grace).Sub(m.at); early > 0 {
-		r.violate("S3: %s, %s before its holder (span %s) had to renew after the restore, which took back %s", removed, early, l.span, why)
+	why = "its holder had to renew after the restore, which took back " + why
+	r.convict(removed, judges.Sending{Outages: e.starting.Sub(e.killed), Renewable: e.starting.Add(l.span + grace), Why: why}, m)
+}
+
+// convict judges what is known of a removal.
+func (r *round) convict(removed string, sent judges.Sending, m deletion) {
+	sent.Logged, sent.Leads, sent.At = true, true, m.at
+	for _, v := range sent.Judge(judges.Rules{}) {
+		r.violate("%s: %s: %s", v.Promise, removed, v.Text)
 	}
 }
 
