@@ -128,7 +128,7 @@ func requireNoPauses(l *locked, d *daemon) {
 	require.EqualValues(l.t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))
 	status, body := d.get("/readyz")
 	require.Equal(l.t, http.StatusServiceUnavailable, status)
-	require.Contains(l.t, body, "not ready: the pauses under /unlocker/pause/mutexes/ cannot be read: "+needsPauses)
+	require.Contains(l.t, body, "not ready: cannot load pauses under /unlocker/pause/mutexes/: "+needsPauses)
 	due := time.Now().Add(time.Second)
 	l.Put(l.Lock("due", due, due)...)
 	d.awaitMetric(1, "unlocker_reaper_backlog")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,9 +14,9 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 var shared etcdtest.Shared
@@ -40,7 +41,7 @@ func start(t *testing.T, e *etcdtest.Etcd, client *clientv3.Client) *world {
 		Changed: func(context.Context) { w.changes.Add(1) }, Explain: func(err error) error { return err }, Logger: w.log.Logger(),
 	})
 	require.NoError(t, err)
-	require.Equal(t, "the pauses under "+e.Prefix+" are not read yet", w.Unseen())
+	require.Equal(t, "pauses under "+e.Prefix+" not loaded yet", w.Unseen())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -183,21 +184,34 @@ func TestTooManyRecordsPauseAll(t *testing.T) {
 }
 
 // Without the connection the pauses are remembered, but not relied on.
-func TestPausesOutOfView(t *testing.T) {
+func TestPausesNotSynced(t *testing.T) {
 	t.Parallel()
-	e := etcdtest.Start(t, localetcd.Options{})
-	p := e.Proxy(0)
-	w := start(t, e, e.Connect(func(c *clientv3.Config) { c.Endpoints = []string{p.Addr()} }))
-	w.pause("", "ada@laptop", time.Hour)
-	w.await(func() bool { return w.All() != "" && w.Unseen() == "" })
-	p.Blackhole()
-	w.await(func() bool { return w.Unseen() != "" })
-	require.Contains(t, w.Unseen(), "the pauses under "+e.Prefix+" cannot be read: ")
-	require.NotEmpty(t, w.All())
-	require.True(t, w.Listed())
-	w.remove("all")
-	require.NoError(t, p.Heal())
-	w.await(func() bool { return w.Unseen() == "" && w.All() == "" })
+	synctest.Test(t, func(t *testing.T) {
+		cluster := memetcd.New(memetcd.Options{})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		direct, err := cluster.Connect()
+		require.NoError(t, err)
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		w := start(t, etcdtest.On(t, direct.Client), link.Client)
+		w.pause("", "ada@laptop", time.Hour)
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		pass(time.Second)
+		require.Empty(t, w.Unseen())
+		require.NotEmpty(t, w.All())
+		link.Set(memetcd.Unreachable())
+		pass(time.Second / 2)
+		require.Empty(t, w.Unseen(), "less than the freshness")
+		pass(time.Second / 2)
+		require.Contains(t, w.Unseen(), "cannot load pauses under "+w.Etcd.Prefix+": ")
+		require.NotEmpty(t, w.All())
+		require.True(t, w.Listed())
+		w.remove("all")
+		link.Set(memetcd.Faults{})
+		pass(10 * time.Second)
+		require.Empty(t, w.Unseen())
+		require.Empty(t, w.All())
+	})
 }
 
 func TestOptions(t *testing.T) {
