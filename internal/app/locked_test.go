@@ -153,7 +153,7 @@ func requireNoRemoval(l *locked, d *daemon) {
 // requireNoLeader requires that the daemon removes locks after the standby delay, and that
 // the log and unlocker_leader show that it does not lead.
 func requireNoLeader(l *locked, d *daemon) {
-	d.warnsOnce(api.LogElectionFailed, "reason=PermissionDenied", needsElection)
+	d.warnsOnce(api.LogElectionFailed, "reason=permission_denied", needsElection)
 	d.awaitReaping()
 	due := time.Now().Add(time.Second)
 	l.Put(l.Lock("late", due, due)...)

@@ -3,12 +3,14 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -272,13 +274,32 @@ func TestClientCertificateThatVanishedIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "open "+p.key+": no such file or directory")
 }
 
+// The server is a plain TLS listener, which answers a handshake at once whatever the load.
 func TestExpiredServerCertificateIsNamed(t *testing.T) {
 	t.Parallel()
-	s := newSecure(t)
-	o := s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, "client"))
+	s := &secure{ca: newCA(t, "good"), dir: t.TempDir()}
+	s.caFile = s.ca.file(t, s.dir)
+	server := s.ca.issueUntil(t, filepath.Join(s.dir, "server"), "server", until(-time.Minute))
+	certificate, err := tls.LoadX509KeyPair(server.cert, server.key)
+	require.NoError(t, err)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}})
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*tls.Conn).HandshakeContext(t.Context()) // the client refuses it
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { _ = listener.Close() })
+
+	o := s.options(listener.Addr().String(), s.ca.issue(t, s.dir, "client"))
 	o.FailFast = true
-	server := s.ca.issueUntil(t, filepath.Join(s.dir, "server"), "server", until(-time.Minute)) // read at each handshake
-	require.FileExists(t, server.cert)
-	_, err := refused(t, mustNew(t, o)).Put(t.Context(), "k", "v")
+	_, err = refused(t, mustNew(t, o)).Put(t.Context(), "k", "v")
 	require.ErrorContains(t, err, "certificate has expired or is not yet valid")
 }

@@ -1,7 +1,7 @@
-// Package pause is how a person stops the automatic removal of all locks, or of some, for a while:
+// Package pause is how a user stops the automatic removal of all locks, or of some, for a while:
 // the record of a pause in etcd, and the pauses in force as a daemon follows them.
 //
-// Guaranteed: while a record is in etcd and in view, it is in force, whatever the clocks say. What
+// Guaranteed: while a record is in etcd and synced, it is in force, whatever the clocks say. What
 // cannot be read as a pause pauses all. Pauses.Unseen is not empty unless all records are known,
 // as far as the watch shows.
 //
@@ -196,17 +196,17 @@ func (p *Pauses) All() string {
 	return strings.Join(words, ", and ")
 }
 
-// Listed reports whether the pauses were ever in view.
+// Listed reports whether the pauses were ever loaded.
 func (p *Pauses) Listed() bool { return p.follower.Status().Listed }
 
-// Unseen returns why the pauses are not loaded, in words; "" if they are. Call it before All and
+// Unseen returns why the pauses are not synced, in words; "" if they are. Call it before All and
 // For: these then know all pauses that there were at the time.
 func (p *Pauses) Unseen() string {
 	switch s := p.follower.Status(); {
 	case s.Synced:
 		return ""
 	case s.Err != nil:
-		return fmt.Sprintf("the pauses under %s cannot be read: %s", p.Prefix, protocol.Clip([]byte(s.Err.Error()), maxError))
+		return fmt.Sprintf("cannot load pauses under %s: %s", p.Prefix, protocol.Clip([]byte(s.Err.Error()), maxError))
 	}
-	return fmt.Sprintf("the pauses under %s are not read yet", p.Prefix)
+	return fmt.Sprintf("pauses under %s not loaded yet", p.Prefix)
 }

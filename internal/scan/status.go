@@ -14,7 +14,7 @@ import (
 // Status is the state of the listing and the watch.
 type Status struct {
 	// Listed is when the first listing of this history of etcd ended; zero before. History
-	// is the number of times that etcd was restored or diverged.
+	// is the number of times that etcd was found restored or diverged.
 	Listed  time.Time
 	History int
 	// Listing reports whether the table has a listing without a watch in part.
