@@ -1,12 +1,17 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -86,4 +91,80 @@ func (l *Listing) explain(k api.Lock) api.Lock {
 		k.Explanation, k.Due, k.State, k.ClockOffset = seen.Explanation, seen.Due, seen.State, seen.ClockOffset
 	}
 	return k
+}
+
+// outlook explains the state of a lock, as far as that follows from the lock alone.
+func outlook(l *protocol.Lock, d Detail) []string {
+	switch l.State(protocol.TimestampOf(d.At)) {
+	case protocol.Malformed:
+		return append(faults(l, d), neverRemoved)
+	case protocol.Undated:
+		return []string{"There is no auto_unlock_at.", neverRemoved}
+	case protocol.Orphaned:
+		return []string{"There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock."}
+	case protocol.Overdue:
+		return []string{"According to the clock of this host, it is past its alert_at."}
+	case protocol.Expired:
+		return []string{"According to the clock of this host, it is past its auto_unlock_at."}
+	}
+	return nil
+}
+
+// datedOutlook explains the state that a daemon showed, and reports whether it depends on a clock.
+func datedOutlook(l api.Lock) (words []string, dated bool) {
+	by := "According to the clock of the daemon,"
+	if l.ClockOffset != 0 {
+		off := time.Duration(l.ClockOffset * float64(time.Second))
+		direction := "ahead of"
+		if off < 0 {
+			direction = "behind"
+		}
+		by = fmt.Sprintf("According to the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
+	}
+	switch {
+	case l.State == protocol.Overdue.String():
+		return []string{by + " it is past its alert_at."}, true
+	case l.State == protocol.Expired.String():
+		return []string{by + " it is past its auto_unlock_at."}, true
+	case l.State != protocol.Held.String():
+		return nil, false
+	case l.ClockOffset != 0:
+		return []string{by + " it is neither overdue nor expired."}, true
+	}
+	return nil, true
+}
+
+const neverRemoved = "It is never removed automatically."
+
+// maxFault bounds how much of an invalid value is quoted, in bytes.
+const maxFault = 64
+
+// faults returns the reasons for the state malformed.
+func faults(l *protocol.Lock, d Detail) []string {
+	if l.Token == 0 {
+		return []string{"There is no uuid: nobody holds it. It has keys that are not fields of a lock, so they are not leftovers either."}
+	}
+	var found []string
+	for _, f := range d.Fields {
+		if slices.Contains(d.Leftovers, f.Name) {
+			continue
+		}
+		switch protocol.ParseField([]byte(f.Name)) {
+		case protocol.FieldAlertAt, protocol.FieldAliveAt, protocol.FieldAutoUnlockAt, protocol.FieldLockedAt:
+			if _, err := protocol.ParseTimestamp([]byte(f.Value)); err != nil {
+				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, terminal.QuoteAlways(protocol.Clip([]byte(f.Value), maxFault)), err))
+				if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n/1000 > 1e9 {
+					found = append(found, "It looks like milliseconds: the unit is seconds.")
+				}
+			}
+		case protocol.FieldUUID:
+			if l.UUID() == "" {
+				found = append(found, fmt.Sprintf("uuid has %d bytes: 1 to 256 are allowed.", cmp.Or(f.TruncatedFrom, len(f.Value))))
+			}
+		}
+	}
+	if len(found) == 0 {
+		found = append(found, "A key has a lease: it is not a lock of this protocol.")
+	}
+	return found
 }

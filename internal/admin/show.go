@@ -11,8 +11,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/client"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/history"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -133,4 +136,84 @@ func (e *noLock) Error() string {
 		words += "; there are locks below it: " + strings.Join(below, ", ")
 	}
 	return words
+}
+
+// History is what is known about who held a lock.
+type History struct {
+	api.History
+	// Asked is the URL of the daemon that was asked how the periods ended; empty if none was.
+	Asked string `json:"-"`
+}
+
+// History reads who held a lock. The name must be valid, as ParseName returns it. The error is
+// ErrNoLock if nobody held it as far as etcd still knows.
+func (a *Admin) History(ctx context.Context, name string, b lockstore.Bounds) (History, error) {
+	audit := a.config.AuditKeys()
+	r := history.Reader{
+		Store: a.store, AuditPrefix: audit,
+		ExplainAudit: func(err error) error { return a.failedOn(ctx, err, etcd.Read, audit) },
+	}
+	h, err := r.Read(ctx, name, b)
+	switch {
+	case err != nil:
+		return History{}, a.failed(ctx, err, etcd.Read)
+	case len(h.Periods) > 0:
+		return History{History: h}, nil
+	case h.Truncated:
+		return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: --timeout ends before older revisions are read",
+			quoted(name), a.config.Prefix, h.FromRevision, ErrNoLock)
+	case h.Compacted:
+		return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: etcd has nothing older, it was compacted",
+			quoted(name), a.config.Prefix, h.FromRevision, ErrNoLock)
+	}
+	return History{}, fmt.Errorf("nobody ever held lock %s under %s: %w", quoted(name), a.config.Prefix, ErrNoLock)
+}
+
+// maxForced is the maximum number of forced unlocks that a daemon is asked for.
+const maxForced = 1000
+
+// Explain adds what a daemon knows about the ends of the periods. On error they are as they were.
+func (h *History) Explain(ctx context.Context, from client.Daemon) error {
+	forced, err := from.Forced(ctx, h.Name, maxForced)
+	if err != nil {
+		return ofDaemon(from, err)
+	}
+	h.Asked = from.URL
+	history.AddForced(&h.History, forced)
+	return nil
+}
+
+// maxNative is the maximum number of keys whose values and leases Native reads, the holders first.
+const maxNative = 10_000
+
+// nativeLimits are those of what Native reads and returns of each prefix.
+func nativeLimits() native.Limits {
+	return native.Limits{Keys: 200_000, Locks: maxNative, Waiters: 1000}
+}
+
+// ErrNoNativePrefixes is the error of Native if there is nothing to list.
+var ErrNoNativePrefixes = errors.New("native_prefixes is empty: --native needs them, for example --native-prefixes /locks/")
+
+// Native lists the locks and elections of etcd's own clients. If a prefix cannot be listed, it
+// returns the others and an error.
+func (a *Admin) Native(ctx context.Context) (api.NativeList, error) {
+	if len(a.config.NativePrefixes) == 0 {
+		return api.NativeList{}, ErrNoNativePrefixes
+	}
+	var prefixes []api.NativePrefix
+	var listings []native.Listing
+	var errs []error
+	unseen := func(string, native.Key, time.Time) time.Time { return time.Time{} }
+	for _, prefix := range a.config.NativePrefixes {
+		listing, err := native.List(ctx, a.client, prefix, a.config.Etcd.RequestTimeout, nativeLimits(), unseen)
+		if err != nil {
+			errs = append(errs, a.failedOn(ctx, err, etcd.Read, prefix))
+			continue
+		}
+		prefixes, listings = append(prefixes, api.NativePrefix{Prefix: prefix, Holders: []api.NativeHolder{}}), append(listings, listing)
+	}
+	limited, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
+	defer cancel()
+	native.Describe(limited, a.client.Client, maxNative, prefixes, listings)
+	return api.NativeList{Prefixes: prefixes}, errors.Join(errs...)
 }
