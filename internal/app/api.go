@@ -12,8 +12,11 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/history"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
+	"github.com/etcd-unlocker/unlocker/internal/native"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/web"
@@ -214,3 +217,64 @@ func clockStatus(s metrics.Snapshot) api.Clock {
 	}
 	return c
 }
+
+// Limits of a history in the API.
+const (
+	historyPeriods  = 50
+	historyRenewals = 20
+	historyTime     = 5 * time.Second
+	// historyWait is how long a request waits for that of another.
+	historyWait = 2 * time.Second
+	// historyForced is the maximum number of forced unlocks that are compared with the periods.
+	historyForced = 1000
+)
+
+// History implements web.Source. It reads one history at a time, for three quarters of the time that
+// ctx has, and then returns what it has.
+func (v view) History(ctx context.Context, name string) (api.History, error) {
+	select {
+	case v.histories <- struct{}{}:
+		defer func() { <-v.histories }()
+	case <-time.After(historyWait):
+		return api.History{}, web.ErrBusy
+	case <-ctx.Done():
+		return api.History{}, ctx.Err()
+	}
+	audit := v.app.config.AuditKeys()
+	r := history.Reader{
+		Store: v.store, AuditPrefix: audit,
+		ExplainAudit: func(err error) error { return v.app.client.Explain(err, etcd.Read, audit) },
+	}
+	bounds := lockstore.Bounds{Periods: historyPeriods, Renewals: historyRenewals, Time: historyTime}
+	if end, limited := ctx.Deadline(); limited {
+		bounds.Time = min(bounds.Time, time.Until(end)*3/4)
+	}
+	h, err := r.Read(ctx, name, bounds)
+	if err != nil {
+		return api.History{}, err
+	}
+	history.AddForced(&h, v.Forced(name, historyForced))
+	return h, nil
+}
+
+// nativeInterval is the minimum time between two listings of the native prefixes.
+const nativeInterval = 5 * time.Second
+
+// nativeLimits bound what the daemon reads and keeps of each native prefix.
+func nativeLimits() native.Limits { return native.Limits{Keys: 200_000, Locks: 200, Waiters: 50} }
+
+func (a *App) newNative() (err error) {
+	a.native, err = native.New(native.Options{
+		Client:         a.client.Client,
+		Prefixes:       a.config.NativePrefixes,
+		RequestTimeout: a.config.Etcd.RequestTimeout,
+		Interval:       nativeInterval,
+		Limits:         nativeLimits(),
+		Explain:        func(err error, prefix string) error { return a.client.Explain(err, etcd.Read, prefix) },
+		Logger:         a.logger,
+	})
+	return err
+}
+
+// Native implements web.Source.
+func (v view) Native(ctx context.Context) (api.NativeList, error) { return v.app.native.View(ctx) }

@@ -4,13 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/net/netutil"
+
+	"github.com/etcd-unlocker/unlocker/internal/elect"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 // server is a listener and the HTTP server on it.
@@ -91,4 +99,71 @@ func (s *server) close(context.Context) error {
 		return err
 	}
 	return nil
+}
+
+func (a *App) newElector() (err error) {
+	c := a.config
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name of this host: %w", err)
+	}
+	a.identity = fmt.Sprintf("%s_%d", host, os.Getpid())
+	if !c.Election.Enabled {
+		return nil
+	}
+	a.elector, err = elect.New(elect.Options{
+		Client:         a.client.Client,
+		Key:            c.ElectionKey(),
+		TTL:            c.Election.TTL,
+		Identity:       a.identity,
+		RequestTimeout: c.Etcd.RequestTimeout,
+		Explain:        func(err error) error { return a.client.Explain(err, etcd.ReadWrite, c.ElectionPrefix()) },
+		Logger:         a.logger,
+	})
+	return err
+}
+
+// leads reports whether this replica acts at due rather than after the standby delay.
+// Without an election all replicas do.
+func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
+
+// leading returns the identity of the leader that was seen last, or "" without an election.
+func (a *App) leading() string {
+	if a.elector == nil {
+		return ""
+	}
+	return a.elector.Status().Holder
+}
+
+// newOpsHandler serves metrics and the health probes, and profiles if profiled is set. missing
+// returns the reason why the daemon is not ready, or "".
+func newOpsHandler(registry *prometheus.Registry, missing func() string, profiled bool, logger *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		Registry:            registry,
+		EnableOpenMetrics:   true,
+		MaxRequestsInFlight: 8,
+		ErrorLog:            slog.NewLogLogger(logger.Handler(), slog.LevelError),
+	}))
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, "") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, missing()) })
+	if profiled {
+		// Without pprof.Cmdline: the command line may have a password.
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+// answer answers 200 ok, or 503 with the reason.
+func answer(w http.ResponseWriter, missing string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if missing != "" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "not ready: "+missing+"\n")
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
 }

@@ -1,7 +1,22 @@
+// Package lockstore reads and deletes single locks in etcd.
+//
+// Guaranteed, with the names of docs/safety.md:
+//
+//   - S1: Delete deletes a lock only if it has not changed since it was read: in the
+//     transaction that deletes, it has the same uuid, the same auto_unlock_at, and no newer
+//     key. Unlock, for manual unlocks, compares the uuid and the newest key.
+//   - S4: one transaction deletes all keys of the lock, and no other keys: neither those of
+//     nested names, nor keys of other programs, which have a lease.
+//   - S5: no transaction has a put, in any branch, except what the caller of Unlock adds.
+//
+// Not guaranteed: that a lock may be removed, which the caller decides, or that a deletion
+// whose error Classify calls ReasonAmbiguous did not happen. The package does not retry,
+// except if a holder renews during Unlock.
 package lockstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -156,4 +171,41 @@ func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) 
 		pages, rec.spans = optionalPages, spans
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)
+}
+
+// maxWritten limits the keys that WrittenAt returns for a revision.
+const maxWritten = 4
+
+// WrittenAt returns the values of keys below a prefix that were created at one of the revisions,
+// each of which etcd must still have, with the one before. It asks etcd's index first, so that
+// other keys are not read.
+func (st Store) WrittenAt(ctx context.Context, prefix string, revisions []int64) (map[int64][][]byte, error) {
+	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
+	written := make(map[int64][][]byte)
+	for part := range slices.Chunk(revisions, minGets) {
+		var gets []clientv3.Op
+		for _, r := range part {
+			for _, at := range []int64{r - 1, r} {
+				gets = append(gets, clientv3.OpGet(prefix, end, clientv3.WithRev(at), clientv3.WithCountOnly()))
+			}
+		}
+		counts, err := st.get(ctx, gets)
+		if err != nil {
+			return written, err
+		}
+		for i, r := range part {
+			if counts[2*i+1].Count <= counts[2*i].Count {
+				continue
+			}
+			answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(prefix, end, clientv3.WithRev(r),
+				clientv3.WithMinModRev(r), clientv3.WithMaxModRev(r), clientv3.WithLimit(maxWritten))})
+			if err != nil {
+				return written, err
+			}
+			for _, kv := range answers[0].Kvs {
+				written[r] = append(written[r], kv.Value)
+			}
+		}
+	}
+	return written, nil
 }
