@@ -1,10 +1,19 @@
 package etcdtest
 
 import (
+	"bytes"
+	"encoding/json"
 	"flag"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -58,4 +67,75 @@ func (s suite) Run() int {
 		continue // Find waits
 	}
 	return code
+}
+
+// Log is a buffer for the log of a daemon or a process. It is safe for concurrent use. The
+// zero value is ready for use.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// Logger returns a logger that writes JSON of all levels to the log.
+func (l *Log) Logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// String returns everything that was logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Tail returns the last n lines.
+func (l *Log) Tail(n int) string {
+	lines := slices.Collect(strings.Lines(l.String()))
+	return strings.Join(lines[max(0, len(lines)-n):], "")
+}
+
+// Lines returns the fields of the lines with the message, or of all lines if it is "", in
+// their order. It skips lines that are not JSON.
+func (l *Log) Lines(message string) (lines []map[string]any) {
+	for text := range bytes.Lines([]byte(l.String())) {
+		var line map[string]any
+		if json.Unmarshal(text, &line) == nil && (message == "" || line["msg"] == message) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Metric returns, of an exposition in Prometheus' text format, the sum of the series
+// that have all labels, given as name, value, name, value. A histogram counts as the
+// number of its samples, and a metric that is not there as 0.
+func Metric(t testing.TB, exposition, name string, labels ...string) (sum float64) {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(exposition))
+	require.NoError(t, err)
+	for _, m := range families[name].GetMetric() {
+		if hasLabels(m, labels) {
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+func hasLabels(m *dto.Metric, labels []string) bool {
+	for pair := range slices.Chunk(labels, 2) {
+		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+			return l.GetName() == pair[0] && l.GetValue() == pair[1]
+		}) {
+			return false
+		}
+	}
+	return true
 }

@@ -1,5 +1,10 @@
 package protocol
 
+import (
+	"cmp"
+	"slices"
+)
+
 // State is the state of a lock at an instant. A lock is in exactly one.
 type State uint8
 
@@ -62,4 +67,21 @@ func (l *Lock) malformed() bool {
 // malformed, and it has an auto_unlock_at or is an orphan.
 func (l *Lock) Removable() bool {
 	return !l.malformed() && (l.Token == 0 || !l.AutoUnlockAt().IsZero())
+}
+
+// ByUrgency returns all states in the order in which people should look at locks.
+func ByUrgency() [NumStates]State {
+	return [...]State{Expired, Overdue, Malformed, Undated, Orphaned, Held}
+}
+
+// Urgency returns the place of a lock in a state in the order in which people should look at
+// locks: the rank of the state, from 1, and the time that matters in it, 0 if there is none. Of
+// locks of one rank, those with the earliest time come first, and those without one last.
+func (l *Lock) Urgency(state State) (rank byte, at Timestamp) {
+	at = cmp.Or(l.AlertAt(), l.AutoUnlockAt(), l.LockedAt())
+	if state == Expired || state == Overdue {
+		at = cmp.Or(l.AutoUnlockAt(), at)
+	}
+	states := ByUrgency()
+	return byte(1 + slices.Index(states[:], state)), at
 }
