@@ -118,7 +118,7 @@ func (e *Elector) Run(ctx context.Context) error {
 			failures = 1
 		}
 		if etcd.Backoff(ctx, failures) != nil {
-			return nil
+			return nil //nolint:nilerr // ctx is done
 		}
 	}
 }

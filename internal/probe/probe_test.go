@@ -162,7 +162,7 @@ func requireOutage(t *testing.T, fault memetcd.Faults) {
 		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "from the first probe on all was well")
 		good, known := p.Status().Good, time.Now()
 		cluster.Set(fault)
-		pass(good.Add(2 * second).Sub(time.Now()))
+		pass(time.Until(good.Add(2 * second)))
 		require.False(t, p.Overdue(), "as long as the patience")
 		pass(1)
 		require.True(t, p.Overdue())
