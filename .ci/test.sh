@@ -34,11 +34,11 @@ for module in go.mod mutex/go.mod; do
   for kind in "race fixed" "race random" "plain fixed" "plain random"; do
     mapfile -t group < <(sed -n "s/^$kind //p" <<<"$packages")
     [ ${#group[@]} -gt 0 ] || continue
-    flags=() seed=()
-    case $kind in race*) flags=($race) ;; esac
-    case $kind in *random) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
     # Tests with an etcd mostly wait: more of them at a time than there are cores.
-    $GO test "${flags[@]}" -p 8 -timeout 15m "${group[@]}" "${seed[@]}" || failed=1
+    flags=(-p 4 -parallel 8) seed=()
+    case $kind in race*) flags=(-p 8 $race) ;; esac
+    case $kind in *random) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
+    $GO test "${flags[@]}" -timeout 15m "${group[@]}" "${seed[@]}" || failed=1
   done
   cd "$OLDPWD"
 done

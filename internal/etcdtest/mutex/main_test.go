@@ -1,5 +1,5 @@
-// Package mutex holds the public client to a real etcd, to the daemon, and to the releases of
-// etcd's client. Its module links none of them, and has its own tests on the etcd in memory.
+// Package mutex holds the public client to a real etcd and to the daemon. Its module links none of
+// them, and has its own tests on the etcd in memory.
 package mutex_test
 
 import (

@@ -1,4 +1,6 @@
-package mutex_test
+//go:build e2e
+
+package e2e
 
 import (
 	"os"
@@ -12,7 +14,7 @@ import (
 
 // The newest release of each client library of etcd. The tests of the module itself run with the
 // oldest one that it requires.
-var clients = []string{"v3.5.35", "v3.6.8", "v3.7.3"}
+var clientReleases = []string{"v3.5.35", "v3.6.8", "v3.7.3"}
 
 const (
 	// addedModules is how many modules a user of package mutex has at most in the module graph, in addition
@@ -22,25 +24,25 @@ const (
 	addedBytes = 400 << 10
 )
 
-// program is a module of a user, built by the go command with requirements of its own.
-type program struct {
+// consumer is a module of a user, built by the go command with requirements of its own.
+type consumer struct {
 	t       *testing.T
 	dir     string
 	modules []string
 	size    int64
 }
 
-// build builds a user's program with a release of etcd's client.
-func build(t *testing.T, client string, files map[string]string) program {
+// buildConsumer builds a user's program with a release of etcd's client.
+func buildConsumer(t *testing.T, client string, files map[string]string) consumer {
 	t.Helper()
-	p := program{t: t, dir: t.TempDir()}
+	p := consumer{t: t, dir: t.TempDir()}
 	for name, text := range files {
 		require.NoError(t, os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600))
 	}
 	p.run("mod", "init", "consumer.test")
 	p.run("mod", "edit", "-go=1.23.0", "-require=go.etcd.io/etcd/client/v3@"+client)
 	if strings.Contains(files["main.go"], "unlocker/mutex") {
-		module, err := filepath.Abs("../../../mutex")
+		module, err := filepath.Abs("../mutex")
 		require.NoError(t, err)
 		p.run("mod", "edit", "-require=github.com/etcd-unlocker/unlocker/mutex@v0.0.0", "-replace=github.com/etcd-unlocker/unlocker/mutex="+module)
 	}
@@ -55,7 +57,7 @@ func build(t *testing.T, client string, files map[string]string) program {
 }
 
 // run runs the go command in the user's module.
-func (p program) run(args ...string) string {
+func (p consumer) run(args ...string) string {
 	p.t.Helper()
 	cmd := exec.CommandContext(p.t.Context(), "go", args...)
 	cmd.Dir = p.dir
@@ -67,11 +69,11 @@ func (p program) run(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (p program) goLine() string { return p.run("list", "-m", "-f", "{{.GoVersion}}") }
+func (p consumer) goLine() string { return p.run("list", "-m", "-f", "{{.GoVersion}}") }
 
 const (
-	// bare uses etcd's client alone.
-	bare = `package main
+	// bareClient uses etcd's client alone.
+	bareClient = `package main
 
 import (
 	"context"
@@ -174,10 +176,10 @@ func TestWork(t *testing.T) {
 // TestConsumer builds what a user builds, with each release of etcd's client that package mutex supports:
 // it works, it keeps the user's release and Go version, and it stays small.
 func TestConsumer(t *testing.T) {
-	for _, client := range clients {
+	for _, client := range clientReleases {
 		t.Run(client, func(t *testing.T) {
-			alone := build(t, client, map[string]string{"main.go": bare})
-			with := build(t, client, map[string]string{"main.go": locking, "main_test.go": lockingTest})
+			alone := buildConsumer(t, client, map[string]string{"main.go": bareClient})
+			with := buildConsumer(t, client, map[string]string{"main.go": locking, "main_test.go": lockingTest})
 			t.Logf("%d modules instead of %d, %d kB more than %d kB", len(with.modules), len(alone.modules), (with.size-alone.size)>>10, alone.size>>10)
 			require.LessOrEqual(t, len(with.modules), len(alone.modules)+addedModules)
 			require.LessOrEqual(t, with.size, alone.size+addedBytes)
