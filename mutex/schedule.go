@@ -2,6 +2,7 @@ package mutex
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -55,19 +56,14 @@ func (s *scheduler) add(st *store, tasks ...task) {
 			s.look()
 		}
 	}
-	for s.most > 0 && len(s.tasks) > s.most {
-		s.dropOldest()
+	if surplus := len(s.tasks) - s.most; s.most > 0 && surplus > 0 {
+		s.dropOldest(surplus)
 	}
 }
 
-func (s *scheduler) dropOldest() {
-	var oldest task
-	for t, n := range s.tasks {
-		if oldest == nil || n < s.tasks[oldest] {
-			oldest = t
-		}
-	}
-	delete(s.tasks, oldest)
+func (s *scheduler) dropOldest(n int) {
+	numbers := slices.Sorted(maps.Values(s.tasks))
+	maps.DeleteFunc(s.tasks, func(_ task, number uint64) bool { return number < numbers[n] })
 }
 
 // remove ends the goroutine with the last task.

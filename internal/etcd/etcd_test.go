@@ -263,7 +263,6 @@ func TestPageLimitFollowsTheSizeOfValues(t *testing.T) {
 		return slices.Repeat([]*mvccpb.KeyValue{kv}, n)
 	}
 	require.EqualValues(t, 8000, nextLimit(1000, page(1000, 10)), "grows")
-	require.EqualValues(t, largePage, nextLimit(largePage, page(largePage, 10)), "up to a bound")
 	require.EqualValues(t, 8, nextLimit(500, page(500, 1<<20)), "shrinks to what fits")
 	require.EqualValues(t, 1, nextLimit(500, page(1, 100<<20)), "but never to nothing")
 	require.EqualValues(t, 64, nextLimit(8, page(8, 0)), "empty values")

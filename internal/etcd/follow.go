@@ -222,7 +222,7 @@ var errEnough = errors.New("enough keys")
 // read passes on what differs from what is known, and returns the revision of the listing.
 func (f *Follower) read(ctx context.Context) (revision int64, err error) {
 	found, omitted := make(map[string]bool), false
-	err = Pages(ctx, f.Client, f.Prefix, clientv3.GetPrefixRangeEnd(f.Prefix), 0, f.RequestTimeout, func(page *clientv3.GetResponse) error {
+	err = Pages(ctx, f.Client, f.Prefix, clientv3.GetPrefixRangeEnd(f.Prefix), 0, SmallPage, f.RequestTimeout, func(page *clientv3.GetResponse) error {
 		if revision == 0 {
 			revision = page.Header.Revision
 		}

@@ -143,6 +143,7 @@ type bubbled struct {
 	mu       sync.Mutex
 	listings []time.Time
 	faults   []memetcd.Faults // of the next listings
+	limits   []int64          // of all pages
 }
 
 // bubble runs a test with a follower of keys that begin puts. The watch has just shown a progress
@@ -171,11 +172,15 @@ func bubble(t *testing.T, begin []string, test func(*testing.T, *bubbled), edits
 
 // request counts the listings, and gives each its faults.
 func (b *bubbled) request(req memetcd.Message) (faults memetcd.Faults) {
-	if r, read := req.(*etcdserverpb.RangeRequest); !read || string(r.Key) != "/a/" {
-		return faults
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	r, read := req.(*etcdserverpb.RangeRequest)
+	if read {
+		b.limits = append(b.limits, r.Limit)
+	}
+	if !read || string(r.Key) != "/a/" {
+		return faults
+	}
 	b.listings = append(b.listings, time.Now())
 	if len(b.faults) > 0 {
 		faults, b.faults = b.faults[0], b.faults[1:]
@@ -255,6 +260,17 @@ func TestNumberIsLimited(t *testing.T) {
 			require.Equal(t, "1", f.value("more"), "there is room again")
 			require.False(t, f.Status().Omitted)
 		}
+	})
+}
+
+// Whoever may write a few small keys must not make the next page one of many large ones.
+func TestPagesOfUnknownValuesStaySmall(t *testing.T) {
+	t.Parallel()
+	bubble(t, numbered(maxKeys), func(t *testing.T, b *bubbled) {
+		require.Len(t, b.shown(), maxKeys)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		require.Equal(t, []int64{etcd.SmallPage, etcd.SmallPage}, b.limits)
 	})
 }
 

@@ -209,15 +209,19 @@ func (c countedStreams) Watch(ctx context.Context, opts ...grpc.CallOption) (grp
 // since the values may be big.
 const (
 	firstPage  = 16
-	largePage  = 20_000
 	pageGrowth = 8
 	pageBudget = 8 << 20 // bytes
+	// LargePage is a maximum for Pages where values are small, or not read.
+	LargePage = 20_000
+	// SmallPage is the one where they may be large: a page of small values tells nothing of the next.
+	SmallPage = firstPage
 )
 
 // Pages reads the keys from from to end, in order and page by page, at revision rev or, if that is
 // 0, at the one of the first page. The timeout limits the wait for each page. It requests half of
-// a page that is too big for the server or the client, and ends when add fails.
-func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev int64, timeout time.Duration, add func(*clientv3.GetResponse) error,
+// a page that is too big for the server or the client, and ends when add fails. A page has at most
+// most keys.
+func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev, most int64, timeout time.Duration, add func(*clientv3.GetResponse) error,
 	options ...clientv3.OpOption,
 ) error {
 	for limit := int64(firstPage); ; {
@@ -237,7 +241,7 @@ func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev int64, tim
 			rev = page.Header.Revision
 		}
 		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-		limit = nextLimit(limit, page.Kvs)
+		limit = min(nextLimit(limit, page.Kvs), most)
 	}
 }
 
@@ -253,5 +257,5 @@ func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
 		size += len(kv.Key) + len(kv.Value)
 	}
 	fits := int64(len(kvs)) * pageBudget / int64(max(size, 1))
-	return max(1, min(pageGrowth*limit, fits, largePage))
+	return max(1, min(pageGrowth*limit, fits))
 }

@@ -206,7 +206,7 @@ func List(ctx context.Context, kv clientv3.KV, prefix string, timeout time.Durat
 		}
 		return nil
 	}
-	if err := etcd.Pages(ctx, kv, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, timeout, add, clientv3.WithKeysOnly()); err != nil {
+	if err := etcd.Pages(ctx, kv, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, etcd.LargePage, timeout, add, clientv3.WithKeysOnly()); err != nil {
 		return Listing{}, err
 	}
 	return c.done(), nil

@@ -29,7 +29,9 @@ func (g *gate) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// Under the mutex: an older reading applied late would end a hold and start it again.
-	now := time.Now().UTC() // what fails after it is newer, and counts in the next reading
+	// What fails after now is newer, and counts in the next reading. now keeps its monotonic
+	// reading, which UTC would strip: a step of our wall clock must not end or begin a hold.
+	now := time.Now()
 	s := g.signals()
 	found := g.machine.Update(now, s)
 	open := !s.Overdue
@@ -109,6 +111,7 @@ func (g *gate) holds() (all []api.Hold) {
 	defer g.mu.Unlock()
 	for _, hold := range verdict.AllHolds() {
 		if h, held := g.active[hold]; held {
+			h.Since = h.Since.UTC()
 			all = append(all, h)
 		}
 	}

@@ -27,3 +27,11 @@ func TestS3_ReadingsOfTheSignalsCountInTheirOrder(t *testing.T) {
 	require.Equal(t, 1, readings)
 	require.Equal(t, verdict.HoldPaused, g.holds()[len(g.holds())-1].Hold)
 }
+
+// A step of our wall clock, such as a correction by NTP soon after boot, neither ends settling early
+// nor begins it again: the times of the holds have a monotonic reading, which String shows.
+func TestS3_HoldsFollowTheMonotonicClock(t *testing.T) {
+	g := newGate(verdict.HoldRules{}, func() verdict.Signals { return verdict.Signals{Paused: "paused by ada"} }, slog.New(slog.DiscardHandler))
+	require.False(t, g.open())
+	require.Contains(t, g.active[verdict.HoldPaused].Since.String(), " m=")
+}

@@ -115,7 +115,7 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 
 // pages lists page by page.
 func (l *lister) pages(ctx context.Context, rev int64) error {
-	return etcd.Pages(ctx, l.kv, l.layout.Prefix(), l.layout.End(), rev, l.timeout, func(page *clientv3.GetResponse) error {
+	return etcd.Pages(ctx, l.kv, l.layout.Prefix(), l.layout.End(), rev, etcd.LargePage, l.timeout, func(page *clientv3.GetResponse) error {
 		return l.add(page.Kvs)
 	})
 }
