@@ -86,8 +86,10 @@ func (g *gate) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// watch keeps the holds up to date while no lock is due.
+// watch keeps the holds up to date while no lock is due. It begins with a reading, so that no
+// metric says for a moment that there is no hold.
 func (g *gate) watch(ctx context.Context) error {
+	g.open()
 	return every(ctx, updateInterval, func() { g.open() })
 }
 

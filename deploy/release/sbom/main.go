@@ -60,7 +60,7 @@ func newBOM(info *debug.BuildInfo, sum [sha256.Size]byte, name, version, date st
 	for _, m := range append([]*debug.Module{stdlib}, info.Deps...) {
 		switch r := m.Replace; {
 		case r == nil:
-		case r.Version == "": // a folder of this repository: the public client
+		case strings.HasPrefix(r.Path, "."): // a folder of this repository: the public client
 			m = &debug.Module{Path: m.Path, Version: version}
 		default:
 			m = r

@@ -41,7 +41,7 @@ func TestReplacedModuleIsNamed(t *testing.T) {
 		GoVersion: "go1.26.0",
 		Deps: []*debug.Module{
 			{Path: "a", Version: "v1.0.0", Replace: &debug.Module{Path: "b", Version: "v2.0.0+incompatible", Sum: "h1:x"}},
-			{Path: "ours", Version: "v0.0.0", Replace: &debug.Module{Path: "./ours"}},
+			{Path: "ours", Version: "v0.0.0", Replace: &debug.Module{Path: "./ours", Version: "(devel)"}},
 		},
 	}, [32]byte{}, "n", "v3", "d")
 	require.Equal(t, "pkg:golang/stdlib@1.26.0", (*b.Components)[0].PackageURL)
