@@ -86,8 +86,8 @@ func (g *gate) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// watch keeps the holds up to date while no lock is due. It begins with a reading, so that no
-// metric says for a moment that there is no hold.
+// watch keeps the holds up to date while no lock is due. It begins with a reading: until the first
+// one the metrics show none of the holds.
 func (g *gate) watch(ctx context.Context) error {
 	g.open()
 	return every(ctx, updateInterval, func() { g.open() })
