@@ -60,7 +60,7 @@ func TestExplanationsOfADaemon(t *testing.T) {
 	e.Set("undated", "uuid", "u")
 	url := e.serve()
 	e.awaitListed(url)
-	const waits = `waits until .* learned late, patience \S+; removals on hold since .*: settling until \S+ after the first listing(, and since .*)?`
+	const waits = `waits until .* learned late, patience \S+; removals on hold since .*: settling until \S+ after the first listing, and since .*`
 
 	code, stdout, stderr := e.call(nil, "show", "expired", "--url", url, "-o", "json")
 	require.Equal(t, exitOK, code, stderr)
