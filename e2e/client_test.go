@@ -19,7 +19,7 @@ func TestClientOnOlderReleases(t *testing.T) {
 			etcd := startEtcd(t, version)
 			for _, args := range [][]string{
 				{"github.com/etcd-unlocker/unlocker/mutex"},
-				{"-run", "TestSuite|TestRandom", "github.com/etcd-unlocker/unlocker/internal/etcdtest/memetcd"},
+				{"-run", "TestSuite|TestRandom", "github.com/etcd-unlocker/unlocker/internal/etcdtest/memetcd", "-rapid.seed=1"},
 			} {
 				cmd := exec.CommandContext(t.Context(), "go", append([]string{"test", "-count=1"}, args...)...)
 				cmd.Env = append(os.Environ(), "MUTEX_TEST_ETCD=http://"+etcd.addr, "MEMETCD_TEST_ETCD=http://"+etcd.addr)

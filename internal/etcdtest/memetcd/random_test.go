@@ -22,10 +22,20 @@ func TestRandom(t *testing.T) {
 		play := random(rt, truth)
 		truth.play(play)
 		mem := inMemory(t, truth.base, play)
-		if want, got := strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"); want != got {
+		if want, got := seenBy(truth), seenBy(mem); want != got {
 			rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
 		}
 	})
+}
+
+// seenBy returns what a run saw. Of a transaction with an unknown lease and a future revision, etcd 3.5
+// names the lease, and later ones what comes first; the suite has each alone.
+func seenBy(r *run) string {
+	const do = "do: etcd "
+	return strings.NewReplacer(
+		do+"NotFound: etcdserver: requested lease not found", do+"refused",
+		do+"OutOfRange: etcdserver: mvcc: required revision is a future revision", do+"refused",
+	).Replace(strings.Join(r.seen, "\n"))
 }
 
 // random draws a script; r is one of the runs, which are alike in what it needs.
