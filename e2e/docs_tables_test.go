@@ -150,6 +150,18 @@ var notHere = map[string]string{
 	"go test -count=1 -v -tags e2e -run TestManyLocksInTheBrowser ./e2e":    "is part of make e2e",
 	"go test ./internal/scan -run xxx -bench List1M -benchtime 4x":          measurement,
 
+	"go get github.com/etcd-unlocker/unlocker/mutex@vX.Y.Z":                             releases,
+	"git tag -a mutex/v0.2.0 -m 'Client 0.2.0'":                                         releases,
+	"git push origin mutex/v0.2.0":                                                      releases,
+	"go mod init example.test && go get github.com/etcd-unlocker/unlocker/mutex@v0.2.0": releases,
+	"go mod edit -require github.com/etcd-unlocker/unlocker/mutex@v0.2.0":               releases,
+	"go mod tidy":                           releases,
+	"go version -m":                         "is named in a sentence, without a binary",
+	"git tag -a v0.2.0 -m 'unlocker 0.2.0'": releases,
+	"git push origin v0.2.0":                releases,
+	"make release image":                    releases,
+	"go install github.com/etcd-unlocker/unlocker/cmd/unlocker@VERSION": "is refused by the go command, as the page says",
+
 	"pip install ./clients/python": "needs PyPI, for what builds the package",
 
 	"make image BUILDER='buildah bud'":                     noEngine,
@@ -166,5 +178,6 @@ const (
 	inTheGate   = "is a line of .ci/run"
 	inNightly   = "is a line of .ci/nightly"
 	measurement = "measures for minutes"
+	releases    = "is a step of a release, of tags that are not there"
 	noEngine    = "needs a container engine, a registry or a cluster"
 )
