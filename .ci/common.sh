@@ -32,6 +32,8 @@ finish() {
     wait -n -p pid "${!running[@]}" || code=$?
     cat "$logs/${running[$pid]}"
     [ $code = 0 ] || failed+=("${running[$pid]}")
+    # The names once more: a test that ran out of time is named far above its goroutines.
+    [ $code = 0 ] || grep -E '^ *--- FAIL|^panic: |^FAIL|^\s+Test\S* \([0-9hms.]+\)$' "$logs/${running[$pid]}" || true
     unset "running[$pid]"
   done
   [ ${#failed[@]} = 0 ] || { printf '\n=== FAILED: %s\n' "${failed[*]}"; return 1; }

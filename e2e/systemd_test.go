@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -211,9 +213,19 @@ func (m *machine) run(args ...string) string {
 	return out
 }
 
+// hung is after which a command in a machine is ended, so that the test names it.
+const hung = 5 * time.Minute
+
 func (m *machine) try(args ...string) (string, error) {
 	args = append([]string{"--target", m.init, "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--net", "--"}, args...)
-	out, err := exec.CommandContext(m.t.Context(), "nsenter", args...).CombinedOutput()
+	ctx, cancel := context.WithTimeout(m.t.Context(), hung)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.WaitDelay = time.Second // what it has started may keep its output open
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("it has not ended after %v: %w", hung, err)
+	}
 	return string(out), err
 }
 
