@@ -133,7 +133,8 @@ var notHere = map[string]string{
 	"go test -v -run TestS6_TwoReplicas ./internal/app":                                             "is part of make test",
 	"go test -count=1 -tags e2e -v -run 'TestEachOverdueLockIsNotifiedInTime|TestMonitoring' ./e2e": "is part of make e2e",
 
-	"make hunt": inNightly,
+	"make hunt":         inNightly,
+	"make hunt-convict": inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench": measurement,
 	"go test -run '^$' -bench Removal -benchtime 1x ./bench":                measurement,
 	"go test -run '^$' -bench Uncontended -benchtime 1x ./bench":            measurement,
