@@ -139,10 +139,14 @@ class Daemon(Process):
 
 
 class Proxy:
-    """Forwards connections to a port. lose is how many answers it will swallow by closing the connection, seen are the others."""
+    """Forwards connections to a port. lose is how many answers it will swallow by closing the connection, seen are the others.
+
+    While hold, an event, is not set, requests wait; they arrive also if who sent them has given up.
+    """
 
     def __init__(self, test, port):
         self.port, self.lose, self.lost, self.seen = port, 0, 0, b""
+        self.hold = None
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
         self.sockets = [self.listener]
@@ -151,6 +155,8 @@ class Proxy:
         test.addCleanup(self.close)
 
     def close(self):
+        if self.hold:
+            self.hold.set()
         for s in self.sockets:
             try:
                 s.shutdown(socket.SHUT_RDWR)
@@ -178,7 +184,12 @@ class Proxy:
                 if answers and self.lose > 0:
                     self.lose, self.lost = self.lose - 1, self.lost + 1
                     break
+                held = self.hold and not answers and not self.hold.is_set()
+                if held:
+                    self.hold.wait()
                 target.sendall(data)
+                if held:
+                    time.sleep(0.05)  # etcd drops the request if the end of the connection comes with it
                 if answers:
                     self.seen += data
         except OSError:

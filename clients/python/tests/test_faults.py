@@ -36,7 +36,7 @@ class LossTest(TestCase):
             self.assertEqual(self.lost(lock), "deadline")
             self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 15.001)
         self.assertEqual(raised.exception.reason, "deadline")
-        self.assertEqual(self.etcd.keys(), {})
+        eventually(lambda: self.etcd.keys() == {})
 
     def test_the_locks_of_a_client_are_renewed_in_one_transaction(self):
         client = self.connect()
@@ -152,6 +152,67 @@ class LossTest(TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         lock.unlock()
 
+    def test_a_child_of_the_holder_holds_nothing(self):
+        lock = self.connect().lock("a", max_hold=60)
+        for call in (lock.check, lock.alive, lock.unlock, lambda: lock.__exit__(None, None, None)):
+            child = os.fork()
+            if child == 0:
+                try:
+                    call()
+                    code = 1
+                except Lost as lost:
+                    code = 0 if lost.reason == "forked" and lock.lost.reason == "forked" else 2
+                except BaseException:
+                    code = 3
+                os._exit(code)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+        child = os.fork()
+        if child == 0:
+            lock.__exit__(SystemExit, SystemExit(), None)  # as by sys.exit in the block
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertIn("a/uuid", self.etcd.keys())
+        self.assertNotIn("a/alive_at", self.etcd.keys())
+        lock.unlock()
+
+    def test_a_loss_is_reported_at_once_and_released_later(self):
+        lock = self.connect(request_timeout=5).lock("a", patience=1)
+        self.pause(self.etcd)
+        eventually(lambda: lock.lost)
+        with self.assertRaises(Lost) as raised:
+            self.within(0, lock.unlock)
+        self.assertEqual(raised.exception.reason, "deadline")
+        self.etcd.signal(signal.SIGCONT)
+        eventually(lambda: self.etcd.keys() == {})
+
+    def test_a_loss_is_reported_whatever_else_fails(self):
+        client = self.connect(request_timeout=2)
+        lost, held = client.lock("lost", patience=1), client.lock("held")
+        self.pause(self.etcd)
+        eventually(lambda: lost.lost)
+        with self.assertRaises(Lost) as raised:
+            client.unlock_all([held, lost])
+        self.assertEqual((raised.exception.name, raised.exception.reason), ("lost", "deadline"))
+        self.etcd.signal(signal.SIGCONT)
+        eventually(lambda: self.etcd.keys() == {})
+
+    def test_another_history_of_etcd_is_a_loss(self):
+        other = Etcd(self)  # another cluster; and, before ten writes, one that was set back
+        for writes in (0, 10):
+            for call in ("alive", "unlock"):
+                lock = self.connect(self.etcd.url, other.url).lock(f"a{writes}{call}", backtrace=False)
+                lock._client._etcd.endpoints.reverse()
+                if writes == 0:
+                    lock._cluster = other.post("/v3/kv/range", {"key": b64("x")})["header"]["cluster_id"]
+                    lock.token += 1000
+                for _ in range(writes):
+                    other.put("x", "")
+                for field in ("uuid", "auto_unlock_at"):
+                    other.put(f"{lock.name}/{field}", self.etcd.keys()[f"{lock.name}/{field}"])
+                with self.assertRaises(Lost) as raised:
+                    getattr(lock, call)()
+                self.assertEqual(raised.exception.reason, "restored")
+
 
 class AnswersTest(TestCase):
     """An answer that is lost is asked for again, and what it said is known."""
@@ -208,6 +269,31 @@ class AnswersTest(TestCase):
             eventually(lambda: self.etcd.requests("Watch") == 1)
             self.etcd.put("a/uuid", str(own))
             self.assertEqual(waiter.result(30).uuid, str(own))
+
+    def test_a_shorter_patience_counts_without_an_answer(self):
+        lock = self.connect(self.proxy.url, request_timeout=2).lock("a")
+        self.proxy.lose = 1000  # etcd executes the renewal
+        self.assertRaises((Lost, Unreachable), lock.alive, patience=1, expect=1)
+        eventually(lambda: lock.lost)
+        self.assertLess(time.time(), float(self.etcd.keys()["a/auto_unlock_at"]) + 2)
+
+    def test_what_a_late_attempt_takes_is_released(self):
+        for timeout in (0, 3):
+            proxy = Proxy(self, self.etcd.port)
+            proxy.hold = threading.Event()
+            held = self.connect().lock("b")
+            client = self.connect(proxy.url, self.etcd.url, request_timeout=2)
+            lock = client.lock("a", timeout=0)
+            client._etcd.endpoints.reverse()
+            self.assertRaises(Held, client.lock, "b", timeout=timeout)
+            lock.unlock()
+            held.unlock()
+            self.assertEqual(self.etcd.keys(), {})
+            before = self.revision()
+            proxy.hold.set()
+            eventually(lambda: self.revision() > before)  # an attempt was executed
+            time.sleep(0.2)
+            eventually(lambda: self.etcd.keys() == {})
 
     def test_a_late_renewal_does_not_bring_back_its_deadline(self):
         lock = self.client.lock("a")

@@ -42,7 +42,7 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import FrameType, TracebackType
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, cast
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, cast
 from urllib.parse import urlsplit
 
 __all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Unreachable"]
@@ -63,10 +63,15 @@ _SILENCE = 60.0  # after which a watch without an event is replaced
 _JITTER = 0.02  # over which the waiters for one lock spread when it is released
 _LAST = 0.2  # before the end of a wait, when a waiter tries again if the holder has changed
 _RETRY = 1.0  # between two renewals if the first one failed
+_ATTEMPT = 5.0  # for which a request may be on its way: the daemon counts on it
+_RENEWAL = 100.0  # between two renewals at most: the daemon's patience ends after five minutes
+_LONGEST = 10.0  # between two attempts to release what late attempts have taken
 
 
 class MutexError(Exception):
     """The base of all errors of this module."""
+
+    _unanswered = 0  # attempts of the failed call that may have been executed, or may be executed late
 
 
 class Unreachable(MutexError):
@@ -90,7 +95,8 @@ class Lost(MutexError):
     """The lock is no longer held.
 
     reason is "forced" (it was removed by force), "taken" (and another holds it), "deadline" (it was not
-    renewed in time), "unreachable" or "no space" (so renewals failed), or "released".
+    renewed in time), "unreachable" or "no space" (so renewals failed), "restored" (etcd was set back to
+    an earlier state), "forked" (this process is a child of the holder), or "released".
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -128,6 +134,25 @@ class Holder:
         times = [(word, self.time(name)) for word, name in (("since", "locked_at"), ("until", "auto_unlock_at"))]
         words += [f"{word} {at.isoformat(timespec='seconds')}" for word, at in times if at]
         return " ".join(words) or "an unknown holder"
+
+
+class _Answer(NamedTuple):
+    """The answer to one transaction."""
+
+    txn: _Json
+    revision: int
+    cluster: str
+    unanswered: int  # attempts before it, which may have been executed, or may be executed late
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self.txn.get("succeeded"))
+
+    @property
+    def found(self) -> Dict[str, Tuple[str, int, int]]:
+        """The values, create revisions and mod revisions of the keys that a failed transaction read."""
+        pairs = [kv for response in self.txn.get("responses", []) for kv in response.get("response_range", {}).get("kvs", [])]
+        return {_text(kv["key"]): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
 
 
 class _Terms:
@@ -173,13 +198,17 @@ class Lock:
         self._client = client
         self._terms = terms
         self._backtrace = _stack(sys._getframe(1)) if terms.backtrace else ""
+        self._process = os.getpid()
+        self._cluster = ""
         self._started: Dict[str, float] = {}  # monotonic time of each attempt, by its locked_at
         self._written: List[str] = []
         self._thread = threading.get_ident()
         self._mutex = threading.Lock()  # guards what follows
         self._renewing = threading.Lock()  # held during a renewal
         self._lost: Optional[Lost] = None
-        self._released = False
+        self._holding = False  # the lock may be in etcd, by an attempt that was answered
+        self._late = 0  # attempts to take it that were not answered, and may be executed late
+        self._expires = 0.0  # when the last deadline that was sent passes
         self._trouble = "deadline"  # what the loss will be put down to if no renewal goes through
         self._deadline = self._wall_deadline = self._renew_at = self._acquired_at = 0.0
         self._alert_at = math.inf  # when the stack is to be written
@@ -187,6 +216,8 @@ class Lock:
     @property
     def lost(self) -> Optional[Lost]:
         """Why the lock is lost or released; None while it is held. It asks the clocks, not etcd, so it costs nothing."""
+        if self._process != os.getpid():
+            return Lost(self.name, "forked")
         with self._mutex:
             if self._lost is None and (time.monotonic() >= self._deadline or time.time() >= self._wall_deadline):
                 self._lost = Lost(self.name, self._trouble)
@@ -202,21 +233,29 @@ class Lock:
         """Moves the deadlines forward: expect and patience count from now, and stay for the next calls.
 
         status says in words how far the work is. Raises Lost if the lock is lost, and Unreachable
-        or Refused if the renewal failed: the lock is then held until its deadline, so try again.
+        or Refused if the renewal failed: the lock is then held until its deadline, so try again. A
+        shorter patience counts also then, since etcd may have it.
         """
         self.check()
         with self._renewing:
             old, self._thread = self._terms, threading.get_ident()
             self._terms = _Terms(expect or old.expect, patience or old.patience, old.max_hold, backtrace=old.backtrace)
-            self._client._renew([self], self._deadline, status=status)  # afterwards the lock is lost
-            self._client._background.add(self)
+            try:
+                self._client._renew([self], status=status)
+            except MutexError as error:
+                if self.lost is not None:
+                    raise self.lost from error
+                raise
+            finally:
+                self._client._background.add(self)
         self.check()
 
     def unlock(self) -> None:
         """Releases the lock. Raises Lost if it was lost before.
 
         Raises Unreachable or Refused if that is not known; the release is then tried again in the
-        background until the lock expires. Does nothing if the lock is released already.
+        background. So is that of a lost lock, which is reported at once. Does nothing if the lock is
+        released already.
         """
         self._client.unlock_all([self])
 
@@ -244,6 +283,7 @@ class Lock:
         }
         fields = {name: value for name, value in fields.items() if value}
         self._started[fields["locked_at"]] = monotonic
+        self._expires = monotonic + terms.length()
         self._written = list(fields)
         return {
             "compare": [{"target": "VERSION", "result": "EQUAL", "key": _b64(self._key("uuid")), "version": "0"}],
@@ -251,18 +291,22 @@ class Lock:
             "failure": [_get(self._key(name)) for name in _EXPECTED],
         }
 
-    def _acquired(self, answer: _Json, revision: int) -> Optional[Holder]:
+    def _acquired(self, answer: _Answer) -> Optional[Holder]:
         """Reads the answer of an acquisition, and returns the holder if it is another one."""
+        revision = answer.revision
         stamp, started = max(self._started.items(), key=lambda item: item[1])
-        if not answer.get("succeeded"):
-            found = _found(answer)
+        self._late += answer.unanswered
+        if not answer.succeeded:
+            found = answer.found
             own = found.get(self._key("uuid"), ("", 0, 0))
             fields = {name: found[key][0] for name in _EXPECTED for key in [self._key(name)] if key in found and found[key][2] >= own[1]}
             if own[0] != self.uuid:
                 return Holder(self.name, fields)
             # An answer was lost. That attempt took the lock.
+            self._late -= 1
             revision, stamp = own[1], fields.get("locked_at", stamp)
             started = self._started.get(stamp, started)
+        self._holding, self._cluster = True, answer.cluster
         self.token, self._acquired_at, self._revision = revision, started, revision
         self._granted(started, float(stamp), self._terms.length(), alert=True)
         self._client._background.add(self)
@@ -270,14 +314,21 @@ class Lock:
 
     def _granted(self, started: float, wall: float, patience: float, *, alert: bool) -> None:
         """Notes the deadlines that a transaction has written, as of the time before it was sent."""
-        early = min(5.0, patience / 10)  # to stop in, before another can hold the lock
         with self._mutex:
-            self._deadline, self._wall_deadline = started + patience - early, wall + patience - early
+            self._deadline, self._wall_deadline = _ends(started, patience), _ends(wall, patience)
             more = self._terms.max_hold and started + patience < self._acquired_at + self._terms.max_hold
-            self._renew_at = started + patience / 3 if more else math.inf
+            self._renew_at = started + min(patience / 3, _RENEWAL) if more else math.inf
             self._trouble = "deadline"
             if alert:
                 self._alert_at = started + self._terms.expect if self._terms.backtrace else math.inf
+
+    def _asked(self, started: float, wall: float, patience: float) -> None:
+        """Notes the deadlines of a renewal that is about to be sent: earlier ones count from now, since etcd may have them without an answer."""
+        with self._mutex:
+            self._deadline, self._wall_deadline = min(self._deadline, _ends(started, patience)), min(self._wall_deadline, _ends(wall, patience))
+            self._expires = max(self._expires, started + patience)
+            if self._renew_at < math.inf:
+                self._renew_at = min(self._renew_at, started + patience / 3)
 
     def _renewal(self, wall: float, patience: float, alert: bool, status: Optional[str]) -> _Json:
         fields = {"auto_unlock_at": _stamp(wall + patience), "alive_at": _stamp(wall)}
@@ -291,15 +342,12 @@ class Lock:
         txn["compare"].append({"target": "MOD", "result": "EQUAL", "key": key, "mod_revision": str(self._revision)})
         return txn
 
-    def _renewed(self, answer: _Json, revision: int) -> bool:
+    def _renewed(self, answer: _Answer) -> bool:
         """Reports whether the lock was renewed, and ends it if it is lost. Otherwise its deadline was moved, such as by an attempt without an answer."""
-        if answer.get("succeeded"):
-            self._revision = revision
-            return True
         if reason := self._missing(answer):
             self._end(reason)
-        self._revision = _found(answer).get(self._key("auto_unlock_at"), ("", 0, 0))[2]
-        return False
+        self._revision = answer.revision if answer.succeeded else answer.found.get(self._key("auto_unlock_at"), ("", 0, 0))[2]
+        return answer.succeeded and not reason
 
     def _removal(self) -> _Json:
         return self._if_mine([{"requestDeleteRange": {"key": _b64(self._key(name))}} for name in dict.fromkeys([*self._written, *_FIELDS])], "uuid")
@@ -308,16 +356,25 @@ class Lock:
         mine = {"target": "VALUE", "result": "EQUAL", "key": _b64(self._key("uuid")), "value": _b64(self.uuid)}
         return {"compare": [mine], "success": requests, "failure": [_get(self._key(name)) for name in otherwise]}
 
-    def _missing(self, answer: _Json) -> str:
-        """Why the lock is not there, by the answer of a transaction that has read the uuid."""
-        found = _found(answer).get(self._key("uuid"))
-        return "" if found and found[0] == self.uuid else "taken" if found else "forced"
+    def _missing(self, answer: _Answer) -> str:
+        """Why the lock is lost, by the answer of a transaction that has compared the uuid, and reads it otherwise."""
+        if answer.cluster != self._cluster or answer.revision < self.token:
+            return "restored"  # others may have taken the lock before, or after
+        if answer.succeeded:
+            return ""
+        found = answer.found.get(self._key("uuid"))
+        self._holding = bool(found and found[0] == self.uuid)
+        return "" if self._holding else "taken" if found else "forced"
 
     def _end(self, reason: str) -> Lost:
         """Ends the lock, unless it has ended already, and returns the first reason."""
         with self._mutex:
             self._lost = self._lost or Lost(self.name, reason)
             return self._lost
+
+    def _left(self) -> bool:
+        """Reports whether something in etcd is to be released, or may be."""
+        return self._holding or (self._late > 0 and time.monotonic() < self._expires)
 
     def _failed(self, error: MutexError) -> None:
         with self._mutex:
@@ -388,10 +445,11 @@ class Client:
                 holder = self._attempt(lock)[0]
             else:
                 holder = self._wait(lock, math.inf if timeout is None else time.monotonic() + timeout)
-        except BaseException:
-            self._background.release(lock)
+        except BaseException as error:
+            self._abandon(error, lock)
             raise
         if holder is not None:
+            self._background.release(lock)
             raise Held(holder)
         return lock
 
@@ -417,19 +475,28 @@ class Client:
             raise ValueError("names has a name twice")
         taken: List[Lock] = []
         held: List[Held] = []
+        waiting = deque(locks)
         try:
-            answers = self._etcd.send([lock._acquisition() for lock in locks])
-            for lock, (answer, revision, _) in zip(locks, answers):
-                holder = lock._acquired(answer, revision)
+            for answer in self._etcd.send([lock._acquisition() for lock in locks]):
+                lock = waiting.popleft()
+                holder = lock._acquired(answer)
                 if holder is None:
                     taken.append(lock)
                 else:
                     held.append(Held(holder))
-        except BaseException:
-            for lock in locks:
+                    self._background.release(lock)
+        except BaseException as error:
+            self._abandon(error, *waiting)
+            for lock in taken:
                 self._background.release(lock)
             raise
         return taken, held
+
+    def _abandon(self, error: BaseException, *locks: Lock) -> None:
+        """Releases what a failed call may have taken, or may take late."""
+        for lock in locks:
+            lock._late += error._unanswered if isinstance(error, MutexError) else 1
+            self._background.release(lock)
 
     def close(self) -> None:
         """Closes the idle connections. It releases no locks, and the client may be used again."""
@@ -438,8 +505,8 @@ class Client:
 
     def _attempt(self, lock: Lock, end: float = math.inf) -> Tuple[Optional[Holder], int]:
         """Tries to take the lock once. Returns who has it otherwise, and the revision to wait from."""
-        answer, revision, _ = next(self._etcd.send([lock._acquisition()], end))
-        return lock._acquired(answer, revision), revision
+        answer = next(self._etcd.send([lock._acquisition()], end))
+        return lock._acquired(answer), answer.revision
 
     def _wait(self, lock: Lock, end: float) -> Optional[Holder]:
         pause = 0.05
@@ -452,9 +519,10 @@ class Client:
                 watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end)
                 if time.monotonic() >= end:
                     return holder
-            except Unreachable:
+            except Unreachable as error:
                 if time.monotonic() >= end:
                     raise
+                lock._late += error._unanswered
             pause = 0.05 if watched else min(2 * pause, _RETRY)
             if not watched:
                 time.sleep(max(0, min(pause * random.uniform(0.5, 1), end - time.monotonic())))
@@ -466,12 +534,15 @@ class Client:
             monotonic, wall = time.monotonic(), time.time()
             # max_hold does not bound the renewals that the holder asks for.
             terms = [(lock, lock._terms.length(monotonic - lock._acquired_at if kept else -math.inf)) for lock in locks]
+            for lock, patience in terms:
+                lock._asked(monotonic, wall, patience)
+            end = min(end, max(lock._deadline for lock in locks))  # afterwards they are lost
             attempt = min(patience for _, patience in terms) / 6
             answers = self._etcd.send([lock._renewal(wall, patience, not kept, status) for lock, patience in terms], end, attempt)
             again: List[Lock] = []
             try:
-                for (lock, patience), (answer, revision, _) in zip(terms, answers):
-                    if lock._renewed(answer, revision):
+                for (lock, patience), answer in zip(terms, answers):
+                    if lock._renewed(answer):
                         lock._granted(monotonic, wall, patience, alert=not kept)
                     elif lock._lost is None:
                         again.append(lock)
@@ -483,21 +554,29 @@ class Client:
 
     def unlock_all(self, locks: Sequence[Lock]) -> None:
         """Releases several locks as Lock.unlock does, in few transactions."""
-        locks = [lock for lock in locks if not lock._released]
-        lost = [lock.lost or lock._end("released") for lock in locks]
+        lost = {lock: lock.lost for lock in locks}
+        errors = [error for error in lost.values() if error is not None and error.reason != "released"]
+        held = [lock for lock, error in lost.items() if lock._holding and (error is None or error.reason == "released")]
+        for lock in lost:
+            lock._end("released")
+        waiting = deque(held)
         try:
-            for n, (answer, _, ambiguous) in enumerate(self._etcd.send([lock._removal() for lock in locks])):
-                locks[n]._released = True
-                # After an answer that was lost, a lock that is not there is the one that we removed.
-                if not answer.get("succeeded") and not ambiguous and lost[n].reason == "released":
-                    lost[n] = Lost(locks[n].name, locks[n]._missing(answer))
-        except BaseException:
-            for lock in locks:
+            for answer in self._etcd.send([lock._removal() for lock in held]):
+                lock = waiting.popleft()
+                lock._holding = False
+                reason = lock._missing(answer)
+                # After an attempt without an answer, a lock that is not there is the one that it removed.
+                if reason and lost[lock] is None and not answer.unanswered:
+                    errors.append(Lost(lock.name, reason))
+        except MutexError as error:
+            if not errors:
+                raise
+            errors[0].__cause__ = error
+        finally:
+            for lock in lost:
                 self._background.release(lock)
-            raise
-        for error in lost:
-            if error.reason != "released":
-                raise error
+        if errors:
+            raise errors[0]
 
 
 class _Background:
@@ -511,7 +590,7 @@ class _Background:
         self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
         self._locks: Dict[Lock, None] = {}
-        self._leftovers: Dict[Lock, float] = {}  # when the next attempt is due
+        self._leftovers: Dict[Lock, Tuple[float, float]] = {}  # when the next attempt is due, and the pause after it
         self._wakes = math.inf
 
     def add(self, lock: Lock) -> None:
@@ -522,11 +601,13 @@ class _Background:
                 self._nudge(min(lock._renew_at, lock._alert_at))
 
     def release(self, lock: Lock) -> None:
-        """Releases the lock, if it is held, as soon as etcd allows it; at the latest it expires."""
+        """Releases the lock, if it is held, as soon as etcd allows it, and what late attempts take."""
+        if lock._process != os.getpid():
+            return
         lock._end("released")
-        if lock._started and not lock._released:
-            with self._changed:
-                self._leftovers[lock] = 0.0
+        with self._changed:
+            if lock not in self._leftovers and lock._left():
+                self._leftovers[lock] = (0.0, _JITTER)
                 self._nudge(0.0)
 
     def _nudge(self, at: float) -> None:
@@ -546,19 +627,18 @@ class _Background:
                     self._thread = None
                     return
                 self._wakes = 0.0  # no need to wake it
-                locks, leftovers = list(self._locks), [lock for lock, at in self._leftovers.items() if at <= time.monotonic()]
+                locks, leftovers = list(self._locks), [lock for lock, (at, _) in self._leftovers.items() if at <= time.monotonic()]
             self._renew(locks)
             self._write_stacks(locks)
             self._release(leftovers)
 
     def _next(self) -> float:
         """When something is to be done. Forgets the locks that have ended."""
-        now = time.monotonic()
         for lock in [lock for lock in self._locks if lock.lost is not None]:
             del self._locks[lock]
-        for lock in [lock for lock in self._leftovers if lock._released or now > max(lock._started.values()) + lock._terms.patience]:
+        for lock in [lock for lock in self._leftovers if not lock._left()]:
             del self._leftovers[lock]
-        return min((*(min(lock._renew_at, lock._alert_at) for lock in self._locks), *self._leftovers.values()), default=math.inf)
+        return min((*(min(lock._renew_at, lock._alert_at) for lock in self._locks), *(at for at, _ in self._leftovers.values())), default=math.inf)
 
     def _renew(self, locks: Sequence[Lock]) -> None:
         now = time.monotonic()
@@ -592,12 +672,18 @@ class _Background:
                 lock._alert_at = min(lock._alert_at, now + 2 * _RETRY)
 
     def _release(self, locks: Sequence[Lock]) -> None:
+        end = time.monotonic() + _RETRY
         try:
-            for lock, _ in zip(locks, self._client._etcd.send([lock._removal() for lock in locks], time.monotonic() + _RETRY)):
-                lock._released = True
+            for lock, answer in zip(locks, self._client._etcd.send([lock._removal() for lock in locks], end)):
+                if not lock._holding and answer.succeeded:
+                    lock._late -= 1
+                lock._holding = False
         except MutexError:
-            with self._changed:
-                self._leftovers.update({lock: time.monotonic() + _RETRY for lock in locks})
+            pass  # it is tried again
+        with self._changed:
+            for lock in locks:
+                pause = self._leftovers[lock][1]
+                self._leftovers[lock] = (time.monotonic() + pause, min(2 * pause, _LONGEST))
 
 
 class _Failure(Exception):
@@ -700,20 +786,18 @@ class _Etcd:
         self.endpoints = endpoints
         self.tls: Optional[ssl.SSLContext] = None
         self._user, self._password, self._server_name, self._timeout = user, password, server_name, timeout
-        self._attempt = timeout / min(3, max(2, len(endpoints)))
+        self._attempt = min(_ATTEMPT, timeout / min(3, max(2, len(endpoints))))
         self._current = 0
         self._token: Optional[str] = None if user else ""  # None: to be asked for; "": none is needed
 
-    def send(self, txns: Sequence[_Json], end: float = math.inf, attempt: float = math.inf) -> Iterator[Tuple[_Json, int, bool]]:
-        """Executes independent transactions, many in one as far as etcd's limits allow, each within the timeout.
-
-        Yields the answer to each, the revision, and whether it may have been executed more than once.
-        """
+    def send(self, txns: Sequence[_Json], end: float = math.inf, attempt: float = math.inf) -> Iterator[_Answer]:
+        """Executes independent transactions, many in one as far as etcd's limits allow, each within the timeout. Yields the answer to each."""
         for batch in _batches(txns):
             body = batch[0] if len(batch) == 1 else {"success": [{"requestTxn": txn} for txn in batch]}
-            answer, ambiguous = self._call("/v3/kv/txn", body, min(end, time.monotonic() + self._timeout), attempt)
+            answer, unanswered = self._call("/v3/kv/txn", body, min(end, time.monotonic() + self._timeout), attempt)
+            header = answer["header"]
             for part in [answer] if len(batch) == 1 else [r["response_txn"] for r in answer["responses"]]:
-                yield part, int(answer["header"]["revision"]), ambiguous
+                yield _Answer(part, int(header["revision"]), str(header["cluster_id"]), unanswered)
 
     def watch(self, key: str, own: str, revision: int, end: float) -> bool:
         """Waits until the key is deleted, or has our own value, or end, or a while has passed. Returns False if the watch failed.
@@ -754,19 +838,21 @@ class _Etcd:
             connection.close()
         return False
 
-    def _call(self, path: str, body: _Json, end: float, attempt: float) -> Tuple[_Json, bool]:
+    def _call(self, path: str, body: _Json, end: float, attempt: float) -> Tuple[_Json, int]:
+        """Repeats the request until it is answered. Returns also how many attempts before were not, and may have been executed."""
         data = json.dumps(body).encode()
-        ambiguous, renewed, failures, reason = False, False, 0, ""
+        unanswered, renewed, failures, reason = 0, False, 0, ""
         while True:
             endpoint = self.endpoints[self._current]
             deadline = min(end, time.monotonic() + min(attempt, self._attempt))
             try:
-                return self._exchange(endpoint, path, data, self._headers(endpoint, deadline), deadline), ambiguous
+                return self._exchange(endpoint, path, data, self._headers(endpoint, deadline), deadline), unanswered
             except _Failure as failure:
-                ambiguous = ambiguous or failure.executed
+                unanswered += failure.executed
                 reason = reason if reason and str(failure).endswith("timed out") else str(failure)
             except Refused as refused:
                 if renewed or not self._user or not _unauthenticated(refused):
+                    refused._unanswered = unanswered
                     raise
                 self._token, renewed = None, True
                 continue
@@ -774,7 +860,9 @@ class _Etcd:
             failures += 1
             pause = 0.0 if failures < max(2, len(self.endpoints)) else random.uniform(0.05, 0.1) * min(failures, 10)
             if time.monotonic() + pause >= end:
-                raise Unreachable(f"etcd does not answer: {reason}")
+                error = Unreachable(f"etcd does not answer: {reason}")
+                error._unanswered = unanswered
+                raise error
             time.sleep(pause)
 
     def _advance(self, failed: _Endpoint) -> None:
@@ -840,10 +928,9 @@ def _batches(txns: Iterable[_Json]) -> Iterator[List[_Json]]:
         yield batch
 
 
-def _found(answer: _Json) -> Dict[str, Tuple[str, int, int]]:
-    """The values, create revisions and mod revisions of the keys that a failed transaction read."""
-    pairs = [kv for response in answer.get("responses", []) for kv in response.get("response_range", {}).get("kvs", [])]
-    return {_text(kv["key"]): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
+def _ends(start: float, patience: float) -> float:
+    """When a holder gives up a lock: early, to stop before another can hold it."""
+    return start + patience - min(5.0, patience / 10)
 
 
 def _checked(name: str) -> str:
