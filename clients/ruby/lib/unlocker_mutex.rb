@@ -48,10 +48,20 @@ module UnlockerMutex
   JITTER = 0.02 # over which the waiters for one lock spread when it is released
   LAST = 0.2 # before the end of a wait, when a waiter tries again if the holder has changed
   RETRY = 1 # between two renewals if the first one failed
+  ATTEMPT = 5.0 # for which a request may be on its way: the daemon counts on it
+  RENEWAL = 100 # between two renewals at most: the daemon's patience ends after five minutes
+  LONGEST = 10 # between two attempts to release what late attempts have taken
   private_constant(*(constants - [:VERSION]))
 
   # The base of all errors of this module.
-  class Error < StandardError; end
+  class Error < StandardError
+    # Attempts of the failed call that may have been executed, or may be executed late.
+    attr_writer :unanswered # :nodoc:
+
+    def unanswered # :nodoc:
+      @unanswered || 0
+    end
+  end
 
   # No endpoint answered in time. What was asked for may have been done.
   class Unreachable < Error; end
@@ -77,7 +87,8 @@ module UnlockerMutex
     # The name of the lock.
     attr_reader :name
     # :forced (it was removed by force), :taken (and another holds it), :deadline (it was not renewed
-    # in time), :unreachable or :no_space (so renewals failed), or :released.
+    # in time), :unreachable or :no_space (so renewals failed), :restored (etcd was set back to an
+    # earlier state), :forked (this process is a child of the holder), or :released.
     attr_reader :reason
 
     def initialize(name, reason)
@@ -186,13 +197,28 @@ module UnlockerMutex
       frames.drop_while { |frame| frame.start_with?("#{__FILE__}:") }.join("\n")[0, MAX_TEXT].scrub
     end
 
-    # The value, create revision and mod revision of each key that a failed transaction has read.
-    def found(answer)
-      pairs = (answer["responses"] || []).flat_map { |response| response.dig("response_range", "kvs") || [] }
-      pairs.to_h { |kv| [text(kv["key"]), [text(kv["value"] || ""), kv["create_revision"].to_i, kv["mod_revision"].to_i]] }
+    # When a holder gives up a lock: early, to stop before another can hold it.
+    def ends(start, patience)
+      start + patience - [5, patience / 10.0].min
     end
   end
   private_constant :Helpers
+
+  # The answer to one transaction. unanswered are the attempts before it, which may have been executed, or may be executed late.
+  Answer = Struct.new(:txn, :revision, :cluster, :unanswered) do # :nodoc:
+    include Helpers
+
+    def succeeded?
+      txn["succeeded"]
+    end
+
+    # The value, create revision and mod revision of each key that a failed transaction has read.
+    def found
+      pairs = (txn["responses"] || []).flat_map { |response| response.dig("response_range", "kvs") || [] }
+      pairs.to_h { |kv| [text(kv["key"]), [text(kv["value"] || ""), kv["create_revision"].to_i, kv["mod_revision"].to_i]] }
+    end
+  end
+  private_constant :Answer
 
   # A lock that is held until it is released or lost. Client makes it; several threads may use it.
   class Lock
@@ -202,9 +228,11 @@ module UnlockerMutex
     # The fencing token: it grows with each acquisition of the name.
     attr_reader :token
     # What the client looks at.
-    attr_reader :terms, :started, :acquired_at, :renew_at, :renewing, :thread # :nodoc:
-    attr_accessor :alert_at, :released # :nodoc:
-    attr_writer :renew_at # :nodoc:
+    attr_reader :terms, :acquired_at, :renewing, :thread, :deadline, :process # :nodoc:
+    attr_accessor :alert_at, :renew_at # :nodoc:
+    # holding: the lock may be in etcd, by an attempt that was answered. late: attempts to take it that
+    # were not answered, and may be executed late.
+    attr_accessor :holding, :late # :nodoc:
 
     def initialize(client, name, terms) # :nodoc:
       unless name.encode("UTF-8").valid_encoding? && "#{name}/".split("/", -1)[..-2].all?(/./m)
@@ -216,6 +244,10 @@ module UnlockerMutex
       @terms = terms
       @uuid = SecureRandom.uuid
       @backtrace = terms.backtrace ? stack(caller) : ""
+      @process = Process.pid
+      @holding = false
+      @late = @token = 0
+      @expires = 0 # when the last deadline that was sent passes
       @started = {} # monotonic time of each attempt, by its locked_at
       @written = []
       @thread = Thread.current
@@ -228,6 +260,8 @@ module UnlockerMutex
 
     # Why the lock is lost or released, as a Lost; nil while it is held. It asks the clocks, not etcd, so it costs nothing.
     def lost
+      return Lost.new(name, :forked) unless @process == Process.pid
+
       @mutex.synchronize do
         @lost ||= (Lost.new(name, @trouble) if monotonic >= @deadline || Time.now.to_f >= @wall_deadline)
       end
@@ -245,21 +279,26 @@ module UnlockerMutex
 
     # Moves the deadlines forward: expect and patience count from now, and stay for the next calls.
     # status says in words how far the work is. Raises Lost if the lock is lost, and Unreachable or
-    # Refused if the renewal failed: the lock is then held until its deadline, so try again.
+    # Refused if the renewal failed: the lock is then held until its deadline, so try again. A shorter
+    # patience counts also then, since etcd may have it.
     def alive(status = nil, expect: nil, patience: nil)
       check!
       @renewing.synchronize do
         @terms = Terms.new(expect: expect || terms.expect, patience: patience || terms.patience, max_hold: terms.max_hold, backtrace: terms.backtrace)
         @thread = Thread.current
-        @client.renew([self], limit: @deadline - monotonic, status: status) # afterwards the lock is lost
+        @client.renew([self], status: status)
+      ensure
         @client.background.add(self)
       end
       check!
+    rescue Unreachable, Refused
+      check!
+      raise
     end
 
     # Releases the lock. Raises Lost if it was lost before, and Unreachable or Refused if that is not
-    # known: the release is then tried again in the background until the lock expires. Does nothing
-    # if the lock is released already.
+    # known: the release is then tried again in the background. So is that of a lost lock, which is
+    # reported at once. Does nothing if the lock is released already.
     def unlock
       @client.unlock_all([self])
     end
@@ -270,26 +309,32 @@ module UnlockerMutex
       fields = { "uuid" => uuid, "hostname" => Socket.gethostname, "pid" => Process.pid.to_s, "locked_at" => stamp(now),
                  "alert_at" => stamp(now + terms.expect), "auto_unlock_at" => stamp(now + terms.length),
                  "backtrace" => @backtrace, **terms.fields }.reject { |_, value| value.empty? }
-      started.delete_if { |_, at| at < monotonic - terms.patience }
-      started[fields["locked_at"]] = monotonic
+      @started.delete_if { |_, at| at < monotonic - terms.patience }
+      @started[fields["locked_at"]] = monotonic
+      @expires = monotonic + terms.length
       @written = fields.keys
       { compare: [{ target: "VERSION", result: "EQUAL", key: b64(key("uuid")), version: "0" }],
         success: fields.map { |field, value| put(key(field), value) }, failure: EXPECTED.map { |field| get(key(field)) } }
     end
 
     # Reads the answer of an acquisition, and returns the holder if it is another one.
-    def acquired(answer, revision) # :nodoc:
-      at, began = started.max_by(&:last)
-      unless answer["succeeded"]
-        found = found(answer)
+    def acquired(answer) # :nodoc:
+      revision = answer.revision
+      at, began = @started.max_by(&:last)
+      @late += answer.unanswered
+      unless answer.succeeded?
+        found = answer.found
         value, created = found.fetch(key("uuid"), ["", 0])
         fields = EXPECTED.select { |field| found[key(field)] && found[key(field)][2] >= created }.to_h { |field| [field, found[key(field)][0]] }
         return Holder.new(name, fields) unless value == uuid
 
         # An answer was lost. That attempt took the lock.
+        @late -= 1
         revision = created
-        at, began = started.assoc(fields["locked_at"]) || [at, began]
+        at, began = @started.assoc(fields["locked_at"]) || [at, began]
       end
+      @holding = true
+      @cluster = answer.cluster
       @token = @revision = revision # @revision is that of auto_unlock_at
       @acquired_at = began
       granted(began, at.to_f, terms.length, true)
@@ -299,14 +344,23 @@ module UnlockerMutex
 
     # Notes the deadlines that a transaction has written, as of the time before it was sent.
     def granted(began, wall, patience, alert) # :nodoc:
-      early = [5, patience / 10.0].min # to stop in, before another can hold the lock
       @mutex.synchronize do
-        @deadline = began + patience - early
-        @wall_deadline = wall + patience - early
+        @deadline = ends(began, patience)
+        @wall_deadline = ends(wall, patience)
         more = terms.max_hold && began + patience < acquired_at + terms.max_hold
-        @renew_at = more ? began + patience / 3.0 : Float::INFINITY
+        @renew_at = more ? began + [patience / 3.0, RENEWAL].min : Float::INFINITY
         @trouble = :deadline
         @alert_at = terms.backtrace ? began + terms.expect : Float::INFINITY if alert
+      end
+    end
+
+    # Notes the deadlines of a renewal that is about to be sent: earlier ones count from now, since etcd may have them without an answer.
+    def asked(began, wall, patience) # :nodoc:
+      @mutex.synchronize do
+        @deadline = [@deadline, ends(began, patience)].min
+        @wall_deadline = [@wall_deadline, ends(wall, patience)].min
+        @expires = [@expires, began + patience].max
+        @renew_at = [@renew_at, began + patience / 3.0].min if @renew_at.finite?
       end
     end
 
@@ -321,15 +375,11 @@ module UnlockerMutex
     end
 
     # Reports whether the lock was renewed, and ends it if it is lost. Otherwise its deadline was moved, such as by an attempt without an answer.
-    def renewed?(answer, revision) # :nodoc:
-      if answer["succeeded"]
-        @revision = revision
-        return true
-      end
+    def renewed?(answer) # :nodoc:
       reason = missing(answer)
       finish(reason) if reason
-      @revision = found(answer).fetch(key("auto_unlock_at"), ["", 0, 0])[2]
-      false
+      @revision = answer.succeeded? ? answer.revision : answer.found.fetch(key("auto_unlock_at"), ["", 0, 0])[2]
+      answer.succeeded? && !reason
     end
 
     def removal # :nodoc:
@@ -340,10 +390,19 @@ module UnlockerMutex
       if_mine([put(key("stack"), stack(thread.backtrace))])
     end
 
-    # Why the lock is not there, by the answer of a transaction that has read the uuid.
+    # Why the lock is lost, by the answer of a transaction that has compared the uuid, and reads it otherwise.
     def missing(answer) # :nodoc:
-      value, = found(answer)[key("uuid")]
-      value ? (:taken unless value == uuid) : :forced
+      return :restored if answer.cluster != @cluster || answer.revision < token # others may have taken the lock before, or after
+      return if answer.succeeded?
+
+      value, = answer.found[key("uuid")]
+      @holding = value == uuid
+      value ? (:taken unless @holding) : :forced
+    end
+
+    # Reports whether something in etcd is to be released, or may be.
+    def left? # :nodoc:
+      @holding || (@late.positive? && monotonic < @expires)
     end
 
     # Ends the lock, unless it has ended already, and returns the first reason.
@@ -410,10 +469,13 @@ module UnlockerMutex
       raise ArgumentError, "timeout must be at least 0, not #{timeout}" unless timeout.nil? || timeout >= 0
 
       lock = Lock.new(self, name, Terms.new(owner: @owner, **terms))
-      holder = releasing_on_error([lock]) do
+      holder = releasing([lock]) do
         timeout&.zero? ? attempt(lock)[0] : wait(lock, timeout ? monotonic + timeout : Float::INFINITY)
       end
-      raise Held, holder if holder
+      if holder
+        background.release(lock)
+        raise Held, holder
+      end
 
       block ? hold(lock, &block) : lock
     end
@@ -432,28 +494,36 @@ module UnlockerMutex
 
       taken = []
       held = []
-      releasing_on_error(locks) do
-        @etcd.send_all(locks.map(&:acquisition)) do |n, answer, revision|
-          holder = locks[n].acquired(answer, revision)
+      releasing(locks) do
+        @etcd.send_all(locks.map(&:acquisition)) do |n, answer|
+          holder = locks[n].acquired(answer)
           holder ? held << Held.new(holder) : taken << locks[n]
         end
       end
+      (locks - taken).each { |lock| background.release(lock) }
       [taken, held]
     end
 
     # Releases several locks as Lock#unlock does, in few transactions.
     def unlock_all(locks)
-      locks = locks.reject(&:released)
-      lost = locks.map { |lock| lock.lost || lock.finish(:released) }
-      releasing_on_error(locks) do
-        @etcd.send_all(locks.map(&:removal)) do |n, answer, _, ambiguous|
-          locks[n].released = true
-          # After an answer that was lost, a lock that is not there is the one that we removed.
-          lost[n] = Lost.new(locks[n].name, locks[n].missing(answer)) unless answer["succeeded"] || ambiguous || lost[n].reason != :released
+      lost = locks.to_h { |lock| [lock, lock.lost] }.compare_by_identity
+      errors = lost.values.compact.reject { |error| error.reason == :released }
+      held = locks.uniq.select { |lock| lock.holding && (lost[lock].nil? || lost[lock].reason == :released) }
+      held.each { |lock| lock.finish(:released) }
+      begin
+        @etcd.send_all(held.map(&:removal)) do |n, answer|
+          lock = held[n]
+          lock.holding = false
+          reason = lock.missing(answer)
+          # After an attempt without an answer, a lock that is not there is the one that it removed.
+          errors << Lost.new(lock.name, reason) if reason && lost[lock].nil? && answer.unanswered.zero?
         end
+      rescue Unreachable, Refused
+        raise if errors.empty?
+      ensure
+        locks.each { |lock| background.release(lock) }
       end
-      error = lost.find { |l| l.reason != :released }
-      raise error if error
+      raise errors[0] if errors.any?
     end
 
     # Closes the idle connections. It releases no locks, and the client may be used again.
@@ -469,10 +539,12 @@ module UnlockerMutex
         wall = Time.now.to_f
         # max_hold does not bound the renewals that the holder asks for.
         patience = locks.map { |lock| kept ? lock.terms.length(began - lock.acquired_at) : lock.terms.patience }
+        locks.zip(patience) { |lock, p| lock.asked(began, wall, p) }
+        end_at = [end_at, locks.map(&:deadline).max].min # afterwards they are lost
         again = []
         begin
-          @etcd.send_all(locks.zip(patience).map { |lock, p| lock.renewal(wall, p, !kept, status) }, end_at, patience.min / 6.0) do |n, answer, revision|
-            if locks[n].renewed?(answer, revision)
+          @etcd.send_all(locks.zip(patience).map { |lock, p| lock.renewal(wall, p, !kept, status) }, end_at, patience.min / 6.0) do |n, answer|
+            if locks[n].renewed?(answer)
               locks[n].granted(began, wall, patience[n], !kept)
             elsif !locks[n].lost?
               again << locks[n]
@@ -510,20 +582,29 @@ module UnlockerMutex
       end
     end
 
-    # What a failed call may have taken, or has not released, is released in the background.
-    def releasing_on_error(locks)
+    # Releases what a failed call has taken, or may take late.
+    def releasing(locks)
       done = false
+      unanswered = 1
       result = yield
       done = true
       result
+    rescue Error => e
+      unanswered = e.unanswered
+      raise
     ensure
-      locks.each { |lock| background.release(lock) } unless done
+      unless done
+        locks.each do |lock|
+          lock.late += unanswered unless lock.holding
+          background.release(lock)
+        end
+      end
     end
 
     # Tries to take the lock once. Returns who has it otherwise, and the revision to wait from.
     def attempt(lock, end_at = Float::INFINITY)
       result = nil
-      @etcd.send_all([lock.acquisition], end_at) { |_, answer, revision| result = [lock.acquired(answer, revision), revision] }
+      @etcd.send_all([lock.acquisition], end_at) { |_, answer| result = [lock.acquired(answer), answer.revision] }
       result
     end
 
@@ -537,8 +618,10 @@ module UnlockerMutex
 
           watched = @etcd.watch(lock.key("uuid"), lock.uuid, revision, end_at)
           return holder if monotonic >= end_at
-        rescue Unreachable
+        rescue Unreachable => e
           raise if monotonic >= end_at
+
+          lock.late += e.unanswered
         end
         pause = watched ? 0.05 : [2 * pause, RETRY].min
         sleep([[pause * rand(0.5..1.0), end_at - monotonic].min, 0].max) unless watched
@@ -561,7 +644,7 @@ module UnlockerMutex
       @mutex = Mutex.new
       @changed = ConditionVariable.new
       @locks = {}.compare_by_identity
-      @leftovers = {}.compare_by_identity # when the next attempt is due
+      @leftovers = {}.compare_by_identity # when the next attempt is due, and the pause after it
       @wakes = Float::INFINITY
     end
 
@@ -575,13 +658,15 @@ module UnlockerMutex
       end
     end
 
-    # Releases the lock, if it is held, as soon as etcd allows it; at the latest it expires.
+    # Releases the lock, if it is held, as soon as etcd allows it, and what late attempts take.
     def release(lock)
-      lock.finish(:released)
-      return if lock.started.empty? || lock.released
+      return unless lock.process == Process.pid
 
+      lock.finish(:released)
       @mutex.synchronize do
-        @leftovers[lock] = 0
+        next if @leftovers[lock] || !lock.left?
+
+        @leftovers[lock] = [0, JITTER]
         nudge(0)
       end
     end
@@ -616,14 +701,14 @@ module UnlockerMutex
       return if idle && next_at.infinite? && @locks.empty?
 
       @wakes = 0 # no need to wake it
-      [@locks.keys, @leftovers.select { |_, at| at <= monotonic }.keys]
+      [@locks.keys, @leftovers.select { |_, (at, _)| at <= monotonic }.keys]
     end
 
     # When something is to be done. Forgets the locks that have ended.
     def next_at
       @locks.delete_if { |lock, _| lock.lost? }
-      @leftovers.delete_if { |lock, _| lock.released || monotonic > lock.started.values.max + lock.terms.patience }
-      [*@locks.keys.flat_map { |lock| [lock.renew_at, lock.alert_at] }, *@leftovers.values, Float::INFINITY].min
+      @leftovers.keep_if { |lock, _| lock.left? }
+      [*@locks.keys.flat_map { |lock| [lock.renew_at, lock.alert_at] }, *@leftovers.values.map(&:first), Float::INFINITY].min
     end
 
     def renew(locks)
@@ -654,9 +739,16 @@ module UnlockerMutex
     end
 
     def release_again(locks)
-      @etcd.send_all(locks.map(&:removal), monotonic + RETRY) { |n, *| locks[n].released = true }
+      @etcd.send_all(locks.map(&:removal), monotonic + RETRY) do |n, answer|
+        locks[n].late -= 1 if answer.succeeded? && !locks[n].holding
+        locks[n].holding = false
+      end
     rescue Error
-      @mutex.synchronize { locks.each { |lock| @leftovers[lock] = monotonic + RETRY } }
+      nil # it is tried again
+    ensure
+      @mutex.synchronize do
+        locks.each { |lock| @leftovers[lock] = [monotonic + @leftovers[lock][1], [2 * @leftovers[lock][1], LONGEST].min] }
+      end
     end
   end
   private_constant :Background
@@ -689,7 +781,7 @@ module UnlockerMutex
       @user = user
       @password = password
       @timeout = timeout
-      @attempt = timeout.fdiv(endpoints.size.clamp(2, 3))
+      @attempt = [ATTEMPT, timeout.fdiv(endpoints.size.clamp(2, 3))].min
       @current = 0
       @token = user.empty? ? "" : nil # nil: to be asked for; "": none is needed
       @idle = Hash.new { |idle, endpoint| idle[endpoint] = [] }
@@ -697,15 +789,15 @@ module UnlockerMutex
     end
 
     # Executes independent transactions, many in one as far as etcd's limits allow, each within the
-    # timeout. Yields the index, the answer, the revision, and whether it may have been executed more
-    # than once.
+    # timeout. Yields the index and the Answer.
     def send_all(txns, end_at = Float::INFINITY, attempt = Float::INFINITY)
       n = -1
       batches(txns).each do |batch|
         body = batch.size == 1 ? batch[0] : { success: batch.map { |txn| { requestTxn: txn } } }
-        answer, ambiguous = call("/v3/kv/txn", body, [end_at, monotonic + @timeout].min, attempt)
+        answer, unanswered = call("/v3/kv/txn", body, [end_at, monotonic + @timeout].min, attempt)
         parts = batch.size == 1 ? [answer] : answer["responses"].map { |response| response["response_txn"] }
-        parts.each { |part| yield n += 1, part, answer["header"]["revision"].to_i, ambiguous }
+        revision, cluster = answer["header"].values_at("revision", "cluster_id")
+        parts.each { |part| yield n += 1, Answer.new(part, revision.to_i, cluster, unanswered) }
       end
     end
 
@@ -763,18 +855,20 @@ module UnlockerMutex
       @key = OpenSSL::PKey.read(@tls[:key_file] ? File.read(@tls[:key_file]) : pem)
     end
 
+    # Repeats the request until it is answered. Returns also how many attempts before were not, and may have been executed.
     def call(path, body, end_at, attempt)
-      ambiguous = renewed = false
-      failures = 0
+      renewed = false
+      failures = unanswered = 0
       loop do
         endpoint = @endpoints[@current]
         deadline = [end_at, monotonic + [attempt, @attempt].min].min
         begin
-          return [exchange(endpoint, request(path, body, headers(endpoint, deadline)), deadline), ambiguous]
+          return [exchange(endpoint, request(path, body, headers(endpoint, deadline)), deadline), unanswered]
         rescue Failure => e
-          ambiguous ||= e.executed
+          unanswered += 1 if e.executed
           reason = e.message unless reason && e.message.end_with?("timed out")
         rescue Refused => e
+          e.unanswered = unanswered
           raise if renewed || @user.empty? || !unauthenticated?(e)
 
           @token = nil
@@ -784,7 +878,9 @@ module UnlockerMutex
         advance(endpoint)
         failures += 1
         pause = failures < [2, @endpoints.size].max ? 0 : rand(0.05..0.1) * [failures, 10].min
-        raise Unreachable, "etcd does not answer: #{reason}" if monotonic + pause >= end_at
+        if monotonic + pause >= end_at
+          raise Unreachable.new("etcd does not answer: #{reason}").tap { |e| e.unanswered = unanswered }
+        end
 
         sleep(pause)
       end

@@ -166,10 +166,10 @@ module Support
   end
 
   # Forwards connections to a port. lose is how many answers it will swallow by closing the connection,
-  # seen are the others.
+  # seen are the others. While hold is true, requests wait; they arrive also if who sent them has given up.
   class Proxy
     attr_reader :url, :lost, :seen
-    attr_accessor :lose
+    attr_accessor :lose, :hold
 
     def initialize(port)
       @port = port
@@ -182,6 +182,7 @@ module Support
     end
 
     def kill
+      @hold = false
       @thread.kill.join
       [@listener, *@sockets].each(&:close)
     end
@@ -206,7 +207,10 @@ module Support
           @lost += 1
           break
         end
+        held = hold && !answers
+        sleep 0.01 while hold && !answers
         target.write(data)
+        sleep 0.05 if held # etcd drops the request if the end of the connection comes with it
         @seen << data if answers
       end
     rescue IOError, SystemCallError

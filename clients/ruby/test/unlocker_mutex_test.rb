@@ -221,7 +221,7 @@ class LossTest < Support::Test
       end
     end
     assert_equal :deadline, error.reason
-    assert_empty @etcd.keys
+    eventually { @etcd.keys.empty? }
   end
 
   def test_the_locks_of_a_client_are_renewed_in_one_transaction
@@ -333,6 +333,60 @@ class LossTest < Support::Test
     assert_predicate Process.wait2(child)[1], :success?
     lock.unlock
   end
+
+  def test_a_child_of_the_holder_holds_nothing
+    connect.lock("a", max_hold: 60) do |lock|
+      calls = [-> { lock.check! }, -> { lock.alive }, -> { lock.unlock }]
+      children = calls.map do |call|
+        fork do
+          call.call
+        rescue Lost => e
+          exit!(e.reason == :forked && lock.lost.reason == :forked ? 0 : 2)
+        else
+          exit!(1)
+        end
+      end
+      children << fork
+      throw :left if children.last.nil? # leaves the block
+      children.each { |child| assert_predicate Process.wait2(child)[1], :success? }
+      assert_includes @etcd.keys, "a/uuid"
+      refute_includes @etcd.keys, "a/alive_at"
+    end
+  rescue UncaughtThrowError
+    exit!(0)
+  end
+
+  def test_a_loss_is_reported_at_once_and_released_later
+    lock = connect(request_timeout: 5).lock("a", patience: 1)
+    @etcd.signal(:STOP)
+    lost(lock)
+    assert_equal :deadline, assert_raises(Lost) { within(0) { lock.unlock } }.reason
+    @etcd.signal(:CONT)
+    eventually { @etcd.keys.empty? }
+  end
+
+  def test_a_loss_is_reported_whatever_else_fails
+    client = connect(request_timeout: 2)
+    lost = client.lock("lost", patience: 1)
+    held = client.lock("held")
+    @etcd.signal(:STOP)
+    lost(lost)
+    error = assert_raises(Lost) { client.unlock_all([held, lost]) }
+    assert_equal ["lost", :deadline], [error.name, error.reason]
+    @etcd.signal(:CONT)
+    eventually { @etcd.keys.empty? }
+  end
+
+  def test_another_history_of_etcd_is_a_loss
+    # Another cluster; and one that was set back.
+    { "@cluster" => "1", "@token" => @etcd.revision + 1000 }.each do |variable, value|
+      %i[alive unlock].each do |call|
+        lock = connect.lock("a#{call}#{value}")
+        lock.instance_variable_set(variable, value)
+        assert_equal :restored, assert_raises(Lost) { lock.public_send(call) }.reason
+      end
+    end
+  end
 end
 
 # An answer that is lost is asked for again, and what it said is known.
@@ -391,6 +445,34 @@ class AnswersTest < Support::Test
       eventually { @etcd.requests("Watch") == 1 }
       @etcd.put("a/uuid", "own")
       assert_equal "own", waiter.join(30)&.value&.uuid
+    end
+  end
+
+  def test_a_shorter_patience_counts_without_an_answer
+    lock = connect(@proxy.url, request_timeout: 2).lock("a")
+    @proxy.lose = 1000 # etcd executes the renewal
+    assert_raises(Lost, Unreachable) { lock.alive(patience: 1, expect: 1) }
+    lost(lock)
+    assert_operator Time.now.to_f, :<, @etcd.keys["a/auto_unlock_at"].to_f + 2
+  end
+
+  def test_what_a_late_attempt_takes_is_released
+    [0, 3].each do |timeout|
+      proxy = start(Support::Proxy.new(@etcd.port))
+      proxy.hold = true
+      held = connect.lock("b")
+      client = connect(proxy.url, @etcd.url, request_timeout: 2)
+      lock = client.lock("a", timeout: 0)
+      client.instance_variable_get(:@etcd).instance_variable_set(:@current, 0)
+      assert_raises(Held) { client.lock("b", timeout: timeout) }
+      lock.unlock
+      held.unlock
+      assert_empty @etcd.keys
+      before = @etcd.revision
+      proxy.hold = false
+      eventually { @etcd.revision > before } # an attempt was executed
+      sleep 0.2
+      eventually { @etcd.keys.empty? }
     end
   end
 

@@ -557,7 +557,7 @@ class Client:
         lost = {lock: lock.lost for lock in locks}
         errors = [error for error in lost.values() if error is not None and error.reason != "released"]
         held = [lock for lock, error in lost.items() if lock._holding and (error is None or error.reason == "released")]
-        for lock in lost:
+        for lock in held:
             lock._end("released")
         waiting = deque(held)
         try:
