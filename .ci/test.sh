@@ -26,20 +26,35 @@ tested() {
     }' | grep -E " [^ ]*($pattern)[^ ]*$" | sort -r
 }
 
-failed=0
+out=$(mktemp -d) pids=()
+trap 'for pid in "${pids[@]}"; do kill -INT -- "-$pid" 2>/dev/null || true; done; rm -rf "$out"' EXIT
+
+# start FLAG…: runs go test in the background. Its output goes to a file, as those of the others would mix with it.
+start() {
+  set -m # a process group of its own, which does not ignore SIGINT as other background jobs do
+  "$GO" test -timeout 15m "$@" >"$out/${#pids[@]}" 2>&1 &
+  set +m
+  pids+=($!)
+}
+
+# Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores.
 for module in go.mod mutex/go.mod; do
-  [ -e $module ] || continue
   cd "$(dirname $module)"
   packages=$(tested) || packages=
   for kind in "race fixed" "race random" "plain fixed" "plain random"; do
     mapfile -t group < <(sed -n "s/^$kind //p" <<<"$packages")
     [ ${#group[@]} -gt 0 ] || continue
-    # Tests with an etcd mostly wait: more of them at a time than there are cores.
-    flags=(-p 4 -parallel 8) seed=()
-    case $kind in race*) flags=(-p 8 $race) ;; esac
+    flags=(-p 4 -parallel 16) seed=()
+    case $kind in race*) flags=(-p 4 $race) ;; esac
     case $kind in *random) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
-    $GO test "${flags[@]}" -timeout 15m "${group[@]}" "${seed[@]}" || failed=1
+    start "${flags[@]}" "${group[@]}" "${seed[@]}"
   done
   cd "$OLDPWD"
 done
+failed=0
+for i in "${!pids[@]}"; do
+  wait "${pids[$i]}" || failed=1
+  cat "$out/$i"
+done
+pids=()
 exit $failed

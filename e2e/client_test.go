@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestClientOnOlderReleases runs the tests of the Go client, and those that hold the etcd in memory to
-// a real one, on the older releases. Those of the root module run them on the newest.
-func TestClientOnOlderReleases(t *testing.T) {
+// TestClientOnReleases runs the tests of the Go client on a real etcd, and on the older releases those
+// that hold the etcd in memory to a real one. make test runs these on the newest.
+func TestClientOnReleases(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions[:len(versions)-1] {
+	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			etcd := startEtcd(t, version)
 			for _, args := range [][]string{
