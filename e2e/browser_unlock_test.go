@@ -64,7 +64,7 @@ func TestUnlockFromThePage(t *testing.T) {
 	b.awaitText("#lock", "There is no such lock now.")
 	b.awaitText("#removals", "Removed by ada")
 	require.Contains(t, b.text("#outcome"), "You removed the lock", "it stays")
-	require.Contains(t, b.text("#history"), "unlocked by a person")
+	require.Contains(t, b.text("#history"), "unlocked manually")
 	b.axe()
 	b.look("unlock-done")
 	records := s.records()

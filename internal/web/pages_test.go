@@ -66,7 +66,7 @@ func TestAssets(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, resp.status)
 }
 
-// lockSource is a source of one lock. Where there is no lock, history waits until it is canceled.
+// lockSource is a source of one lock, or of none. Then history waits until it is canceled.
 type lockSource struct {
 	source
 	lock      *api.LockDetail
@@ -128,7 +128,7 @@ func TestPageOfALockThatIsGone(t *testing.T) {
 	k := &lockSource{err: ErrNoLock, history: &api.History{Periods: []api.Period{{Hostname: "worker-1", Ended: &api.Ended{How: api.EndManual, Who: "ada@laptop", Reason: "OPS-1"}}}}}
 	status, body := showLock(t, k, "/locks/a")
 	require.Equal(t, http.StatusNotFound, status)
-	for _, want := range []string{"There is no such lock now.", "Then it was unlocked by a person (<bdi>ada@laptop</bdi>): <bdi>OPS-1</bdi>.", "knows of no forced unlock of it"} {
+	for _, want := range []string{"There is no such lock now.", "Then it was unlocked manually (<bdi>ada@laptop</bdi>): <bdi>OPS-1</bdi>.", "knows of no forced unlock of it"} {
 		require.Contains(t, body, want)
 	}
 	k.forced = []api.Forced{{At: time.Unix(1, 0), Trigger: "expiry", By: api.Self, Fields: []api.Field{{Name: "purpose", Value: "close November"}}}}

@@ -242,7 +242,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A view that nobody looked at is brought up to date before somebody sees it.
+// A view that nobody looked at is brought up to date before it is seen.
 func TestAViewThatWasIdle(t *testing.T) {
 	inBubble(t, false, func(t *testing.T, w *world) {
 		w.put("a", "held")

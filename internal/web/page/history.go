@@ -74,7 +74,7 @@ func ending(e *api.Ended) string {
 		}
 		return "removed by a replica after its deadline"
 	case api.EndManual:
-		return "unlocked by a person"
+		return "unlocked manually"
 	case api.EndLate:
 		return "deleted after its deadline, not known by whom"
 	case api.EndOverwritten:
