@@ -43,8 +43,9 @@ conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/conformance-go github.com/etcd-unlocker/unlocker/mutex/internal/conformance
 	@cmd/unlocker-conformance/all.sh $(BIN)/unlocker-conformance $(DRIVERS)
 
+# E2E has flags of go test, such as -run.
 e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
-	$(GO) test -count=1 -timeout 30m -parallel 4 -tags e2e ./e2e/...
+	$(GO) test -count=1 -timeout 30m -parallel 4 -tags e2e ./e2e $(E2E)
 
 # HUNT_SEED repeats a run, HUNT_TIME sets its duration; see hunt/doc.go.
 HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt

@@ -7,11 +7,11 @@ version=$1 out=$2
 binary=$out/etcd-$version
 [ -x "$binary" ] && exit 0
 mkdir -p "$out"
-module=$(mktemp -d)
+module=$(mktemp -d "$out/build.XXXXXX") # others may build it at the same time
 trap 'rm -rf "$module"' EXIT
 cd "$module"
 export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
 go mod init e2e.test/etcd
 go get -tool "go.etcd.io/etcd/server/v3@v$version"
-go build -trimpath -ldflags '-s -w' -o "$binary.new" go.etcd.io/etcd/server/v3
-mv "$binary.new" "$binary" # only when complete
+go build -trimpath -ldflags '-s -w' -o "$module/etcd" go.etcd.io/etcd/server/v3
+mv "$module/etcd" "$binary" # only when complete

@@ -129,8 +129,8 @@ func buildEtcdTool(t *testing.T, name string) (path string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euc", `go mod init e2e.test/tool
 		go get -tool go.etcd.io/etcd/$NAME/v3@v$VERSION
-		go build -trimpath -o "$BINARY.new" go.etcd.io/etcd/$NAME/v3
-		mv "$BINARY.new" "$BINARY"`)
+		go build -trimpath -o "$BINARY.$$" go.etcd.io/etcd/$NAME/v3
+		mv "$BINARY.$$" "$BINARY"`)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0", "NAME="+name, "VERSION="+newest, "BINARY="+path)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
