@@ -150,6 +150,7 @@ var notHere = map[string]string{
 	"go test -count=1 -v -tags e2e -run TestManyLocksInTheBrowser ./e2e":    "is part of make e2e",
 	"go test ./internal/scan -run xxx -bench List1M -benchtime 4x":          measurement,
 
+	"go get github.com/etcd-unlocker/unlocker/mutex":                                    "adds the client to the module of the reader",
 	"go get github.com/etcd-unlocker/unlocker/mutex@vX.Y.Z":                             releases,
 	"git tag -a mutex/v0.2.0 -m 'Client 0.2.0'":                                         releases,
 	"git push origin mutex/v0.2.0":                                                      releases,
