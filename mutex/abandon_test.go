@@ -177,3 +177,51 @@ func TestRefusedAttemptsAreNotAbandoned(t *testing.T) {
 		})
 	}
 }
+
+// full is a connection to an etcd that becomes full: it executes a transaction, and answers that there is no
+// space.
+type full struct {
+	clientv3.KV
+	once atomic.Bool
+}
+
+type fullTxn struct {
+	clientv3.Txn
+	kv *full
+}
+
+func (f *full) Txn(ctx context.Context) clientv3.Txn { return &fullTxn{f.KV.Txn(ctx), f} }
+
+func (t *fullTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(cs...)
+	return t
+}
+
+func (t *fullTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *fullTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *fullTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := t.Txn.Commit()
+	if err == nil && t.kv.once.CompareAndSwap(false, true) {
+		return nil, rpctypes.ErrNoSpace
+	}
+	return resp, err
+}
+
+// The transaction that fills etcd is executed, although etcd answers that it has no space.
+func TestTheLastLockOfAFullEtcdIsAbandoned(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		etcd := w.connect()
+		etcd.KV = &full{KV: etcd.KV}
+		_, err := w.over(etcd, mutex.Patience(time.Hour)).TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, mutex.ErrNoSpace)
+		eventually(t, func() bool { return len(w.fields()) == 0 }, "the lock stays")
+	})
+}

@@ -166,10 +166,13 @@ func (st *store) send(ctx context.Context, all []planned) (again []request) {
 			if !p.answered(pick(resp, len(all), i)) {
 				again = append(again, p.request)
 			}
-		} else if kind == ambiguous {
-			if !errors.Is(err, rpctypes.ErrTooManyRequests) { // refused before the log of etcd
-				o.unsure++
-			}
+			continue
+		}
+		// Without space etcd refuses a transaction, or answers so after it has executed it.
+		if kind == noSpace || kind == ambiguous && !errors.Is(err, rpctypes.ErrTooManyRequests) { // refused before the log of etcd
+			o.unsure++
+		}
+		if kind == ambiguous {
 			again = append(again, p.request)
 		}
 	}
