@@ -3,6 +3,7 @@
 package mutex_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -60,6 +61,7 @@ func TestKeepAlive(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, began.Add(10*time.Minute).Unix(), seconds(t, string(count.Kvs[0].Value)).Unix(), 1)
 		require.ErrorIs(t, c.UnlockAll(t.Context(), locks...), mutex.ErrDeadline)
+		synctest.Wait()
 		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())
 		require.NoError(t, err)
 		require.Empty(t, left.Kvs)
@@ -137,5 +139,50 @@ func TestRefusedLockHarmsNoOther(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied")
 		require.Len(t, taken, 1)
 		require.NoError(t, taken[0].Unlock(t.Context()))
+	})
+}
+
+// TestShorterPatienceIsKept shortens the patience between two renewals, with and without an answer: the
+// next renewal is in time for it.
+func TestShorterPatienceIsKept(t *testing.T) {
+	for name, f := range map[string]memetcd.Faults{"answered": {}, "answer lost": {HoldAnswers: true}} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+				c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(5*time.Minute), mutex.Backtrace(false))
+				l, err := c.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				time.Sleep(time.Second) // the next renewal is planned
+				disturb(link, 1, f)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				err = l.Alive(ctx, mutex.Patience(10*time.Second))
+				require.Equal(t, f != memetcd.Faults{}, err != nil, err)
+				require.Less(t, time.Until(l.Deadline()), 10*time.Second)
+				time.Sleep(time.Minute)
+				require.NoError(t, l.Held())
+				require.NoError(t, l.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// TestRenewedAtLeastEvery100Seconds has a patience of hours: the daemon waits for a renewal after an outage
+// for five minutes only.
+func TestRenewedAtLeastEvery100Seconds(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(24*time.Hour), mutex.Patience(3*time.Hour), mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		renewals := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				renewals++
+			}
+			return memetcd.Faults{}
+		})
+		time.Sleep(1000*time.Second + time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, 10, renewals)
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

@@ -75,7 +75,7 @@ func newLock(cl *claim, began time.Time, token, revision int64) *Lock {
 		renewing: make(chan struct{}, 1), releasing: make(chan struct{}, 1), set: cl.set, written: cl.written(),
 		term:    term{began, cl.set.length(0), revision},
 		alertAt: began.Add(cl.set.expect),
-		next:    began.Add(cl.set.patience / 3),
+		next:    began.Add(pace(cl.set.patience)),
 		late:    cl.unsure, lateUntil: cl.stamped.Add(cl.set.patience),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -154,6 +154,7 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 	r := &renewal{l: l, set: set, explicit: true}
 	l.c.store.settle(ctx, set.timeout(), r)
 	if err := l.Held(); err != nil {
+	l.c.keeper.wakeUp() // the patience may be shorter
 		return err
 	}
 	if r.err != nil {
@@ -203,6 +204,9 @@ func (r *renewal) step() step {
 		// It may be committed although its answer is lost.
 		l.term.began, l.term.length = r.term.began, r.term.length
 		l.arm(r.began)
+		if next := r.began.Add(pace(r.term.length)); next.Before(l.next) {
+			l.next = next
+		}
 	}
 	l.written["alive_at"] = ""
 	if r.explicit && r.set.status != "" {
@@ -222,7 +226,7 @@ func (r *renewal) answered(a answer) bool {
 		if r.explicit {
 			l.alertAt, l.stacked = r.began.Add(r.set.expect), false
 		}
-		l.next = r.began.Add(r.set.patience / 3)
+		l.next = r.began.Add(pace(r.set.patience))
 		l.arm(r.began)
 		return true
 	}
@@ -239,7 +243,15 @@ func (r *renewal) answered(a answer) bool {
 func (l *Lock) due(time.Time) (at, early time.Time, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.next, l.next.Add(-l.set.patience / 12), l.ctx.Err() != nil
+	return l.next, l.next.Add(-pace(l.term.length) / 4), l.ctx.Err() != nil
+// restored reports whether the answer is of an etcd that was restored since the lock was taken. Answers
+// of transactions only tell this: a member that lags serves the others.
+func (l *Lock) restored(a answer) bool { return a.cluster != l.cluster || a.revision < l.token }
+
+// pace is the time between two renewals of a term: a third of it, and at most 100 seconds, since after an
+// outage the daemon waits for renewals for five minutes at most.
+func pace(length time.Duration) time.Duration { return min(length/3, 100*time.Second) }
+
 }
 
 // begin puts the next renewal off and returns this one, unless Alive or an earlier one is at it. The
@@ -250,7 +262,7 @@ func (l *Lock) begin() attempt {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.next = time.Now().Add(l.set.patience / 12)
+	l.next = time.Now().Add(pace(l.term.length) / 4)
 	if end := l.began.Add(l.set.keep); !l.term.began.Add(l.term.length).Before(end) {
 		l.next = end
 		return nil
@@ -270,7 +282,7 @@ func (r *renewal) ended() {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
 	if r.l.err = r.err; r.err != nil {
-		r.l.next = time.Now().Add(jitter(r.set.patience / 24))
+		r.l.next = time.Now().Add(jitter(pace(r.l.term.length) / 8))
 	}
 	<-r.l.renewing
 }

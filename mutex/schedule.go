@@ -66,6 +66,13 @@ func (s *scheduler) dropOldest(n int) {
 	maps.DeleteFunc(s.tasks, func(_ task, number uint64) bool { return number < numbers[n] })
 }
 
+// wakeUp makes the goroutine look at once, as a task may be due earlier than it was.
+func (s *scheduler) wakeUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+}
+
 // remove ends the goroutine with the last task.
 func (s *scheduler) remove(t task) {
 	s.mu.Lock()
