@@ -128,14 +128,14 @@ func (cl *claim) step() step {
 func (cl *claim) answered(a answer) bool {
 	cl.lock, cl.revision = nil, a.revision
 	if a.succeeded {
-		cl.lock = newLock(cl, cl.stamped, a.revision, a.revision)
+		cl.lock = newLock(cl, cl.stamped, a.cluster, a.revision, a.revision)
 		return true
 	}
 	cl.holder, _ = cl.c.store.holder(cl.name, a.found)
 	if cl.holder.UUID == cl.uuid {
 		value, modified := cl.c.store.deadline(cl.name, a)
 		began := cl.sent[value] // zero if it is long past
-		cl.lock = newLock(cl, began, cl.holder.Token, modified)
+		cl.lock = newLock(cl, began, a.cluster, cl.holder.Token, modified)
 		cl.lock.late-- // the one that has taken it
 	}
 	return true

@@ -206,15 +206,7 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option)
 		}
 	}
 	c.abandon(late...)
-	return taken, held, first(errs)
-}
-
-// first returns the first of several errors, and how many others there are.
-func first(errs []error) error {
-	if len(errs) > 1 {
-		return fmt.Errorf("%w (and %d others)", errs[0], len(errs)-1)
-	}
-	return errors.Join(errs...)
+	return taken, held, joined(errs)
 }
 
 // UnlockAll releases several locks of the client as Unlock does, in as few transactions as

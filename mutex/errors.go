@@ -32,6 +32,9 @@ var (
 	ErrDeadline = errors.New("not renewed in time")
 	// ErrUnreachable is a reason of ErrLost: no renewal got through to etcd in time.
 	ErrUnreachable = errors.New("etcd was unreachable")
+	// ErrRestored is a reason of ErrLost: etcd was restored from a backup that is older than the lock, or
+	// as another cluster. Others may have the lock by what they knew before.
+	ErrRestored = errors.New("etcd was restored")
 	// ErrNoSpace is a reason of ErrLost, and an error of Lock: the database of etcd is full.
 	ErrNoSpace = errors.New("etcd is out of space")
 )
@@ -107,7 +110,7 @@ func (e *HeldError) Unwrap() error { return e.Err }
 // errors.Is(err, Reason).
 type LostError struct {
 	Name, UUID string
-	// Reason is ErrForced, ErrTaken, ErrDeadline, ErrUnreachable or ErrNoSpace.
+	// Reason is ErrForced, ErrTaken, ErrDeadline, ErrUnreachable, ErrRestored or ErrNoSpace.
 	Reason error
 	// Holder is the process that has the lock, if Reason is ErrTaken: its UUID and Token, and
 	// the rest if it is known.
@@ -137,6 +140,20 @@ func (e *LostError) Unwrap() []error {
 		return []error{e.Reason}
 	}
 	return []error{e.Reason, e.Err}
+}
+
+// several are errors of which the text shows the first.
+type several []error
+
+func (s several) Error() string   { return fmt.Sprintf("%v (and %d others)", s[0], len(s)-1) }
+func (s several) Unwrap() []error { return s }
+
+// joined returns several errors as one.
+func joined(errs []error) error {
+	if len(errs) > 1 {
+		return several(errs)
+	}
+	return errors.Join(errs...)
 }
 
 // kind says what an error of a transaction means.

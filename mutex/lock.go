@@ -17,6 +17,7 @@ type Lock struct {
 	name      string
 	uuid      string
 	token     int64
+	cluster   uint64
 	began     time.Time // of the attempt that took it
 	goroutine uint64    // 0 if stacks are not written
 
@@ -69,9 +70,9 @@ func elapsed(since, now time.Time) time.Duration {
 }
 
 // newLock returns the lock that a claim has taken with an attempt that began at a time.
-func newLock(cl *claim, began time.Time, token, revision int64) *Lock {
+func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) *Lock {
 	l := &Lock{
-		c: cl.c, name: cl.name, uuid: cl.uuid, token: token, began: began, goroutine: cl.call.goroutine,
+		c: cl.c, name: cl.name, uuid: cl.uuid, cluster: cluster, token: token, began: began, goroutine: cl.call.goroutine,
 		renewing: make(chan struct{}, 1), releasing: make(chan struct{}, 1), set: cl.set, written: cl.written(),
 		term:    term{began, cl.set.length(0), revision},
 		alertAt: began.Add(cl.set.expect),
@@ -104,7 +105,7 @@ func (l *Lock) Token() int64 { return l.token }
 // the lock is still held. If the client of New has a namespace, the transaction must have it,
 // too.
 func (l *Lock) Cmp() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(l.c.store.key(l.name, protocol.FieldUUID)), "=", l.token)
+	return l.c.store.is(l.name, l.uuid)
 }
 
 // Held returns nil if the lock is held, a *LostError if it is lost, and ErrUnlocked after
@@ -153,8 +154,8 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 	defer func() { <-l.renewing }()
 	r := &renewal{l: l, set: set, explicit: true}
 	l.c.store.settle(ctx, set.timeout(), r)
-	if err := l.Held(); err != nil {
 	l.c.keeper.wakeUp() // the patience may be shorter
+	if err := l.Held(); err != nil {
 		return err
 	}
 	if r.err != nil {
@@ -203,10 +204,10 @@ func (r *renewal) step() step {
 	if r.term.left(r.began) < l.term.left(r.began) {
 		// It may be committed although its answer is lost.
 		l.term.began, l.term.length = r.term.began, r.term.length
-		l.arm(r.began)
 		if next := r.began.Add(pace(r.term.length)); next.Before(l.next) {
 			l.next = next
 		}
+		l.arm(r.began)
 	}
 	l.written["alive_at"] = ""
 	if r.explicit && r.set.status != "" {
@@ -220,6 +221,10 @@ func (r *renewal) answered(a answer) bool {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.restored(a) {
+		l.cancel(l.loss(a))
+		return true
+	}
 	if a.succeeded {
 		r.term.revision = a.revision
 		l.term, l.set, l.err = r.term, r.set, nil
@@ -239,11 +244,6 @@ func (r *renewal) answered(a answer) bool {
 	return l.ctx.Err() != nil
 }
 
-// due is when the lock is to be renewed, where the client does that.
-func (l *Lock) due(time.Time) (at, early time.Time, over bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.next, l.next.Add(-pace(l.term.length) / 4), l.ctx.Err() != nil
 // restored reports whether the answer is of an etcd that was restored since the lock was taken. Answers
 // of transactions only tell this: a member that lags serves the others.
 func (l *Lock) restored(a answer) bool { return a.cluster != l.cluster || a.revision < l.token }
@@ -252,6 +252,11 @@ func (l *Lock) restored(a answer) bool { return a.cluster != l.cluster || a.revi
 // outage the daemon waits for renewals for five minutes at most.
 func pace(length time.Duration) time.Duration { return min(length/3, 100*time.Second) }
 
+// due is when the lock is to be renewed, where the client does that.
+func (l *Lock) due(time.Time) (at, early time.Time, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next, l.next.Add(-pace(l.term.length) / 4), l.ctx.Err() != nil
 }
 
 // begin puts the next renewal off and returns this one, unless Alive or an earlier one is at it. The

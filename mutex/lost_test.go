@@ -168,3 +168,116 @@ func TestUnlockWaitsForNoOther(t *testing.T) {
 		require.NoError(t, l.Unlock(ctx), "it is released")
 	})
 }
+
+// TestLossIsReportedAtOnce cuts a holder off until its lock is lost: Unlock and WithLock say so at once,
+// and what etcd has of the lock goes as soon as etcd answers.
+func TestLossIsReportedAtOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Patience(20*time.Minute), mutex.Backtrace(false))
+		admin, _ := connect()
+		a, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		b, err := c.Lock(t.Context(), "b", mutex.Patience(time.Hour))
+		require.NoError(t, err)
+		began := time.Now()
+		ended := make(chan error)
+		go func() {
+			ended <- c.WithLock(t.Context(), "c", func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		synctest.Wait()
+		link.Set(memetcd.Unreachable())
+		require.ErrorIs(t, <-ended, mutex.ErrDeadline)
+		require.Equal(t, 20*time.Minute-5*time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = c.UnlockAll(ctx, b, a) // b is not lost, but cannot be released
+		require.ErrorIs(t, err, mutex.ErrLost)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, a.Unlock(t.Context()), "it was told")
+		link.Set(memetcd.Faults{})
+		time.Sleep(3 * time.Second)
+		for _, name := range []string{"a", "c"} {
+			l, err := admin.TryLock(t.Context(), name)
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		require.NoError(t, b.Unlock(t.Context()))
+	})
+}
+
+// TestRestored restores etcd from a backup while locks are held. Whoever learns from the answer of a
+// transaction that etcd is another, or older than the lock, has lost it, even if its record is back.
+func TestRestored(t *testing.T) {
+	for name, tc := range map[string]struct {
+		how   memetcd.Restored
+		older bool // the backup is older than the lock
+		lost  bool
+	}{
+		"another cluster":                    {how: memetcd.Restored{NewCluster: true}, lost: true},
+		"another cluster, older":             {how: memetcd.Restored{NewCluster: true}, older: true, lost: true},
+		"in place":                           {how: memetcd.Restored{}},
+		"in place, older":                    {how: memetcd.Restored{}, older: true, lost: true},
+		"another cluster, bumped, and older": {how: memetcd.Restored{NewCluster: true, Bump: 1000}, older: true, lost: true},
+	} {
+		for request, learn := range map[string]func(context.Context, *mutex.Lock) error{
+			"Alive":  func(ctx context.Context, l *mutex.Lock) error { return l.Alive(ctx) },
+			"Unlock": func(ctx context.Context, l *mutex.Lock) error { return l.Unlock(ctx) },
+		} {
+			t.Run(name+", "+request, func(t *testing.T) {
+				simulated(t, func(t *testing.T, etcd *memetcd.Cluster, connect connect) {
+					c, _ := connect(mutex.Backtrace(false))
+					_, admin := connect()
+					backup := etcd.Snapshot()
+					l, err := c.Lock(t.Context(), "a")
+					require.NoError(t, err)
+					if !tc.older {
+						backup = etcd.Snapshot()
+					}
+					etcd.Restore(backup, tc.how)
+					err = learn(t.Context(), l)
+					if !tc.lost {
+						require.NoError(t, err)
+						require.NoError(t, l.Unlock(t.Context()))
+						return
+					}
+					require.ErrorIs(t, err, mutex.ErrLost)
+					require.ErrorIs(t, err, mutex.ErrRestored)
+					_ = l.Unlock(t.Context())
+					synctest.Wait()
+					time.Sleep(time.Second)
+					resp, err := admin.Get(t.Context(), "/mutexes/a/uuid")
+					require.NoError(t, err)
+					require.Empty(t, resp.Kvs)
+				})
+			})
+		}
+	}
+}
+
+// TestCmpAfterARestore compares in a transaction after a restore that has given the token of the lock
+// to another.
+func TestCmpAfterARestore(t *testing.T) {
+	simulated(t, func(t *testing.T, etcd *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Backtrace(false))
+		other, _ := connect(mutex.Backtrace(false))
+		backup := etcd.Snapshot()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		guarded := func() bool {
+			resp, err := link.Txn(t.Context()).If(l.Cmp()).Commit()
+			require.NoError(t, err)
+			return resp.Succeeded
+		}
+		require.True(t, guarded())
+		etcd.Restore(backup, memetcd.Restored{})
+		taken, err := other.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, l.Token(), taken.Token())
+		require.False(t, guarded())
+		require.NoError(t, taken.Unlock(t.Context()))
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrLost)
+	})
+}

@@ -57,6 +57,7 @@ func (s step) size() (n int) {
 // answer is that of etcd to one step. found has the keys that it read.
 type answer struct {
 	succeeded bool
+	cluster   uint64
 	revision  int64
 	found     map[string]*mvccpb.KeyValue
 }
@@ -193,7 +194,7 @@ func (st *store) commit(ctx context.Context, all []planned) (*clientv3.TxnRespon
 
 // pick returns the answer to one of n steps of a transaction.
 func pick(resp *clientv3.TxnResponse, n, i int) answer {
-	a := answer{succeeded: resp.Succeeded, revision: resp.Header.Revision, found: map[string]*mvccpb.KeyValue{}}
+	a := answer{succeeded: resp.Succeeded, cluster: resp.Header.ClusterId, revision: resp.Header.Revision, found: map[string]*mvccpb.KeyValue{}}
 	responses := resp.Responses
 	if n > 1 {
 		nested := resp.Responses[i].GetResponseTxn()

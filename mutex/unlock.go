@@ -18,8 +18,9 @@ import (
 // patience; a context that has already ended permits one attempt of up to five seconds. After
 // an error it may be called again. Unlock of a released lock does nothing.
 //
-// If the lock was lost, Unlock returns the *LostError. Only keys of this acquisition are
-// deleted, never those of another holder.
+// If the lock was lost, Unlock returns the *LostError at once, and what etcd still has of it is deleted in
+// the background, while etcd's client is open. Only keys of this acquisition are deleted, never those of
+// another holder.
 func (l *Lock) Unlock(ctx context.Context) error { return unlock(ctx, l.c, []*Lock{l}) }
 
 func unlock(ctx context.Context, c *Client, locks []*Lock) error {
@@ -29,6 +30,8 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 	locks = slices.Compact(locks)
 	var requests []request
 	var releases []*release
+	var errs []error
+	var late []*abandoned
 	patience := minPatience
 	for _, l := range locks {
 		l.check()
@@ -36,30 +39,40 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 	}
 	for _, l := range locks {
 		if err := l.turn(ctx); err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		defer func() { <-l.releasing }()
 		l.mu.Lock()
 		l.timer.Stop()
-		if !l.released {
-			r := &release{c: c, name: l.name, uuid: l.uuid, fields: sorted(l.written), l: l}
+		r := &release{c: c, name: l.name, uuid: l.uuid, fields: sorted(l.written), l: l}
+		var lost *LostError
+		switch {
+		case l.released:
+		case errors.As(context.Cause(l.ctx), &lost):
+			l.released = true
+			errs = append(errs, lost)
+			late = append(late, r.abandon(true))
+		default:
 			r.unsure = l.unsure
 			releases, requests = append(releases, r), append(requests, r)
 			patience = max(patience, l.set.patience)
 		}
 		l.mu.Unlock()
 	}
+	c.abandon(late...)
 	c.release(ctx, patience, requests)
-	var errs []error
-	var late []*abandoned
+	late = nil
 	for _, r := range releases {
 		if err := r.ended(); err != nil {
 			errs = append(errs, err)
 		}
-		late = append(late, r.abandon())
+		if r.err == nil {
+			late = append(late, r.abandon(false))
+		}
 	}
 	c.abandon(late...)
-	return first(errs)
+	return joined(errs)
 }
 
 // turn waits until no other Unlock is at it.
@@ -78,6 +91,9 @@ func (l *Lock) turn(ctx context.Context) error {
 }
 
 func (c *Client) release(ctx context.Context, patience time.Duration, releases []request) {
+	if len(releases) == 0 {
+		return
+	}
 	timeout := min(attemptTimeout, patience)
 	if ctx.Err() != nil {
 		c.store.round(context.WithoutCancel(ctx), timeout, releases)
@@ -127,11 +143,7 @@ func (r *release) ended() error {
 	if time.Since(r.l.began) >= politeHold {
 		r.l.c.recent.add(r.name, r.other.revision)
 	}
-	var lost *LostError
-	if errors.As(context.Cause(r.l.ctx), &lost) {
-		return lost
-	}
-	if r.other.succeeded || r.unsure > 0 {
+	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) {
 		return nil // an attempt that was not answered has done it
 	}
 	return r.l.loss(r.other)
@@ -140,7 +152,11 @@ func (r *release) ended() error {
 // loss returns why the uuid of the lock is not the one that etcd has.
 func (l *Lock) loss(a answer) *LostError {
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrForced}
-	if h, ok := l.c.store.holder(l.name, a.found); ok {
+	h, ok := l.c.store.holder(l.name, a.found)
+	switch {
+	case a.cluster != 0 && l.restored(a):
+		e.Reason = ErrRestored
+	case ok:
 		e.Reason, e.Holder = ErrTaken, h
 	}
 	return e
@@ -150,6 +166,7 @@ func (l *Lock) loss(a answer) *LostError {
 // that were not answered may be executed late. It is done when it has deleted as many as those.
 type abandoned struct {
 	release
+	held  bool      // the lock itself is to be released, until that was answered
 	late  int       // attempts that may still take the lock
 	until time.Time // the deadline of the last of them
 	next  time.Time
@@ -158,15 +175,16 @@ type abandoned struct {
 }
 
 func (a *abandoned) answered(got answer) bool {
-	if got.succeeded {
+	if got.succeeded && !a.held {
 		a.late--
 	}
+	a.held = false
 	a.done = a.late <= 0
 	return a.done
 }
 
 func (a *abandoned) due(now time.Time) (at, early time.Time, over bool) {
-	return a.next, a.next.Add(-a.pause / 8), a.done || !now.Before(a.until)
+	return a.next, a.next.Add(-a.pause / 8), a.done || !a.held && !now.Before(a.until)
 }
 
 func (a *abandoned) begin() attempt         { return a }
@@ -177,7 +195,12 @@ func (a *abandoned) ended() {
 		a.done = classify(a.err) != ambiguous
 	}
 	now := time.Now()
-	a.next = now.Add(min(jitter(a.pause), a.until.Sub(now)))
+	if a.held {
+		a.pause = min(a.pause, longestPause)
+		a.next = now.Add(jitter(a.pause))
+	} else {
+		a.next = now.Add(min(jitter(a.pause), a.until.Sub(now)))
+	}
 	a.pause *= 2
 }
 
@@ -192,15 +215,15 @@ func (cl *claim) abandon() *abandoned {
 	}
 }
 
-// abandon returns the release for the lock after a successful one, or nil if it needs none. Before
-// that it would release what the caller holds.
-func (r *release) abandon() *abandoned {
-	if r.err != nil || r.l.late <= 0 {
+// abandon returns the release for a lock that is lost and still held in etcd, or that was released, or
+// nil if it needs none. Before that it would release what the caller holds.
+func (r *release) abandon(held bool) *abandoned {
+	if !held && r.l.late <= 0 {
 		return nil
 	}
 	return &abandoned{
 		release: release{c: r.c, name: r.name, uuid: r.uuid, fields: r.fields},
-		late:    r.l.late, until: r.l.lateUntil,
+		held:    held, late: r.l.late, until: r.l.lateUntil,
 	}
 }
 
