@@ -205,6 +205,12 @@ class TestCase(unittest.TestCase):
     def setUp(self):
         self.etcd = Etcd(self)
 
+    @staticmethod
+    def hurry(client, timeout):
+        """Makes a client give up so soon. What it took before had time."""
+        client._timeout = client._etcd._timeout = timeout
+        client._etcd._attempt = timeout / 2
+
     def connect(self, *urls, request_timeout=SOON, **options):
         """Returns a client that waits for a busy etcd."""
         client = Client(urls or [self.etcd.url], request_timeout=request_timeout, **options)
