@@ -7,17 +7,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
-	"github.com/etcd-unlocker/unlocker/internal/config/configtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
 // What serve refuses, config check refuses, with the same line.
 func TestInvalidConfigurations(t *testing.T) {
+	text, err := os.ReadFile("../../internal/config/testdata/invalid.yaml")
+	require.NoError(t, err)
+	var cases []struct{ File, Error string }
+	require.NoError(t, yaml.Unmarshal(text, &cases))
+	require.NotEmpty(t, cases)
 	t.Chdir(t.TempDir())
 	t.Setenv("UNLOCKER_ETCD_DIAL_TIMEOUT", "") // or the file would not count
 	t.Setenv("UNLOCKER_ETCD_REQUEST_TIMEOUT", "")
-	for _, c := range configtest.Invalid() {
+	for _, c := range cases {
 		t.Run(c.Error, func(t *testing.T) {
 			require.NoError(t, os.WriteFile("unlocker.yaml", []byte(c.File), 0o600))
 			for _, command := range [][]string{{"config", "check"}, {"serve"}} {
