@@ -62,39 +62,36 @@ func (c Config) graceRelations() (all []relation) {
 	return all
 }
 
-// place is a prefix in etcd, and what is kept there.
+// place is a prefix in etcd, and what unlocker keeps there, if anything.
 type place struct{ key, shown, prefix, what string }
-
-func (p place) overlaps(q place) relation {
-	return relation{strings.HasPrefix(p.prefix, q.prefix) || strings.HasPrefix(q.prefix, p.prefix), p.key, q.key,
-		fmt.Sprintf("%q overlaps with %s, %q", p.shown, q.key, q.shown)}
-}
 
 // placeRelations keep the locks, what unlocker writes and what it only shows apart, and count no key
 // twice. An election of unlocker may be shown.
 func (c Config) placeRelations() (all []relation) {
-	audit, pause := place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"}, place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"}
-	written := []place{audit, pause}
+	places := []place{{"prefix", c.Prefix, c.Prefix, "locks"}}
 	if c.Election.Enabled {
-		written = []place{{"election.key", c.ElectionKey(), c.ElectionPrefix(), "candidates"}, audit, pause}
+		places = append(places, place{"election.key", c.ElectionKey(), c.ElectionPrefix(), "candidates"})
 	}
-	for i, p := range written {
-		all = append(all,
-			relation{strings.HasPrefix(p.prefix, c.Prefix), p.key, "prefix",
-				fmt.Sprintf("%q is under the prefix of the locks, %q: %s would be read as locks", p.shown, c.Prefix, p.what)},
-			relation{strings.HasPrefix(c.Prefix, p.prefix), p.key, "prefix",
-				fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as %s", c.Prefix, p.shown, p.what)})
-		for _, q := range written[:i] {
-			all = append(all, p.overlaps(q))
-		}
-	}
-	others := []place{{"prefix", c.Prefix, c.Prefix, "locks"}, audit, pause}
+	places = append(places,
+		place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"},
+		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"})
 	for _, prefix := range c.NativePrefixes {
-		native := place{"native_prefixes", prefix, prefix, ""}
-		for _, q := range others {
-			all = append(all, native.overlaps(q))
+		places = append(places, place{"native_prefixes", prefix, prefix, ""})
+	}
+	for i, p := range places {
+		for _, q := range places[:i] {
+			under, above := strings.HasPrefix(p.prefix, q.prefix), strings.HasPrefix(q.prefix, p.prefix)
+			why := fmt.Sprintf("%q overlaps with %s, %q", p.shown, q.key, q.shown)
+			switch {
+			case p.what == "" && q.key == "election.key":
+				continue
+			case p.what != "" && q.key == "prefix" && under:
+				why = fmt.Sprintf("%q is under the prefix of the locks, %q: %s would be read as locks", p.shown, c.Prefix, p.what)
+			case p.what != "" && q.key == "prefix":
+				why = fmt.Sprintf("the prefix of the locks, %q, is under %q: locks would be read as %s", c.Prefix, p.shown, p.what)
+			}
+			all = append(all, relation{under || above, p.key, q.key, why})
 		}
-		others = append(others, native)
 	}
 	return all
 }
