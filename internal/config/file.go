@@ -16,18 +16,20 @@ import (
 // settings are the contents of a file: the text of each value, for key.Set, and where it was
 // written.
 type settings struct {
+	path     string
+	known    map[string]key // a section is a key without a place
 	texts    map[string]any
 	origins  map[string]string // file:line
 	policies []Policy          // of the right number, but without values
 }
 
 // parse reads YAML more strictly than viper: exact keys, no duplicates, one document, right types.
-func parse(path string, data []byte) (settings, error) {
-	r := reader{path, map[string]key{}, settings{texts: map[string]any{}, origins: map[string]string{}}}
+func parse(path string, data []byte) (*settings, error) {
+	s := &settings{path: path, known: map[string]key{}, texts: map[string]any{}, origins: map[string]string{}}
 	if len(data) > 1<<20 {
-		return r.settings, fault(path, "", "larger than 1 MiB: not a configuration file")
+		return s, fault(path, "", "larger than 1 MiB: not a configuration file")
 	}
-	r.know(new(Config).keys())
+	s.know(new(Config).keys())
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	err := dec.Decode(&doc)
@@ -36,14 +38,13 @@ func parse(path string, data []byte) (settings, error) {
 	}
 	switch {
 	case err == nil:
-		return r.settings, r.refuse(&second, "", "a second YAML document: only one is allowed")
+		return s, s.refuse(&second, "", "a second YAML document: only one is allowed")
 	case !errors.Is(err, io.EOF):
-		return r.settings, syntaxError(path, err)
+		return s, syntaxError(path, err)
 	case doc.IsZero(): // an empty file
-		return r.settings, nil
+		return s, nil
 	}
-	err = r.section("", doc.Content[0], doc.Content[0])
-	return r.settings, err
+	return s, s.section("", doc.Content[0], doc.Content[0])
 }
 
 // syntaxError converts "yaml: line 3: …" to "file:3: …". It omits the name of an unknown anchor, as
@@ -60,49 +61,42 @@ func syntaxError(path string, err error) error {
 	return fault(path, "not valid YAML", msg)
 }
 
-// reader collects the settings of one file.
-type reader struct {
-	path  string
-	known map[string]key // a section is a key without a place
-	settings
-}
-
-func (r *reader) know(keys []key) {
+func (s *settings) know(keys []key) {
 	for _, k := range keys {
-		r.known[k.name] = k
+		s.known[k.name] = k
 		for i, c := range k.name {
 			if c == '.' {
-				r.known[k.name[:i]] = key{}
+				s.known[k.name[:i]] = key{}
 			}
 		}
 	}
 }
 
 // section reads a mapping, or a null, which is a section whose keys are all commented out.
-func (r *reader) section(name string, at, n *yaml.Node) error {
+func (s *settings) section(name string, at, n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode && !isNull(n) {
-		return r.refuse(at, name, "must be a mapping, not "+describe(n))
+		return s.refuse(at, name, "must be a mapping, not "+describe(n))
 	}
 	lines := map[string]int{}
 	for pair := range slices.Chunk(n.Content, 2) {
 		k, v := pair[0], resolve(pair[1])
 		full, first := join(name, k), lines[k.Value]
-		known, ok := r.known[full]
+		known, ok := s.known[full]
 		lines[k.Value] = k.Line
 		var err error
 		switch {
 		case first > 0:
-			err = r.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
+			err = s.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
 		case strings.Contains(k.Value, "."):
-			err = r.refuse(k, full, "unknown key: nest sections instead of writing dots")
-		case replaced(full) != "":
-			err = r.refuse(k, full, replaced(full))
+			err = s.refuse(k, full, "unknown key: nest sections instead of writing dots")
+		case full == "reaper.storm.hold": // of an earlier version
+			err = s.refuse(k, full, "was replaced by reaper.storm.delay: a storm no longer stops all removals but delays each further lock")
 		case !ok || k.Kind != yaml.ScalarNode || strings.Contains(k.Value, "["):
-			err = r.refuse(k, full, "unknown key")
+			err = s.refuse(k, full, "unknown key")
 		case known.place == nil:
-			err = r.section(full, k, v)
+			err = s.section(full, k, v)
 		default:
-			err = r.value(known, k, v)
+			err = s.value(known, k, v)
 		}
 		if err != nil {
 			return err
@@ -111,24 +105,16 @@ func (r *reader) section(name string, at, n *yaml.Node) error {
 	return nil
 }
 
-// replaced says what replaced a key of an earlier version, "" for any other.
-func replaced(name string) string {
-	if name == "reaper.storm.hold" {
-		return "was replaced by reaper.storm.delay: a storm no longer stops all removals but delays each further lock"
-	}
-	return ""
-}
-
-func (r *reader) value(known key, k, v *yaml.Node) error {
+func (s *settings) value(known key, k, v *yaml.Node) error {
 	kind, elements := known.kind(), []*yaml.Node{v}
 	list := strings.HasPrefix(kind.wants, "a list")
 	switch {
 	case isNull(v):
-		return r.refuse(k, known.name, "has no value: write one, or leave the key out")
+		return s.refuse(k, known.name, "has no value: write one, or leave the key out")
 	case list != (v.Kind == yaml.SequenceNode):
-		return r.refuse(k, known.name, kind.not(v))
+		return s.refuse(k, known.name, kind.not(v))
 	case known.name == policiesKey:
-		return r.readPolicies(v.Content)
+		return s.readPolicies(v.Content)
 	case list:
 		elements = v.Content
 	}
@@ -136,17 +122,17 @@ func (r *reader) value(known key, k, v *yaml.Node) error {
 	for _, n := range elements {
 		n = resolve(n)
 		if n.Kind != yaml.ScalarNode || !strings.Contains(kind.tags, n.ShortTag()) {
-			return r.refuse(k, known.name, kind.not(n))
+			return s.refuse(k, known.name, kind.not(n))
 		}
 		if list && strings.Contains(n.Value, ",") {
-			return r.refuse(k, known.name, "an element of the list must not contain a comma")
+			return s.refuse(k, known.name, "an element of the list must not contain a comma")
 		}
 		if list && n.Value == "" {
-			return r.refuse(k, known.name, "an element of the list must not be empty")
+			return s.refuse(k, known.name, "an element of the list must not be empty")
 		}
 		texts = append(texts, n.Value)
 	}
-	r.texts[known.name], r.origins[known.name] = strings.Join(texts, ","), r.at(k)
+	s.texts[known.name], s.origins[known.name] = strings.Join(texts, ","), s.at(k)
 	return nil
 }
 
@@ -160,22 +146,22 @@ func (k kind) not(n *yaml.Node) string {
 }
 
 // readPolicies reads each policy as a section.
-func (r *reader) readPolicies(list []*yaml.Node) error {
-	r.policies = append(r.policies, make([]Policy, len(list))...) // nil for none
-	r.know((&Config{Policies: r.policies}).keys())
+func (s *settings) readPolicies(list []*yaml.Node) error {
+	s.policies = append(s.policies, make([]Policy, len(list))...) // nil for none
+	s.know((&Config{Policies: s.policies}).keys())
 	for i, n := range list {
 		name := policyName(i)
-		r.origins[name+".match"] = r.at(n) // for the error if it is missing
-		if err := r.section(name, n, resolve(n)); err != nil {
+		s.origins[name+".match"] = s.at(n) // for the error if it is missing
+		if err := s.section(name, n, resolve(n)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *reader) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", r.path, n.Line) }
+func (s *settings) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", s.path, n.Line) }
 
-func (r *reader) refuse(at *yaml.Node, name, why string) error { return fault(r.at(at), name, why) }
+func (s *settings) refuse(at *yaml.Node, name, why string) error { return fault(s.at(at), name, why) }
 
 // join makes a dotted name and quotes what could break the line of an error. What follows a colon
 // is not repeated: a key such as "password:secret" is a key and its value without a space between

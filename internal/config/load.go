@@ -56,7 +56,7 @@ func findFile(flags *pflag.FlagSet, search []string) (string, error) {
 }
 
 // merge lets viper choose for each key among flag, variable, file and default.
-func merge(flags *pflag.FlagSet, s settings) (Config, error) {
+func merge(flags *pflag.FlagSet, s *settings) (Config, error) {
 	c := Config{Policies: s.policies}
 	v, origins := viper.New(), s.origins
 	if err := v.MergeConfigMap(s.texts); err != nil {

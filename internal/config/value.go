@@ -104,52 +104,50 @@ func parseDecimal[T any](s, what string, parse func(string) (T, error)) (T, erro
 // YAML returns a file with every key and its effective value, in the order of config.example.yaml.
 // Load accepts it, unless there is a password, which is replaced by "<redacted>".
 func (c Config) YAML() ([]byte, error) {
-	nodes := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
+	sections := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
 	for _, k := range c.keys() {
+		if k.fileOnly() && k.name != policiesKey { // a part of a policy
+			continue
+		}
 		n, err := k.node()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
-		insert(nodes, k.name, n)
+		insert(sections, k.name, n)
 	}
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := errors.Join(enc.Encode(nodes[""]), enc.Close()); err != nil {
+	if err := errors.Join(enc.Encode(sections[""]), enc.Close()); err != nil {
 		return nil, fmt.Errorf("encoding the configuration: %w", err)
 	}
 	return b.Bytes(), nil
 }
 
-// insert adds a node by its dotted name, and the missing sections that contain it. A policy is an
-// element of the list of policies.
-func insert(nodes map[string]*yaml.Node, name string, n *yaml.Node) {
-	nodes[name] = n
-	if strings.HasSuffix(name, "]") {
-		list := nodes[policiesKey]
-		list.Content = append(list.Content, n)
-		return
-	}
+// insert adds a node by its dotted name, and the missing sections that contain it.
+func insert(sections map[string]*yaml.Node, name string, n *yaml.Node) {
 	i := strings.LastIndexByte(name, '.')
 	section := name[:max(i, 0)]
-	if nodes[section] == nil {
-		insert(nodes, section, &yaml.Node{Kind: yaml.MappingNode})
+	if sections[section] == nil {
+		sections[section] = &yaml.Node{Kind: yaml.MappingNode}
+		insert(sections, section, sections[section])
 	}
-	nodes[section].Content = append(nodes[section].Content, scalar(name[i+1:]), n)
+	sections[section].Content = append(sections[section].Content, scalar(name[i+1:]), n)
 }
 
 // node returns the value as in the file, with a secret redacted.
 func (k key) node() (*yaml.Node, error) {
-	var n yaml.Node
-	switch p := k.place.(type) {
-	case *bool, *int, *float64:
-		return scalar(k.String()), nil // Encode would write 1e+06
-	case *[]Policy:
-		return &yaml.Node{Kind: yaml.SequenceNode}, nil
-	case *[]string, *Secret:
-		return &n, n.Encode(p)
+	switch k.place.(type) {
+	case *string, *Secret, *[]string, *[]Policy:
+		var n yaml.Node
+		return &n, n.Encode(k.place)
 	}
-	return &n, n.Encode(k.String())
+	return scalar(k.String()), nil // Encode would write 1e+06, and 1h0m0s
 }
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
+
+// MarshalYAML implements yaml.Marshaler.
+func (p Policy) MarshalYAML() (any, error) {
+	return struct{ Match, Mode, Grace string }{p.Match, p.Mode, formatDuration(p.Grace)}, nil
+}
