@@ -13,7 +13,6 @@ package config
 
 import (
 	"cmp"
-	"log/slog"
 	"strings"
 	"time"
 )
@@ -159,8 +158,5 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// LogValue implements slog.LogValuer. It returns String.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// MarshalText implements encoding.TextMarshaler, for JSON and YAML. It returns String.
+// MarshalText implements encoding.TextMarshaler, for JSON, YAML and slog. It returns String.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
