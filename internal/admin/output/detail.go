@@ -2,7 +2,6 @@ package output
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -22,29 +21,14 @@ func Lock(w io.Writer, f Format, d admin.Detail) error {
 	if terminal.Colored(w) {
 		state = terminal.Paint(state, colorOf(state))
 	}
-	return printOne(w, f, d.Name, d.LockDetail, func(b *bufio.Writer) { describe(b, d, state, limitsOf(f)) })
+	return printAs(w, f, []string{d.Name}, d.LockDetail, func(b *bufio.Writer) { describe(b, d, state, limitsOf(f)) })
 }
 
 // Removed prints a lock that was removed.
 func Removed(w io.Writer, f Format, r api.Forced) error {
-	return printOne(w, f, r.Name, r, func(b *bufio.Writer) {
+	return printAs(w, f, []string{r.Name}, r, func(b *bufio.Writer) {
 		fmt.Fprintf(b, "lock %s removed at revision %d (uuid %s)\n", terminal.Quote(r.Name), r.Revision, terminal.Quote(r.UUID))
 	})
-}
-
-func printOne(w io.Writer, f Format, name string, data any, table func(*bufio.Writer)) (err error) {
-	b := bufio.NewWriter(w)
-	switch {
-	case f.hasTemplate():
-		err = printTemplate(b, f, data)
-	case f == JSON, f == YAML:
-		err = printData(b, f, data)
-	case f == Name:
-		fmt.Fprintln(b, terminal.Quote(name))
-	default:
-		table(b)
-	}
-	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
 
 // Unrecorded says that an unlock leaves no record, and why.

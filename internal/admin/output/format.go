@@ -8,11 +8,15 @@ package output
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"strings"
 
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -66,6 +70,24 @@ func (f *Format) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (f *Format) Type() string { return "format" }
 
+// printAs prints data in a format: all of it, what a template selects, only the names, or a table.
+func printAs(w io.Writer, f Format, names []string, data any, table func(*bufio.Writer)) (err error) {
+	b := bufio.NewWriterSize(w, 64<<10)
+	switch {
+	case f.hasTemplate():
+		err = printTemplate(b, f, data)
+	case f == JSON, f == YAML:
+		err = printData(b, f, data)
+	case f == Name:
+		for _, name := range names {
+			fmt.Fprintln(b, terminal.Quote(name))
+		}
+	default:
+		table(b)
+	}
+	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
+}
+
 // printData prints one value as JSON or YAML.
 func printData(w *bufio.Writer, f Format, v any) error {
 	encoded, err := encode(f, v)
@@ -113,4 +135,80 @@ func encode(f Format, v any) ([]byte, error) {
 		return encoded, nil
 	}
 	return bytes.TrimSuffix(block, []byte("\n")), err
+}
+
+// jsonPath is how a format with a template begins.
+const jsonPath = "jsonpath="
+
+// parseTemplate returns the template of a format.
+func parseTemplate(f Format) (*jsonpath.JSONPath, error) {
+	text := strings.TrimPrefix(string(f), jsonPath)
+	if !strings.Contains(text, "{") {
+		return nil, errors.New("a template has its paths in braces, as in jsonpath='{.name}'")
+	}
+	template := jsonpath.New("template").AllowMissingKeys(true)
+	return template, template.Parse(text)
+}
+
+// printTemplate prints what a template selects of the JSON of a value.
+func printTemplate(w io.Writer, f Format, v any) error {
+	template, err := parseTemplate(f)
+	if err != nil {
+		return err
+	}
+	encoded, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var decoded any
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber()
+	if err := decoder.Decode(&decoded); err != nil {
+		return err
+	}
+	if err := template.Execute(w, selectable(decoded)); err != nil {
+		return fmt.Errorf("-o %s: %w", f, err)
+	}
+	return nil
+}
+
+// selectable converts decoded JSON to what templates compare and print: numbers are numbers,
+// and strings are safe to print.
+func selectable(v any) any {
+	switch v := v.(type) {
+	case string:
+		return safe(v)
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		n, _ := v.Float64()
+		return n
+	case map[string]any:
+		for key, value := range v {
+			v[key] = selectable(value)
+		}
+	case []any:
+		for i, value := range v {
+			v[i] = selectable(value)
+		}
+	}
+	return v
+}
+
+// safe is a string that templates compare as it is, and print as it is safe.
+type safe string
+
+// String implements fmt.Stringer.
+func (s safe) String() string {
+	if s == "" {
+		return ""
+	}
+	return terminal.Quote(string(s))
+}
+
+// MarshalJSON implements json.Marshaler, for objects and lists that a template selects.
+func (s safe) MarshalJSON() ([]byte, error) {
+	encoded, err := json.Marshal(string(s))
+	return terminal.EscapeJSON(encoded), err
 }

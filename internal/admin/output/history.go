@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,59 +17,57 @@ import (
 // History prints who held a lock, the newest holder first. With usual values, a table takes 80
 // columns.
 func History(w io.Writer, f Format, h admin.History) error {
-	return printOne(w, f, h.Name, h, func(b *bufio.Writer) {
-		rows := [][]string{periodTitles(f)}
-		for i := range h.Periods {
-			rows = append(rows, periodCells(f, h.Now, &h.Periods[i]))
-		}
+	return printAs(w, f, []string{h.Name}, h, func(b *bufio.Writer) {
 		const gap = 2
-		widths := widthsOf(rows)
-		for i, cells := range rows {
-			printRow(b, cells, widths, gap)
-			if i > 0 {
-				printEnd(b, &h.Periods[i-1])
-			}
-		}
+		newTable(periodColumns(f, h.Now), gap, true).print(b, slices.Values(h.Periods), func(p *api.Period) { printEnd(b, p) })
 	})
 }
 
-func periodTitles(f Format) []string {
-	titles := []string{"ACQUIRED (UTC)", "HELD", "RENEWED", "TOKEN", "HOSTNAME", "ENDED"}
+func periodColumns(f Format, now time.Time) []column[api.Period] {
+	layout, maxHost := "01-02 15:04:05", 14
 	if f == Wide {
-		titles = append(titles, "OWNER")
-		for _, t := range new(api.Period).Texts() {
-			titles = append(titles, strings.ToUpper(t.Title))
-		}
-		titles = append(titles, "MARGIN", "REVISIONS", "UUID")
+		layout, maxHost = time.DateTime, unbounded
 	}
-	return titles
+	columns := []column[api.Period]{
+		{"ACQUIRED (UTC)", unbounded, func(p *api.Period) string { return acquired(p, layout) }, nil},
+		{"HELD", unbounded, func(p *api.Period) string { return heldFor(p, now) }, nil},
+		{"RENEWED", unbounded, func(p *api.Period) string { return strconv.FormatInt(p.Renewed(), 10) }, nil},
+		{"TOKEN", unbounded, func(p *api.Period) string { return token(p.Token) }, nil},
+		{"HOSTNAME", maxHost, func(p *api.Period) string { return optional(p.Hostname) }, nil},
+		{"ENDED", unbounded, ended, nil},
+	}
+	if f != Wide {
+		return columns
+	}
+	columns = append(columns, column[api.Period]{"OWNER", unbounded, func(p *api.Period) string { return optional(p.Owner) }, nil})
+	for i, t := range new(api.Period).Texts() {
+		columns = append(columns, column[api.Period]{strings.ToUpper(t.Title), 60, func(p *api.Period) string { return optional(p.Texts()[i].Value) }, nil})
+	}
+	return append(columns,
+		column[api.Period]{"MARGIN", unbounded, leastMargin, nil},
+		column[api.Period]{"REVISIONS", unbounded, revisions, nil},
+		column[api.Period]{"UUID", unbounded, func(p *api.Period) string { return optional(p.UUID) }, nil})
 }
 
-func periodCells(f Format, now time.Time, p *api.Period) []string {
-	const maxName, maxText = 14, 60
-	acquired, ended, until := none, none, ""
-	if !p.Acquired.At.IsZero() {
-		acquired = p.Acquired.At.UTC().Format("01-02 15:04:05")
-		if f == Wide {
-			acquired = p.Acquired.At.UTC().Format(time.DateTime)
-		}
+func acquired(p *api.Period, layout string) string {
+	if p.Acquired.At.IsZero() {
+		return none
 	}
-	if p.Ended != nil {
-		ended = terminal.Quote(strings.ReplaceAll(p.Ended.How, "_", " "))
-		until = strconv.FormatInt(p.Ended.Revision, 10)
+	return p.Acquired.At.UTC().Format(layout)
+}
+
+func ended(p *api.Period) string {
+	if p.Ended == nil {
+		return none
 	}
-	renewed := strconv.FormatInt(p.Renewed(), 10)
-	cells := []string{acquired, heldFor(p, now), renewed, token(p.Token), optional(p.Hostname), ended}
-	if f != Wide {
-		cells[4] = terminal.Truncate(cells[4], maxName)
-		return cells
+	return terminal.Quote(strings.ReplaceAll(p.Ended.How, "_", " "))
+}
+
+func revisions(p *api.Period) string {
+	if p.Ended == nil {
+		return fmt.Sprintf("%d-", p.Acquired.Revision)
 	}
-	cells = append(cells, optional(p.Owner))
-	for _, t := range p.Texts() {
-		cells = append(cells, terminal.Truncate(optional(t.Value), maxText))
-	}
-	return append(cells, leastMargin(p),
-		fmt.Sprintf("%d-%s", p.Acquired.Revision, until), optional(p.UUID))
+	return fmt.Sprintf("%d-%d", p.Acquired.Revision, p.Ended.Revision)
 }
 
 // heldFor returns for how long the lock was held: exactly, or between which durations.

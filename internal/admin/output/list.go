@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,65 +43,46 @@ func List(w io.Writer, o Options, locks iter.Seq[api.Lock]) error {
 			fmt.Fprintln(b, terminal.Quote(l.Name))
 		}
 	default:
-		printTable(b, newTable(o, terminal.Colored(w)), locks)
+		newLockTable(o, terminal.Colored(w)).print(b, locks, nil)
 	}
 	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
 }
 
-// table is a table of locks.
-type table struct {
-	columns []column
-	widths  []int
-	headers bool
-}
-
-// column is a column of a table. A cell takes at most limit columns of the terminal, or
-// wide ones in the wide table.
-type column struct {
-	title       string
-	limit, wide int
-	cell        func(l *api.Lock) string
-	color       func(l *api.Lock) terminal.Color // nil for none
-}
-
-func newTable(o Options, colored bool) *table {
-	const unlimited = 1 << 10 // the cells are short
-	now := o.At
-	columns := []column{
-		{"NAME", 60, 120, func(l *api.Lock) string { return terminal.Quote(l.Name) }, nil},
-		{"STATE", unlimited, unlimited, func(l *api.Lock) string { return l.State }, nil},
-		{"HOSTNAME", 40, 120, func(l *api.Lock) string { return optional(l.Hostname) }, nil},
-		{"OWNER", 30, 120, func(l *api.Lock) string { return optional(l.Owner) }, nil},
-		{"HELD", unlimited, unlimited, func(l *api.Lock) string { return held(l.LockedAt, now) }, nil},
-		{"ALERT", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AlertAt, now) }, nil},
-		{"UNLOCK", unlimited, unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, now) }, nil},
+func newLockTable(o Options, colored bool) *table[api.Lock] {
+	const unlimited, gap = 1 << 10, 3 // the cells without a limit are short
+	wide := o.Format == Wide
+	limit := func(columns int) int {
+		if wide {
+			return 120
+		}
+		return columns
+	}
+	columns := []column[api.Lock]{
+		{"NAME", limit(60), func(l *api.Lock) string { return terminal.Quote(l.Name) }, nil},
+		{"STATE", unlimited, func(l *api.Lock) string { return l.State }, nil},
+		{"HOSTNAME", limit(40), func(l *api.Lock) string { return optional(l.Hostname) }, nil},
+		{"OWNER", limit(30), func(l *api.Lock) string { return optional(l.Owner) }, nil},
+		{"HELD", unlimited, func(l *api.Lock) string { return held(l.LockedAt, o.At) }, nil},
+		{"ALERT", unlimited, func(l *api.Lock) string { return relative(l.AlertAt, o.At) }, nil},
+		{"UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, o.At) }, nil},
 	}
 	if colored {
 		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }
 	}
-	if o.Format == Wide {
+	if wide {
 		columns = append(columns,
-			column{"UUID", unlimited, unlimited, func(l *api.Lock) string { return optional(l.UUID) }, nil},
-			column{"TOKEN", unlimited, unlimited, func(l *api.Lock) string { return token(l.Token) }, nil},
-			column{"KEYS", unlimited, unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil})
+			column[api.Lock]{"UUID", unlimited, func(l *api.Lock) string { return optional(l.UUID) }, nil},
+			column[api.Lock]{"TOKEN", unlimited, func(l *api.Lock) string { return token(l.Token) }, nil},
+			column[api.Lock]{"KEYS", unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil})
 		for i, t := range new(api.Lock).Texts() {
-			columns = append(columns, column{strings.ToUpper(t.Title), 60, 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }, nil})
-		}
-		for i := range columns {
-			columns[i].limit = columns[i].wide
+			columns = append(columns, column[api.Lock]{strings.ToUpper(t.Title), 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }, nil})
 		}
 	}
-	if o.Format == Wide && o.Explained {
-		columns = append(columns, column{"EXPLANATION", unlimited, unlimited, func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }, nil})
+	if wide && o.Explained {
+		explanation := func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }
+		columns = append(columns, column[api.Lock]{"EXPLANATION", unlimited, explanation, nil})
 	}
-	t := &table{columns: columns, headers: !o.NoHeaders}
-	for _, c := range columns {
-		t.widths = append(t.widths, len(c.title))
-		if o.NoHeaders {
-			t.widths[len(t.widths)-1] = 0
-		}
-	}
-	return t
+	return newTable(columns, gap, !o.NoHeaders)
 }
 
 // colorOf is the color of the word of a state: the worse the state, the more it is seen.
@@ -118,65 +98,6 @@ func colorOf(state string) terminal.Color {
 		return terminal.Green
 	}
 	return terminal.Plain
-}
-
-// printTable reads all locks a first time for the widths.
-func printTable(w *bufio.Writer, t *table, locks iter.Seq[api.Lock]) {
-	empty := true
-	for l := range locks {
-		empty = false
-		t.fit(&l)
-	}
-	if empty {
-		return
-	}
-	if t.headers {
-		fmt.Fprintln(w, t.titles(unbounded))
-	}
-	for l := range locks {
-		fmt.Fprintln(w, t.row(&l, unbounded))
-	}
-}
-
-// fit makes the columns wide enough for a lock.
-func (t *table) fit(l *api.Lock) {
-	for i, c := range t.columns {
-		t.widths[i] = max(t.widths[i], terminal.Columns(terminal.Truncate(c.cell(l), c.limit)))
-	}
-}
-
-func (t *table) titles(limit int) string {
-	return t.line(limit, func(c column) (string, terminal.Color) { return c.title, terminal.Plain })
-}
-
-func (t *table) row(l *api.Lock, limit int) string {
-	return t.line(limit, func(c column) (string, terminal.Color) {
-		color := terminal.Plain
-		if c.color != nil {
-			color = c.color(l)
-		}
-		return terminal.Truncate(c.cell(l), c.limit), color
-	})
-}
-
-// unbounded is a limit for lines that are not cut off.
-const unbounded = math.MaxInt
-
-// line returns a line of at most limit columns.
-func (t *table) line(limit int, cell func(column) (string, terminal.Color)) string {
-	const gap = 3
-	var b strings.Builder
-	for i, c := range t.columns {
-		text, color := cell(c)
-		text = terminal.Truncate(text, limit)
-		b.WriteString(terminal.Paint(text, color))
-		pad := t.widths[i] - terminal.Columns(text) + gap
-		if limit -= t.widths[i] + gap; limit <= 0 || i == len(t.columns)-1 {
-			break
-		}
-		b.WriteString(strings.Repeat(" ", max(0, pad)))
-	}
-	return b.String()
 }
 
 // none stands for an absent value.
@@ -212,32 +133,85 @@ func relative(t, now time.Time) string {
 	return terminal.Relative(t, now)
 }
 
+// Native prints the locks of etcd's own clients: in a table, a line for each key that holds or
+// waits.
+func Native(w io.Writer, o Options, list api.NativeList) error {
+	var names []string
+	for _, p := range list.Prefixes {
+		for _, h := range p.Holders {
+			names = append(names, h.Name)
+		}
+	}
+	return printAs(w, o.Format, names, list, func(b *bufio.Writer) { printNative(b, o, list) })
+}
+
+// nativeRow is a key that holds or waits.
+type nativeRow struct {
+	api.NativeKey
+	name, role string
+}
+
+func printNative(w *bufio.Writer, o Options, list api.NativeList) {
+	const gap = 3
+	limit := 60
+	if o.Format == Wide {
+		limit = 120
+	}
+	var rows []nativeRow
+	for _, p := range list.Prefixes {
+		for _, h := range p.Holders {
+			role := "holder"
+			if h.Foreign {
+				role = "blocked by " + terminal.Truncate(terminal.Quote(h.Key), limit)
+			}
+			rows = append(rows, nativeRow{h.NativeKey, h.Name, role})
+			for i, waiter := range h.Waiters {
+				rows = append(rows, nativeRow{waiter, h.Name, fmt.Sprintf("waiter %d", i+1)})
+			}
+		}
+	}
+	newTable([]column[nativeRow]{
+		{"NAME", limit, func(r *nativeRow) string { return terminal.Quote(r.name) }, nil},
+		{"ROLE", unbounded, func(r *nativeRow) string { return r.role }, nil},
+		{"LEASE", unbounded, func(r *nativeRow) string { return r.Lease }, nil},
+		{"TTL", unbounded, ttl, nil},
+		{"TOKEN", unbounded, func(r *nativeRow) string { return strconv.FormatInt(r.Revision, 10) }, nil},
+		{"VALUE", limit, func(r *nativeRow) string { return optional(r.Value) }, nil},
+	}, gap, !o.NoHeaders).print(w, slices.Values(rows), nil)
+}
+
+// ttl returns what remains of a lease, or why there is nothing to say.
+func ttl(k *nativeRow) string {
+	if k.LeaseState != api.LeaseAlive {
+		return "lease " + k.LeaseState
+	}
+	return fmt.Sprintf("%ds of %ds", k.TTL, k.GrantedTTL)
+}
+
 // Paused prints a pause that has begun.
 func Paused(w io.Writer, prefix string, r pause.Record) error {
-	_, err := fmt.Fprintf(w, "paused until %s: %s under %s is removed automatically\n", localAndUTC(r.Until), noLock(r.Match), terminal.Quote(prefix))
+	_, err := fmt.Fprintf(w, "paused until %s: %s under %s is removed automatically\n",
+		localAndUTC(r.Until), which(r.Match, "no lock", "no lock that matches "), terminal.Quote(prefix))
 	return err
 }
 
 // Resumed prints that a pause has ended.
 func Resumed(w io.Writer, prefix, match string) error {
-	_, err := fmt.Fprintf(w, "resumed: %s under %s\n", locks(match), terminal.Quote(prefix))
+	_, err := fmt.Fprintf(w, "resumed: %s under %s\n", which(match, "all locks", "locks that match "), terminal.Quote(prefix))
 	return err
 }
 
 // NotPaused says that there is no such pause.
 func NotPaused(prefix, match string) string {
-	if match == "" {
-		return fmt.Sprintf("there is no pause of all locks under %s", prefix)
-	}
-	return fmt.Sprintf("there is no pause of the pattern %s under %s", terminal.QuoteAlways(match), prefix)
+	return fmt.Sprintf("there is no pause of %s under %s", which(match, "all locks", "the pattern "), prefix)
 }
 
 // Remaining prints the pauses that are in force, and the keys of records that no daemon can read.
 func Remaining(w io.Writer, prefix string, remaining []pause.Record, broken []string) error {
 	b := bufio.NewWriter(w)
 	for _, r := range remaining {
-		fmt.Fprintf(b, "still paused until %s: %s under %s; by %s: %s\n",
-			localAndUTC(r.Until), locks(r.Match), terminal.Quote(prefix), terminal.Quote(r.By), terminal.Quote(r.Reason))
+		fmt.Fprintf(b, "still paused until %s: %s under %s; by %s: %s\n", localAndUTC(r.Until),
+			which(r.Match, "all locks", "locks that match "), terminal.Quote(prefix), terminal.Quote(r.By), terminal.Quote(r.Reason))
 	}
 	for _, key := range broken {
 		fmt.Fprintf(b, "all locks are kept: the record %s cannot be read; if it is nothing else's, delete it with etcdctl del\n", terminal.Quote(key))
@@ -245,18 +219,12 @@ func Remaining(w io.Writer, prefix string, remaining []pause.Record, broken []st
 	return b.Flush()
 }
 
-func noLock(match string) string {
+// which returns the words for all locks or, if there is a pattern, those for some and the pattern.
+func which(match, all, some string) string {
 	if match == "" {
-		return "no lock"
+		return all
 	}
-	return "no lock that matches " + terminal.QuoteAlways(match)
-}
-
-func locks(match string) string {
-	if match == "" {
-		return "all locks"
-	}
-	return "locks that match " + terminal.QuoteAlways(match)
+	return some + terminal.QuoteAlways(match)
 }
 
 // localAndUTC formats an instant in the time zone of this host and in UTC.

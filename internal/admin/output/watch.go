@@ -48,7 +48,7 @@ func (l *Lines) Print(at time.Time, changes []admin.Change) error {
 
 func (l *Lines) printRows(b *bufio.Writer, at time.Time, changes []admin.Change) {
 	l.options.At = at
-	t := newTable(l.options, terminal.Colored(l.w))
+	t := newLockTable(l.options, terminal.Colored(l.w))
 	first := l.widths == nil
 	if first {
 		l.widths = []int{0, len("malformed"), 0, 0, len("12m01s"), len("12m01s ago"), len("12m01s ago")}
@@ -93,7 +93,7 @@ func printEvent(b *bufio.Writer, f Format, c *admin.Change) error {
 // says what is wrong with the list.
 func Frame(o Options, v admin.View, note string, colored bool, columns, rows int) []string {
 	o.At = v.At
-	t := newTable(o, colored)
+	t := newLockTable(o, colored)
 	line := terminal.Truncate(terminal.Text(strings.ReplaceAll(note, "\n", " ")), columns)
 	if colored && line != "" {
 		line = terminal.Paint(line, terminal.Red)
