@@ -37,9 +37,7 @@ func (a *Admin) TryAccess(ctx context.Context, report func(Attempt)) error {
 	t := trial{a, report}
 	t.certificates(a.now())
 	if t.connect(ctx) && t.login(ctx) {
-		for _, r := range t.rights() {
-			t.try(ctx, r.what, r.permission, r.prefix, r.use)
-		}
+		t.rights(ctx)
 	}
 	if ctx.Err() != nil {
 		return ErrInterrupted
@@ -125,59 +123,45 @@ func (t *trial) login(ctx context.Context) bool {
 	})
 }
 
-// right is something that the daemon does in etcd, and the permission that it takes.
-type right struct {
-	what               string
-	permission, prefix string
-	use                func(context.Context) (answer string, err error)
-}
-
-// rights returns what the daemon does with this configuration.
-func (t *trial) rights() []right {
-	locks := t.config.Prefix
-	permission := etcd.LockPermission(t.config)
-	all := []right{
-		{"read below " + locks, permission, locks, t.read(locks)},
-		{"watch below " + locks, permission, locks, t.watch(locks)},
-	}
+// rights tries what the daemon does with this configuration.
+func (t *trial) rights(ctx context.Context) {
+	c := t.config
+	permission := etcd.LockPermission(c)
+	t.read(ctx, permission, c.Prefix)
+	t.watch(ctx, permission, c.Prefix)
 	if permission == etcd.ReadWrite {
-		all = append(all, right{"delete below " + locks, permission, locks, t.remove(locks)})
+		t.write(ctx, "delete", c.Prefix)
 	}
-	for _, read := range []string{t.config.AuditKeys(), t.config.PauseKeys()} { // which people write
-		all = append(all,
-			right{"read below " + read, etcd.Read, read, t.read(read)},
-			right{"watch below " + read, etcd.Read, read, t.watch(read)})
+	for _, prefix := range []string{c.AuditKeys(), c.PauseKeys()} { // which people write
+		t.read(ctx, etcd.Read, prefix)
+		t.watch(ctx, etcd.Read, prefix)
 	}
-	for _, native := range t.config.NativePrefixes {
-		all = append(all, right{"read below " + native, etcd.Read, native, t.read(native)})
+	for _, prefix := range c.NativePrefixes {
+		t.read(ctx, etcd.Read, prefix)
 	}
-	if t.config.Web.AllowUnlock {
-		audit := t.config.AuditKeys()
-		all = append(all, right{"write below " + audit, etcd.ReadWrite, audit, t.remove(audit)})
+	if c.Web.AllowUnlock {
+		t.write(ctx, "write", c.AuditKeys())
 	}
-	if !t.config.Election.Enabled {
-		return all
+	if election := c.ElectionPrefix(); c.Election.Enabled {
+		t.read(ctx, etcd.ReadWrite, election)
+		t.watch(ctx, etcd.ReadWrite, election)
+		t.write(ctx, "write and delete", election)
+		t.try(ctx, "get a lease for the election", etcd.ReadWrite, election, t.lease)
 	}
-	election := t.config.ElectionPrefix()
-	return append(all,
-		right{"read below " + election, etcd.ReadWrite, election, t.read(election)},
-		right{"watch below " + election, etcd.ReadWrite, election, t.watch(election)},
-		right{"write and delete below " + election, etcd.ReadWrite, election, t.remove(election)},
-		right{"get a lease for the election", etcd.ReadWrite, election, t.lease})
 }
 
-func (t *trial) read(prefix string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
+func (t *trial) read(ctx context.Context, permission, prefix string) {
+	t.try(ctx, "read below "+prefix, permission, prefix, func(ctx context.Context) (string, error) {
 		resp, err := t.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d keys at revision %d", resp.Count, resp.Header.Revision), nil
-	}
+	})
 }
 
-func (t *trial) watch(prefix string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
+func (t *trial) watch(ctx context.Context, permission, prefix string) {
+	t.try(ctx, "watch below "+prefix, permission, prefix, func(ctx context.Context) (string, error) {
 		// It ends with ctx. Close of the client's own watcher might not return if etcd has just
 		// refused a watch (etcd's client v3.7.3).
 		watcher := clientv3.NewWatcher(t.client.Client)
@@ -193,25 +177,22 @@ func (t *trial) watch(prefix string) func(context.Context) (string, error) {
 			return "", errors.New(text)
 		}
 		return fmt.Sprintf("watching since revision %d", resp.Header.Revision), nil
-	}
+	})
 }
 
-// remove tries the permission to write, which is also that to delete: it sends a deletion in a
+// write tries the permission to write, which is also that to delete: it sends a deletion in a
 // transaction whose condition is never true.
-func (t *trial) remove(prefix string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
+func (t *trial) write(ctx context.Context, verb, prefix string) {
+	t.try(ctx, verb+" below "+prefix, etcd.ReadWrite, prefix, func(ctx context.Context) (string, error) {
 		_, err := t.client.Txn(ctx).If(etcd.Never(prefix)).Then(clientv3.OpDelete(prefix, clientv3.WithPrefix())).Commit()
 		return "permitted, nothing changed", err
-	}
+	})
 }
 
 func (t *trial) lease(ctx context.Context) (string, error) {
 	granted, err := t.client.Grant(ctx, int64(t.config.Election.TTL/time.Second))
-	if err != nil {
-		return "", err
+	if err == nil {
+		_, err = t.client.Revoke(ctx, granted.ID)
 	}
-	if _, err := t.client.Revoke(ctx, granted.ID); err != nil {
-		return "", err
-	}
-	return "granted and revoked", nil
+	return "granted and revoked", err
 }

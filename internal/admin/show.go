@@ -100,43 +100,33 @@ func (a *Admin) missing(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("look below lock %s: %w", quoted(name), err)
 	}
+	words, foreign := fmt.Sprintf("no lock %s under %s", quoted(name), a.config.Prefix), false
 	var nested []string
-	foreign := 0
 	for _, kv := range resp.Kvs {
-		switch n, _, valid := a.layout.Split(kv.Key); {
+		n, _, valid := a.layout.Split(kv.Key)
+		below := quoted(string(n))
+		switch {
 		case valid && string(n) == name:
-			foreign++
-		case valid && !slices.Contains(nested, string(n)) && len(nested) < nearbyNames:
-			nested = append(nested, string(n))
+			foreign = true
+		case valid && !slices.Contains(nested, below) && len(nested) < nearbyNames:
+			nested = append(nested, below)
 		}
 	}
-	return &noLock{name: name, prefix: a.config.Prefix, foreign: foreign, nested: nested}
-}
-
-// noLock is ErrNoLock with what exists below the name.
-type noLock struct {
-	name, prefix string
-	// foreign counts the keys directly below the name that are not a lock's.
-	foreign int
-	nested  []string
-}
-
-func (e *noLock) Unwrap() error { return ErrNoLock }
-
-func (e *noLock) Error() string {
-	words := fmt.Sprintf("no lock %s under %s", quoted(e.name), e.prefix)
-	if e.foreign > 0 {
+	if foreign {
 		words += "; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches"
 	}
-	if len(e.nested) > 0 {
-		var below []string
-		for _, n := range e.nested {
-			below = append(below, quoted(n))
-		}
-		words += "; there are locks below it: " + strings.Join(below, ", ")
+	if len(nested) > 0 {
+		words += "; there are locks below it: " + strings.Join(nested, ", ")
 	}
-	return words
+	return noLock(words)
 }
+
+// noLock is ErrNoLock in other words.
+type noLock string
+
+func (e noLock) Error() string { return string(e) }
+
+func (e noLock) Unwrap() error { return ErrNoLock }
 
 // History is what is known about who held a lock.
 type History struct {
@@ -186,11 +176,6 @@ func (h *History) Explain(ctx context.Context, from client.Daemon) error {
 // maxNative is the maximum number of keys whose values and leases Native reads, the holders first.
 const maxNative = 10_000
 
-// nativeLimits are those of what Native reads and returns of each prefix.
-func nativeLimits() native.Limits {
-	return native.Limits{Keys: 200_000, Locks: maxNative, Waiters: 1000}
-}
-
 // ErrNoNativePrefixes is the error of Native if there is nothing to list.
 var ErrNoNativePrefixes = errors.New("native_prefixes is empty: --native needs them, for example --native-prefixes /locks/")
 
@@ -203,9 +188,10 @@ func (a *Admin) Native(ctx context.Context) (api.NativeList, error) {
 	var prefixes []api.NativePrefix
 	var listings []native.Listing
 	var errs []error
+	limits := native.Limits{Keys: 200_000, Locks: maxNative, Waiters: 1000} // of each prefix
 	unseen := func(string, native.Key, time.Time) time.Time { return time.Time{} }
 	for _, prefix := range a.config.NativePrefixes {
-		listing, err := native.List(ctx, a.client, prefix, a.config.Etcd.RequestTimeout, nativeLimits(), unseen)
+		listing, err := native.List(ctx, a.client, prefix, a.config.Etcd.RequestTimeout, limits, unseen)
 		if err != nil {
 			errs = append(errs, a.failedOn(ctx, err, etcd.Read, prefix))
 			continue

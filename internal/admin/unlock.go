@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
@@ -41,7 +40,7 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	if err := heldUnder(shown, uuid); err != nil {
 		return api.Forced{}, err
 	}
-	unlocker := a.unlocker()
+	unlocker := records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}
 	unrecorded, err := unlocker.TryRecord(ctx, name)
 	if err != nil {
 		return api.Forced{}, a.failed(ctx, err, etcd.ReadWrite)
@@ -54,10 +53,6 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 		return api.Forced{}, a.notRemoved(ctx, name, now, err)
 	}
 	return removed, nil
-}
-
-func (a *Admin) unlocker() records.Unlocker {
-	return records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: func() time.Time { return a.now() }}
 }
 
 // notRemoved returns the error of an unlock that failed. entry is the lock under another uuid.
