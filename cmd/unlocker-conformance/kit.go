@@ -145,13 +145,13 @@ func (m meter) try(ctx context.Context, c check, argv []string, log func(string)
 func timerLag() (stop func() time.Duration) {
 	const interval = 20 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
-	longest := make(chan time.Duration)
+	longest, last := make(chan time.Duration), time.Now() // the goroutine may start late, too
 	go func() {
 		stood := time.Duration(0)
-		for ctx.Err() == nil {
-			began := time.Now()
+		for again := true; again; again = ctx.Err() == nil {
 			<-time.After(interval)
-			stood = max(stood, time.Since(began)-interval)
+			now := time.Now()
+			stood, last = max(stood, now.Sub(last)-interval), now
 		}
 		longest <- stood
 	}()
