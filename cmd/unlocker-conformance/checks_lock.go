@@ -48,16 +48,7 @@ func checkDeadlines(t *trial) {
 	t.ahead(f, "auto_unlock_at", lockedAt, seconds(patience))
 }
 
-func checkLockAtomic(t *trial) {
-	d := t.driver()
-	var other fields
-	a := t.hooked(d, lockCommand(invoices), func() (err error) {
-		other, err = t.seize(invoices)
-		return err
-	}, nil)
-	t.untouched(invoices, other)
-	t.require(!a.OK && a.Error == "held", "another took the lock before, but lock answered %s", a)
-}
+func checkLockAtomic(t *trial) { t.raced(t.driver(), lockCommand(invoices), invoices, "held") }
 
 func checkLockHeld(t *trial) {
 	d := t.driver()
@@ -194,14 +185,8 @@ func checkAlive(t *trial) {
 func checkAliveCompared(t *trial) {
 	d := t.driver()
 	taken, removed := t.succeed(d, lockCommand(invoices)), t.succeed(d, lockCommand(reports))
-	var other fields
-	a := t.hooked(d, aliveCommand(taken), func() (err error) {
-		other, err = t.seize(invoices)
-		return err
-	}, nil)
-	t.untouched(invoices, other)
-	t.require(!a.OK && a.Error == "lost", "another had taken the lock, but alive answered %s", a)
-	a = t.hooked(d, aliveCommand(removed), func() error { return t.remove(reports) }, nil)
+	t.raced(d, aliveCommand(taken), invoices, "lost")
+	a := t.hooked(d, aliveCommand(removed), func() error { return t.remove(reports) }, nil)
 	t.absent(reports)
 	t.require(!a.OK && a.Error == "lost", "the lock had been removed, but alive answered %s", a)
 	for _, a := range []answer{taken, removed} {
@@ -230,12 +215,5 @@ func checkUnlock(t *trial) {
 
 func checkUnlockCompared(t *trial) {
 	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices))
-	var other fields
-	a := t.hooked(d, unlockCommand(mine), func() (err error) {
-		other, err = t.seize(invoices)
-		return err
-	}, nil)
-	t.untouched(invoices, other)
-	t.require(!a.OK && a.Error == "lost", "another had taken the lock, but unlock answered %s", a)
+	t.raced(d, unlockCommand(t.succeed(d, lockCommand(invoices))), invoices, "lost")
 }

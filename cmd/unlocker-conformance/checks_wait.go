@@ -70,11 +70,11 @@ func checkWaitAfter(t *trial, then func() error) {
 	d := t.driver()
 	c := lockCommand(invoices)
 	c.Wait = 10
-	t.arm(nil, func() error { return errors.Join(t.remove(invoices), then()) })
+	fired := t.surround(nil, func() error { return errors.Join(t.remove(invoices), then()) })
 	p := t.begin(d, c)
 	t.require(t.await(startup, func(q request) bool { return q.write }), "lock sent no request that writes")
 	t.released(p, handOff+slack)
-	_, err := t.fired()
+	_, err := fired()
 	t.must(err)
 }
 

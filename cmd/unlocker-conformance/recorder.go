@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -12,9 +13,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 )
 
 // kitHeader marks the requests of the kit itself, which are not recorded.
@@ -23,14 +22,14 @@ const kitHeader = "unlocker-conformance"
 // recorder sees each request that reaches the gRPC server of etcd, also those of the JSON
 // gateway, and can act immediately before and after the next write.
 type recorder struct {
-	mu            sync.Mutex
-	seen          []request
-	before, after func() error
-	withhold      func() error
-	withheld      any // the request
-	hookErr       error
-	changed       chan struct{} // closed and replaced at each request and hook
+	mu      sync.Mutex
+	seen    []request
+	next    hook
+	changed chan struct{} // closed and replaced at each request
 }
+
+// hook gets a write of the client in place of etcd, to which forward passes it on.
+type hook func(m any, forward func() (any, error)) (any, error)
 
 // request is what the recorder keeps of a request.
 type request struct {
@@ -63,16 +62,14 @@ func (r *recorder) unary(ctx context.Context, m any, info *grpc.UnaryServerInfo,
 	q := request{at: time.Now(), method: path.Base(info.FullMethod)}
 	q.describe(m)
 	r.note(q)
+	forward := func() (any, error) { return handler(ctx, m) }
 	if !q.write {
-		return handler(ctx, m)
+		return forward()
 	}
-	if r.keep(m) {
-		return nil, status.Error(codes.Unavailable, "withheld by unlocker-conformance")
+	if h := r.take(); h != nil {
+		return h(m, forward)
 	}
-	r.fire(&r.before)
-	answer, err := handler(ctx, m)
-	r.fire(&r.after)
-	return answer, err
+	return forward()
 }
 
 func (r *recorder) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -103,67 +100,51 @@ func (r *recorder) note(q request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, q)
-	r.signal()
-}
-
-func (r *recorder) signal() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// fire calls a hook once.
-func (r *recorder) fire(hook *func() error) {
+// arm sets the hook of the next write of the client.
+func (r *recorder) arm(h hook) {
 	r.mu.Lock()
-	f := *hook
-	*hook = nil
-	r.mu.Unlock()
-	if f == nil {
-		return
+	defer r.mu.Unlock()
+	r.next = h
+}
+
+// take returns the hook that is armed, if any, and disarms it.
+func (r *recorder) take() hook {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.next
+	r.next = nil
+	return h
+}
+
+// surround sets what is done before and after the next write of the client; either may be nil.
+// fired reports whether there was one, and the errors of what was done, for which it waits.
+func (r *recorder) surround(before, after func() error) (fired func() (bool, error)) {
+	begun, done := make(chan struct{}), make(chan error, 1)
+	call := func(f func() error) error {
+		if f == nil {
+			return nil
+		}
+		return f()
 	}
-	err := f()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hookErr = err
-	r.signal()
-}
-
-// keep withholds a request from etcd if it was armed for that.
-func (r *recorder) keep(m any) bool {
-	r.mu.Lock()
-	armed := r.withhold != nil
-	if armed {
-		r.withheld = m
+	r.arm(func(_ any, forward func() (any, error)) (any, error) {
+		close(begun)
+		err := call(before)
+		answer, refused := forward()
+		done <- errors.Join(err, call(after))
+		return answer, refused
+	})
+	return func() (bool, error) {
+		select {
+		case <-begun:
+			return true, <-done
+		default:
+			return false, nil
+		}
 	}
-	r.mu.Unlock()
-	r.fire(&r.withhold)
-	return armed
-}
-
-// armWithhold makes the next write of the client not reach etcd, and calls then. late
-// returns the request, or nil if there was none.
-func (r *recorder) armWithhold(then func() error) (late func() any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.withhold, r.withheld, r.hookErr = then, nil, nil
-	return func() any {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.withheld
-	}
-}
-
-// arm sets what is done before and after the next write of the client; either may be nil.
-func (r *recorder) arm(before, after func() error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.before, r.after, r.hookErr = before, after, nil
-}
-
-// fired reports whether the hooks were called.
-func (r *recorder) fired() (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.before == nil && r.after == nil, r.hookErr
 }
 
 // requests returns what was recorded from a time on.

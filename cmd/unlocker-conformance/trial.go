@@ -9,6 +9,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -179,12 +181,24 @@ func (t *trial) refused(d *driver, c command, kind string) answer {
 
 // hooked is do for a command whose next write meets the hooks.
 func (t *trial) hooked(d *driver, c command, before, after func() error) answer {
-	t.arm(before, after)
+	fired := t.surround(before, after)
 	a := t.do(d, c)
-	fired, err := t.fired()
+	met, err := fired()
 	t.must(err)
-	t.require(fired, "%s sent no request that writes; it answered %s", c.Op, a)
+	t.require(met, "%s sent no request that writes; it answered %s", c.Op, a)
 	return a
+}
+
+// raced is do for a command before whose next write another takes the lock. It requires that the
+// client leaves the lock of the other alone, and fails with an error of this kind.
+func (t *trial) raced(d *driver, c command, name, kind string) {
+	var other fields
+	a := t.hooked(d, c, func() (err error) {
+		other, err = t.seize(name)
+		return err
+	}, nil)
+	t.untouched(name, other)
+	t.require(!a.OK && a.Error == kind, "another had taken the lock, but %s answered %s", c.Op, a)
 }
 
 // cutAnswer returns hooks that let the next write happen and cut all connections before its
@@ -204,13 +218,20 @@ func (t *trial) cutAnswer(then func() error) (before, after func() error) {
 // withhold keeps the next write on its way, as a network may, while the client sees its
 // connection break. The function that it returns lets the write reach etcd.
 func (t *trial) withhold() (execute func()) {
-	late := t.armWithhold(func() error {
+	withheld := make(chan any, 1)
+	t.arm(func(m any, _ func() (any, error)) (any, error) {
+		withheld <- m
 		t.proxy.HoldReplies()
 		t.proxy.Break()
-		return nil
+		return nil, status.Error(codes.Unavailable, "withheld by unlocker-conformance")
 	})
 	return func() {
-		txn, ok := late().(*pb.TxnRequest)
+		var m any
+		select {
+		case m = <-withheld:
+		default:
+		}
+		txn, ok := m.(*pb.TxnRequest)
 		t.require(ok, "it sent no transaction that writes")
 		ctx, cancel := t.request()
 		defer cancel()
