@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,11 +20,7 @@ type check struct {
 }
 
 func checks() []check {
-	var all []check
-	for _, group := range [][]check{lockChecks(), heldChecks(), waitChecks(), faultChecks(), lossChecks()} {
-		all = append(all, group...)
-	}
-	return all
+	return slices.Concat(lockChecks(), heldChecks(), waitChecks(), faultChecks(), lossChecks())
 }
 
 // kit runs checks and reports their outcomes.

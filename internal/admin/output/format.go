@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/util/jsonpath"
@@ -47,13 +48,11 @@ func (f *Format) Set(s string) error {
 		_, err := parseTemplate(*f)
 		return err
 	}
-	for _, known := range formats() {
-		if s == known {
-			*f = Format(s)
-			return nil
-		}
+	if !slices.Contains(formats(), s) {
+		return fmt.Errorf("want %s", Choices())
 	}
-	return fmt.Errorf("want %s", Choices())
+	*f = Format(s)
+	return nil
 }
 
 // Choices returns what a format may be, for people.
@@ -77,7 +76,9 @@ func printAs(w io.Writer, f Format, names []string, data any, table func(*bufio.
 	case f.hasTemplate():
 		err = printTemplate(b, f, data)
 	case f == JSON, f == YAML:
-		err = printData(b, f, data)
+		var encoded []byte
+		encoded, err = encode(f, data)
+		fmt.Fprintf(b, "%s\n", encoded)
 	case f == Name:
 		for _, name := range names {
 			fmt.Fprintln(b, terminal.Quote(name))
@@ -86,13 +87,6 @@ func printAs(w io.Writer, f Format, names []string, data any, table func(*bufio.
 		table(b)
 	}
 	return cmp.Or(err, b.Flush()) // b keeps the first error of a write
-}
-
-// printData prints one value as JSON or YAML.
-func printData(w *bufio.Writer, f Format, v any) error {
-	encoded, err := encode(f, v)
-	fmt.Fprintf(w, "%s\n", encoded)
-	return err
 }
 
 // printList prints {"locks": […]} as JSON or YAML, lock by lock.
