@@ -49,8 +49,12 @@ type Etcd struct {
 	Username                    string
 	Password                    Secret
 	PasswordFile                string
-	TLS                         struct{ CAFile, CertFile, KeyFile, ServerName string }
+	TLS                         TLS
 }
+
+// TLS is the section etcd.tls: PEM files, and the name that the certificates of all endpoints must
+// have instead of the hosts of the endpoints.
+type TLS struct{ CAFile, CertFile, KeyFile, ServerName string }
 
 // Reaper is the section reaper: what is removed automatically, when and how fast.
 type Reaper struct {

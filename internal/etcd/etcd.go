@@ -49,19 +49,10 @@ const (
 // Options are the options of New. Their values come from a valid configuration: New
 // checks only the contents of the files. Its errors name the keys of the configuration.
 type Options struct {
-	// Endpoints are host:port, http(s)://host:port or unix sockets, all with one scheme.
-	Endpoints []string
-	// DialTimeout limits one attempt to connect, including the TLS handshake.
-	DialTimeout time.Duration
-	// RequestTimeout limits each attempt of a unary call whose context has no deadline.
-	RequestTimeout time.Duration
-	// Username is empty if etcd has no users, or takes the user from the common name of
-	// the client certificate.
-	Username string
-	// At most one of Password and PasswordFile is set. The file is read by New and at
-	// each login, so a rotated secret needs no restart.
-	Password, PasswordFile string
-	TLS                    TLS
+	// Etcd says how to connect. DialTimeout limits one attempt, including the TLS handshake,
+	// and RequestTimeout each attempt of a unary call whose context has no deadline. The
+	// PasswordFile is read by New and at each login, so a rotated secret needs no restart.
+	config.Etcd
 	// FailFast makes unary calls fail as soon as no endpoint accepts a connection, instead
 	// of waiting for one until their deadline.
 	FailFast bool
@@ -98,7 +89,7 @@ func New(o Options) (*Client, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	asked := &atomic.Bool{}
-	tlsConfig, err := o.TLS.config(o.Logger, asked)
+	tlsConfig, err := newTLS(o.TLS, o.Logger, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +173,7 @@ func newMetrics() *grpcprom.ClientMetrics {
 // FromConfig returns the options that the configuration describes, without a
 // Registerer.
 func FromConfig(c config.Etcd, logger *slog.Logger) Options {
-	return Options{
-		Endpoints:      c.Endpoints,
-		DialTimeout:    c.DialTimeout,
-		RequestTimeout: c.RequestTimeout,
-		Username:       c.Username,
-		Password:       c.Password.Reveal(),
-		PasswordFile:   c.PasswordFile,
-		TLS:            TLS{CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ServerName: c.TLS.ServerName},
-		Logger:         logger,
-	}
+	return Options{Etcd: c, Logger: logger}
 }
 
 // LockPermission returns the permission that the daemon needs on the prefix of the locks.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -26,10 +27,12 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 func options(endpoint string) Options {
 	return Options{
-		Endpoints:      []string{endpoint},
-		DialTimeout:    etcdtest.Soon, // a handshake on a busy machine takes long
-		RequestTimeout: etcdtest.Soon,
-		HangAfter:      300 * time.Millisecond,
+		Etcd: config.Etcd{
+			Endpoints:      []string{endpoint},
+			DialTimeout:    etcdtest.Soon, // a handshake on a busy machine takes long
+			RequestTimeout: etcdtest.Soon,
+		},
+		HangAfter: 300 * time.Millisecond,
 	}
 }
 
@@ -67,7 +70,7 @@ func TestStartsWithoutEtcdAndRecovers(t *testing.T) {
 		"anonymous": options(cluster.Addr(0)),
 		"with user": func() Options {
 			o := options(cluster.Addr(0))
-			o.Username, o.Password = "u", "p" // etcd without auth ignores them
+			o.Username, o.Password = "u", config.NewSecret("p") // etcd without auth ignores them
 			return o
 		}(),
 	} {

@@ -8,6 +8,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 // Permissions of etcd's roles.
@@ -104,7 +106,7 @@ func (c *Client) noConnection(err error) *NoConnection {
 func (c *Client) advise(cause string) string {
 	o := c.options
 	is := func(words string) bool { return strings.Contains(cause, words) }
-	secure := o.TLS != TLS{} || strings.HasPrefix(o.Endpoints[0], "https:") || strings.HasPrefix(o.Endpoints[0], "unixs:")
+	secure := o.TLS != config.TLS{} || strings.HasPrefix(o.Endpoints[0], "https:") || strings.HasPrefix(o.Endpoints[0], "unixs:")
 	handshake, preface := is("handshake failed"), is("server preface")
 	switch leaf := leafOf(o.TLS.CertFile); {
 	case is("x509: certificate signed by unknown authority") && o.TLS.CAFile == "":

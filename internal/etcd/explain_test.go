@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -56,13 +57,13 @@ func TestRefusedUsersLearnWhatToChange(t *testing.T) {
 		edit func(*Options)
 		want string
 	}{
-		"wrong password": {func(o *Options) { o.Password = "guess" },
+		"wrong password": {func(o *Options) { o.Password = config.NewSecret("guess") },
 			`etcdserver: authentication failed, invalid user ID or password: etcd.username "ada" with the password of etcd.password`},
-		"wrong password in the file": {func(o *Options) { o.Password, o.PasswordFile = "", secret },
+		"wrong password in the file": {func(o *Options) { o.Password, o.PasswordFile = config.Secret{}, secret },
 			`etcdserver: authentication failed, invalid user ID or password: etcd.username "ada" with the password of etcd.password_file ` + secret},
 		"unknown user": {func(o *Options) { o.Username = "eve" },
 			`etcdserver: authentication failed, invalid user ID or password: etcd.username "eve" with the password of etcd.password`},
-		"no user": {func(o *Options) { o.Username, o.Password = "", "" },
+		"no user": {func(o *Options) { o.Username, o.Password = "", config.Secret{} },
 			`etcdserver: user name is empty: etcd has authentication on: set etcd.username, or etcd.tls.cert_file to a certificate whose common name is a user`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestRefusedPasswordIsNotTriedAtEachCall(t *testing.T) {
 	cluster := guarded(t, 0)
 	registry := prometheus.NewRegistry()
 	o := asAda(cluster.Addr(0))
-	o.Registerer, o.Password, o.PasswordFile = registry, "", passwordFile(t, "guess")
+	o.Registerer, o.Password, o.PasswordFile = registry, config.Secret{}, passwordFile(t, "guess")
 	c := mustNew(t, o)
 	began := time.Now()
 	for range 20 {
@@ -143,7 +144,7 @@ func TestPasswordOverridesTheCertificate(t *testing.T) {
 	grant(t, admin, "unlocker", prefix)
 	user := func(certificate string) *Client {
 		o := s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, certificate))
-		o.Username, o.Password = "ada", "secret"
+		o.Username, o.Password = "ada", config.NewSecret("secret")
 		return mustNew(t, o)
 	}
 	early := user("stranger")
@@ -179,9 +180,9 @@ func TestNoConnectionSaysWhatToChange(t *testing.T) {
 	}{
 		"TLS to plain etcd": {func(o *Options) { o.Endpoints = []string{plain.Addr(0)} }, "authentication handshake failed: ",
 			"etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"},
-		"https to plain etcd": {func(o *Options) { o.TLS, o.Endpoints = TLS{}, []string{"https://" + plain.Addr(0)} }, "authentication handshake failed: ",
+		"https to plain etcd": {func(o *Options) { o.TLS, o.Endpoints = config.TLS{}, []string{"https://" + plain.Addr(0)} }, "authentication handshake failed: ",
 			"etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"},
-		"plain to etcd with TLS": {func(o *Options) { o.TLS = TLS{} }, "error reading server preface: ",
+		"plain to etcd with TLS": {func(o *Options) { o.TLS = config.TLS{} }, "error reading server preface: ",
 			"etcd may require TLS: begin etcd.endpoints with https://, and see etcd.tls.ca_file"},
 		"system's authorities": {func(o *Options) { o.TLS.CAFile = "" }, "x509: certificate signed by unknown authority",
 			"set etcd.tls.ca_file to the authority of etcd's certificate: only those of the system are trusted"},

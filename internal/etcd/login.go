@@ -61,7 +61,7 @@ const (
 )
 
 func newLogin(o Options) (*login, error) {
-	l := &login{user: o.Username, initial: o.Password, file: o.PasswordFile, logger: o.Logger}
+	l := &login{user: o.Username, initial: o.Password.Reveal(), file: o.PasswordFile, logger: o.Logger}
 	if l.file == "" {
 		return l, nil
 	}

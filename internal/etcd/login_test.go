@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -55,7 +56,7 @@ func TestTwoCallsWhileAuthenticationIsTurnedOn(t *testing.T) {
 
 func asAda(endpoint string) Options {
 	o := options(endpoint)
-	o.Username, o.Password = "ada", "secret"
+	o.Username, o.Password = "ada", config.NewSecret("secret")
 	return o
 }
 
@@ -74,11 +75,11 @@ func TestLogin(t *testing.T) {
 		want error
 	}{
 		"password":       {func(*Options) {}, nil},
-		"password file":  {func(o *Options) { o.Password, o.PasswordFile = "", passwordFile(t, "secret\n") }, nil},
-		"windows file":   {func(o *Options) { o.Password, o.PasswordFile = "", passwordFile(t, "secret\r\n") }, nil},
-		"wrong password": {func(o *Options) { o.Password = "guess" }, rpctypes.ErrAuthFailed},
+		"password file":  {func(o *Options) { o.Password, o.PasswordFile = config.Secret{}, passwordFile(t, "secret\n") }, nil},
+		"windows file":   {func(o *Options) { o.Password, o.PasswordFile = config.Secret{}, passwordFile(t, "secret\r\n") }, nil},
+		"wrong password": {func(o *Options) { o.Password = config.NewSecret("guess") }, rpctypes.ErrAuthFailed},
 		"unknown user":   {func(o *Options) { o.Username = "eve" }, rpctypes.ErrAuthFailed},
-		"no user":        {func(o *Options) { o.Username, o.Password = "", "" }, rpctypes.ErrUserEmpty},
+		"no user":        {func(o *Options) { o.Username, o.Password = "", config.Secret{} }, rpctypes.ErrUserEmpty},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := asAda(cluster.Addr(0))
@@ -170,7 +171,7 @@ func TestPasswordFileIsReadAtEachLogin(t *testing.T) {
 	t.Parallel()
 	cluster := guarded(t, 0)
 	o := asAda(cluster.Addr(0))
-	o.Password, o.PasswordFile = "", passwordFile(t, "secret")
+	o.Password, o.PasswordFile = config.Secret{}, passwordFile(t, "secret")
 	c := mustNew(t, o)
 	eventuallyPut(t, c, prefix+"k")
 

@@ -13,27 +13,20 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
-// TLS names PEM files. With none set, the certificates of https:// endpoints are verified
-// against the system's roots. The client certificate and its key are read at each
-// handshake, so the next connection uses a renewed pair. The CA file is read once
-// (etcd#11555): a change of it needs a restart.
-type TLS struct {
-	CAFile, CertFile, KeyFile string
-	// ServerName is the name that the certificates of all endpoints must have, instead of
-	// the hosts of the endpoints.
-	ServerName string
-}
-
-// config returns nil if nothing is set. It checks the files, since the errors of clientv3
-// do not say which option names the wrong one. It sets asked when a server has asked for a
-// client certificate and there is none.
-func (t TLS) config(lg *slog.Logger, asked *atomic.Bool) (*tls.Config, error) {
-	if t == (TLS{}) {
+// newTLS returns nil if nothing is set. The certificates of https:// endpoints are then verified
+// against the system's roots. The client certificate and its key are read at each handshake, so
+// the next connection uses a renewed pair. The CA file is read once (etcd#11555): a change of it
+// needs a restart. It checks the files, since the errors of clientv3 do not say which option names
+// the wrong one. It sets asked when a server has asked for a client certificate and there is none.
+func newTLS(t config.TLS, lg *slog.Logger, asked *atomic.Bool) (*tls.Config, error) {
+	if t == (config.TLS{}) {
 		return nil, nil
 	}
-	if err := cmp.Or(t.checkCA(), t.checkPair()); err != nil {
+	if err := cmp.Or(checkCA(t.CAFile), checkPair(t.CertFile, t.KeyFile)); err != nil {
 		return nil, err
 	}
 	info := transport.TLSInfo{
@@ -56,16 +49,16 @@ func (t TLS) config(lg *slog.Logger, asked *atomic.Bool) (*tls.Config, error) {
 	return cfg, nil
 }
 
-func (t TLS) checkCA() error {
-	if t.CAFile == "" {
+func checkCA(file string) error {
+	if file == "" {
 		return nil
 	}
-	content, err := os.ReadFile(t.CAFile)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("etcd.tls.ca_file: %w", err)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(content) {
-		return fmt.Errorf("etcd.tls.ca_file: no certificate in %s", t.CAFile)
+		return fmt.Errorf("etcd.tls.ca_file: no certificate in %s", file)
 	}
 	for n := 1; ; n++ {
 		var block *pem.Block
@@ -73,25 +66,25 @@ func (t TLS) checkCA() error {
 			return nil
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is not a certificate: %w", t.CAFile, n, err)
+			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is not a certificate: %w", file, n, err)
 		}
 	}
 }
 
-func (t TLS) checkPair() error {
-	if t.CertFile == "" {
+func checkPair(cert, key string) error {
+	if cert == "" {
 		return nil
 	}
-	certPEM, err := os.ReadFile(t.CertFile)
+	certPEM, err := os.ReadFile(cert)
 	if err != nil {
 		return fmt.Errorf("etcd.tls.cert_file: %w", err)
 	}
-	keyPEM, err := os.ReadFile(t.KeyFile)
+	keyPEM, err := os.ReadFile(key)
 	if err != nil {
 		return fmt.Errorf("etcd.tls.key_file: %w", err)
 	}
 	if _, err := tls.X509KeyPair(certPEM, keyPEM); err != nil {
-		return fmt.Errorf("etcd.tls.cert_file %s, etcd.tls.key_file %s: %w", t.CertFile, t.KeyFile, err)
+		return fmt.Errorf("etcd.tls.cert_file %s, etcd.tls.key_file %s: %w", cert, key, err)
 	}
 	return nil
 }
@@ -185,7 +178,7 @@ type expiries struct {
 	trusted time.Time
 }
 
-func newExpiries(t TLS) expiries {
+func newExpiries(t config.TLS) expiries {
 	var x expiries
 	if t.CAFile != "" {
 		x.authorities = &expiry{path: t.CAFile, of: earliestEnd}

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
@@ -43,7 +44,7 @@ func newSecure(t *testing.T) *secure {
 
 func (s *secure) options(endpoint string, p pair) Options {
 	o := options(endpoint)
-	o.TLS = TLS{CAFile: s.caFile, CertFile: p.cert, KeyFile: p.key}
+	o.TLS = config.TLS{CAFile: s.caFile, CertFile: p.cert, KeyFile: p.key}
 	return o
 }
 
@@ -123,7 +124,7 @@ func TestRenewedClientCertificateIsUsedAtTheNextConnection(t *testing.T) {
 func (s *secure) admin(t *testing.T, p pair) *clientv3.Client {
 	t.Helper()
 	o := s.options(s.cluster.Addr(0), p)
-	cfg, err := o.TLS.config(slog.New(slog.DiscardHandler), nil)
+	cfg, err := newTLS(o.TLS, slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	return s.cluster.Connect(func(c *clientv3.Config) { c.TLS = cfg })
 }
@@ -152,7 +153,7 @@ func until(d time.Duration) time.Time { return time.Now().Add(d).Truncate(time.S
 func withCertificates(t *testing.T, bundle string, p pair) *Client {
 	t.Helper()
 	o := options("127.0.0.1:1")
-	o.TLS = TLS{CAFile: bundle, CertFile: p.cert, KeyFile: p.key}
+	o.TLS = config.TLS{CAFile: bundle, CertFile: p.cert, KeyFile: p.key}
 	return mustNew(t, o)
 }
 
