@@ -63,11 +63,15 @@ type Reaper struct {
 	Freshness, OrphanGrace, ProbeInterval       time.Duration
 	BatchSize, Concurrency                      int
 	RateLimit                                   float64 // locks per second; 0 means no limit
-	Storm                                       struct {
-		MinLocks      int // 0 disables storms
-		Fraction      float64
-		Window, Delay time.Duration
-	}
+	Storm                                       Storm
+}
+
+// Storm is the section reaper.storm: when so many locks come due at once that further ones are
+// delayed.
+type Storm struct {
+	MinLocks      int // 0 disables storms
+	Fraction      float64
+	Window, Delay time.Duration
 }
 
 // Policy is an exception from Reaper for the locks whose names match. Load sets the Mode and the

@@ -122,16 +122,7 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 
 // StormRules say when so many locks come due at once that a fault between their
 // holders and etcd is likelier than that many deaths.
-type StormRules struct {
-	// MinLocks is the minimum number of locks; 0 turns it off. Fraction is their
-	// share of all locks with a deadline.
-	MinLocks int
-	Fraction float64
-	// Window is the time within which they came due.
-	Window time.Duration
-	// Delay is added to the due of each further lock, once for each deadline.
-	Delay time.Duration
-}
+type StormRules config.Storm
 
 // Storm reports whether the next lock that comes due is delayed, came being the
 // number of those that came due within the window, of dated locks.
@@ -167,7 +158,4 @@ func HoldsFromConfig(c config.Reaper) HoldRules {
 }
 
 // StormFromConfig returns the rules of storms that the configuration describes.
-func StormFromConfig(c config.Reaper) StormRules {
-	s := c.Storm
-	return StormRules{MinLocks: s.MinLocks, Fraction: s.Fraction, Window: s.Window, Delay: s.Delay}
-}
+func StormFromConfig(c config.Reaper) StormRules { return StormRules(c.Storm) }
