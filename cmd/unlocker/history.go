@@ -76,7 +76,6 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 	flags.IntVar(&b.Periods, "limit", 20, "show at most this many holders, the newest")
 	flags.DurationVar(&b.Time, "timeout", time.Minute, "read for at most this long")
 	daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: show what the daemon knows about the ends")
-	addAdminFlags(cmd, &format)
-	flags.Lookup("audit-prefix").Hidden = false
+	addAdminFlags(cmd, &format, "audit-prefix")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -82,8 +83,7 @@ unlock accept names in this form.`,
 	flags.BoolVar(&l.noHeaders, "no-headers", false, "print no titles above a table")
 	flags.BoolVar(&l.native, "native", false, "list the locks of etcd's own clients below native_prefixes instead")
 	l.daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: list the daemon's explanations")
-	addAdminFlags(cmd, &l.format)
-	flags.Lookup("native-prefixes").Hidden = false
+	addAdminFlags(cmd, &l.format, "native-prefixes")
 	complete(cmd, "state", api.States())
 	complete(cmd, "sort", admin.Orders())
 	return cmd
@@ -138,19 +138,20 @@ func remark(cmd *cobra.Command, l *admin.Listing) {
 }
 
 // addAdminFlags adds the flags that list, show and unlock share.
-func addAdminFlags(cmd *cobra.Command, format *output.Format) {
+func addAdminFlags(cmd *cobra.Command, format *output.Format, shown ...string) {
 	cmd.Flags().VarP(format, "output", "o", "output format: "+output.Choices())
 	complete(cmd, "output", output.Completions())
-	addConfigFlags(cmd.Flags())
+	addConfigFlags(cmd.Flags(), shown...)
 }
 
 // addConfigFlags adds the flags of all keys of the configuration, so that the flags of serve can
-// be passed to the command. Its help shows those that apply.
-func addConfigFlags(flags *pflag.FlagSet) {
+// be passed to the command. Its help shows those that apply to all commands, and shown.
+func addConfigFlags(flags *pflag.FlagSet, shown ...string) {
+	shown = append(shown, "config", "prefix")
 	keys := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.Flags(keys)
 	keys.VisitAll(func(f *pflag.Flag) {
-		f.Hidden = f.Name != "config" && f.Name != "prefix" && !strings.HasPrefix(f.Name, "etcd-")
+		f.Hidden = !slices.Contains(shown, f.Name) && !strings.HasPrefix(f.Name, "etcd-")
 		flags.AddFlag(f)
 	})
 }

@@ -56,8 +56,7 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 	flags.StringVar(&match, "match", "", "pause only locks whose name matches this `PATTERN`: * does not match a slash, ** does")
 	flags.DurationVar(&lasts, "for", 0, "for how long, such as 30m or 2h; 10s to 168h (required)")
 	flags.StringVar(&reason, "reason", "", "`WHY`, shown wherever a lock is kept by the pause (required)")
-	addConfigFlags(flags)
-	flags.Lookup("pause-prefix").Hidden = false
+	addConfigFlags(flags, "pause-prefix")
 	return cmd
 }
 
@@ -84,8 +83,7 @@ if there was none, or if etcd refused or did not answer.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "end the pause of this `PATTERN`, as it was given to pause")
-	addConfigFlags(flags)
-	flags.Lookup("pause-prefix").Hidden = false
+	addConfigFlags(flags, "pause-prefix")
 	return cmd
 }
 

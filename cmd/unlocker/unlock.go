@@ -74,8 +74,7 @@ lock, it is held under another uuid, you declined, or etcd refused or did not an
 	flags.StringVar(&uuid, "uuid", "", "uuid under which the lock is held, as printed by show (required)")
 	flags.StringVar(&reason, "reason", "", "why, for the record, which every reader of the daemon's log or API can see")
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation; required when stdin is not a terminal")
-	addAdminFlags(cmd, &format)
-	flags.Lookup("audit-prefix").Hidden = false
+	addAdminFlags(cmd, &format, "audit-prefix")
 	return cmd
 }
 
