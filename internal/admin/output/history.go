@@ -29,24 +29,24 @@ func periodColumns(f Format, now time.Time) []column[api.Period] {
 		layout, maxHost = time.DateTime, unbounded
 	}
 	columns := []column[api.Period]{
-		{"ACQUIRED (UTC)", unbounded, func(p *api.Period) string { return acquired(p, layout) }, nil},
-		{"HELD", unbounded, func(p *api.Period) string { return heldFor(p, now) }, nil},
-		{"RENEWED", unbounded, func(p *api.Period) string { return strconv.FormatInt(p.Renewed(), 10) }, nil},
-		{"TOKEN", unbounded, func(p *api.Period) string { return token(p.Token) }, nil},
-		{"HOSTNAME", maxHost, func(p *api.Period) string { return optional(p.Hostname) }, nil},
-		{"ENDED", unbounded, ended, nil},
+		newColumn("ACQUIRED (UTC)", unbounded, func(p *api.Period) string { return acquired(p, layout) }),
+		newColumn("HELD", unbounded, func(p *api.Period) string { return heldFor(p, now) }),
+		newColumn("RENEWED", unbounded, func(p *api.Period) string { return strconv.FormatInt(p.Renewed(), 10) }),
+		newColumn("TOKEN", unbounded, func(p *api.Period) string { return token(p.Token) }),
+		newColumn("HOSTNAME", maxHost, func(p *api.Period) string { return optional(p.Hostname) }),
+		newColumn("ENDED", unbounded, ended),
 	}
 	if f != Wide {
 		return columns
 	}
-	columns = append(columns, column[api.Period]{"OWNER", unbounded, func(p *api.Period) string { return optional(p.Owner) }, nil})
+	columns = append(columns, newColumn("OWNER", unbounded, func(p *api.Period) string { return optional(p.Owner) }))
 	for i, t := range new(api.Period).Texts() {
-		columns = append(columns, column[api.Period]{strings.ToUpper(t.Title), 60, func(p *api.Period) string { return optional(p.Texts()[i].Value) }, nil})
+		columns = append(columns, newColumn(strings.ToUpper(t.Title), 60, func(p *api.Period) string { return optional(p.Texts()[i].Value) }))
 	}
 	return append(columns,
-		column[api.Period]{"MARGIN", unbounded, leastMargin, nil},
-		column[api.Period]{"REVISIONS", unbounded, revisions, nil},
-		column[api.Period]{"UUID", unbounded, func(p *api.Period) string { return optional(p.UUID) }, nil})
+		newColumn("MARGIN", unbounded, leastMargin),
+		newColumn("REVISIONS", unbounded, revisions),
+		newColumn("UUID", unbounded, func(p *api.Period) string { return optional(p.UUID) }))
 }
 
 func acquired(p *api.Period, layout string) string {

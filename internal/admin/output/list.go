@@ -58,29 +58,29 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 		return columns
 	}
 	columns := []column[api.Lock]{
-		{"NAME", limit(60), func(l *api.Lock) string { return terminal.Quote(l.Name) }, nil},
-		{"STATE", unlimited, func(l *api.Lock) string { return l.State }, nil},
-		{"HOSTNAME", limit(40), func(l *api.Lock) string { return optional(l.Hostname) }, nil},
-		{"OWNER", limit(30), func(l *api.Lock) string { return optional(l.Owner) }, nil},
-		{"HELD", unlimited, func(l *api.Lock) string { return held(l.LockedAt, o.At) }, nil},
-		{"ALERT", unlimited, func(l *api.Lock) string { return relative(l.AlertAt, o.At) }, nil},
-		{"UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, o.At) }, nil},
+		newColumn("NAME", limit(60), func(l *api.Lock) string { return terminal.Quote(l.Name) }),
+		newColumn("STATE", unlimited, func(l *api.Lock) string { return l.State }),
+		newColumn("HOSTNAME", limit(40), func(l *api.Lock) string { return optional(l.Hostname) }),
+		newColumn("OWNER", limit(30), func(l *api.Lock) string { return optional(l.Owner) }),
+		newColumn("HELD", unlimited, func(l *api.Lock) string { return held(l.LockedAt, o.At) }),
+		newColumn("ALERT", unlimited, func(l *api.Lock) string { return relative(l.AlertAt, o.At) }),
+		newColumn("UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, o.At) }),
 	}
 	if colored {
 		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }
 	}
 	if wide {
 		columns = append(columns,
-			column[api.Lock]{"UUID", unlimited, func(l *api.Lock) string { return optional(l.UUID) }, nil},
-			column[api.Lock]{"TOKEN", unlimited, func(l *api.Lock) string { return token(l.Token) }, nil},
-			column[api.Lock]{"KEYS", unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }, nil})
+			newColumn("UUID", unlimited, func(l *api.Lock) string { return optional(l.UUID) }),
+			newColumn("TOKEN", unlimited, func(l *api.Lock) string { return token(l.Token) }),
+			newColumn("KEYS", unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }))
 		for i, t := range new(api.Lock).Texts() {
-			columns = append(columns, column[api.Lock]{strings.ToUpper(t.Title), 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }, nil})
+			columns = append(columns, newColumn(strings.ToUpper(t.Title), 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }))
 		}
 	}
 	if wide && o.Explained {
 		explanation := func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }
-		columns = append(columns, column[api.Lock]{"EXPLANATION", unlimited, explanation, nil})
+		columns = append(columns, newColumn("EXPLANATION", unlimited, explanation))
 	}
 	return newTable(columns, gap, !o.NoHeaders)
 }
@@ -171,12 +171,12 @@ func printNative(w *bufio.Writer, o Options, list api.NativeList) {
 		}
 	}
 	newTable([]column[nativeRow]{
-		{"NAME", limit, func(r *nativeRow) string { return terminal.Quote(r.name) }, nil},
-		{"ROLE", unbounded, func(r *nativeRow) string { return r.role }, nil},
-		{"LEASE", unbounded, func(r *nativeRow) string { return r.Lease }, nil},
-		{"TTL", unbounded, ttl, nil},
-		{"TOKEN", unbounded, func(r *nativeRow) string { return strconv.FormatInt(r.Revision, 10) }, nil},
-		{"VALUE", limit, func(r *nativeRow) string { return optional(r.Value) }, nil},
+		newColumn("NAME", limit, func(r *nativeRow) string { return terminal.Quote(r.name) }),
+		newColumn("ROLE", unbounded, func(r *nativeRow) string { return r.role }),
+		newColumn("LEASE", unbounded, func(r *nativeRow) string { return r.Lease }),
+		newColumn("TTL", unbounded, ttl),
+		newColumn("TOKEN", unbounded, func(r *nativeRow) string { return strconv.FormatInt(r.Revision, 10) }),
+		newColumn("VALUE", limit, func(r *nativeRow) string { return optional(r.Value) }),
 	}, gap, !o.NoHeaders).print(w, slices.Values(rows), nil)
 }
 

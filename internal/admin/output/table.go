@@ -18,6 +18,10 @@ type column[T any] struct {
 	color func(*T) terminal.Color // nil for none
 }
 
+func newColumn[T any](title string, limit int, cell func(*T) string) column[T] {
+	return column[T]{title: title, limit: limit, cell: cell}
+}
+
 // table is a table with a row for each T.
 type table[T any] struct {
 	columns []column[T]
