@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/etcd-unlocker/unlocker/internal/history"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -34,13 +35,16 @@ func BenchmarkHistory(b *testing.B) {
 	} {
 		b.Run(tc.name, func(b *testing.B) {
 			counted := &counter{KV: client.KV}
-			store := lockstore.Store{KV: counted, Layout: layout, RequestTimeout: time.Minute}
+			reader := history.Reader{
+				Store:       lockstore.Store{KV: counted, Layout: layout, RequestTimeout: time.Minute},
+				AuditPrefix: "/audit/", ExplainAudit: func(err error) error { return err },
+			}
 			worst := disturbed(b, client)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			cpu := cpuTime(b, etcd.pid)
 			for range b.N {
-				p, err := store.History(b.Context(), tc.lock, lockstore.Bounds{Periods: tc.periods, Renewals: 20, Time: time.Hour})
+				p, err := reader.Read(b.Context(), tc.lock, history.Bounds{Periods: tc.periods, Renewals: 20, Time: time.Hour})
 				require.NoError(b, err)
 				require.NotEmpty(b, p.Periods)
 			}

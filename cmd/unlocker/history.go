@@ -9,7 +9,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/history"
 )
 
 // Limits of the flags of history, for the sake of etcd and of the memory.
@@ -20,7 +20,7 @@ const (
 )
 
 func newHistory() *cobra.Command {
-	var b lockstore.Bounds
+	var b history.Bounds
 	format, daemon := output.Table, &explainer{}
 	cmd := &cobra.Command{
 		Use:   "history NAME",

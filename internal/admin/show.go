@@ -137,7 +137,7 @@ type History struct {
 
 // History reads who held a lock. The name must be valid, as ParseName returns it. The error is
 // ErrNoLock if nobody held it as far as etcd still knows.
-func (a *Admin) History(ctx context.Context, name string, b lockstore.Bounds) (History, error) {
+func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (History, error) {
 	audit := a.config.AuditKeys()
 	r := history.Reader{
 		Store: a.store, AuditPrefix: audit,

@@ -112,14 +112,6 @@ func NewLock(l *protocol.Lock, now time.Time, ahead time.Duration) Lock {
 	}
 }
 
-// NewPeriod returns the period of a lock as its holder left it.
-func NewPeriod(l *protocol.Lock) Period {
-	return Period{
-		Token: l.Token, UUID: l.UUID(), Hostname: l.Hostname(), Owner: l.Owner(), Purpose: l.Text(protocol.FieldPurpose),
-		AliveAt: l.AliveAt().Time(), AutoUnlockAt: l.AutoUnlockAt().Time(), Renewals: []Renewal{},
-	}
-}
-
 // Text is a field of a lock that says what its holder does.
 type Text struct{ Field, Title, Value string }
 

@@ -245,7 +245,7 @@ func (v view) History(ctx context.Context, name string) (api.History, error) {
 		Store: v.store, AuditPrefix: audit,
 		ExplainAudit: func(err error) error { return v.app.client.Explain(err, etcd.Read, audit) },
 	}
-	bounds := lockstore.Bounds{Periods: historyPeriods, Renewals: historyRenewals, Time: historyTime}
+	bounds := history.Bounds{Periods: historyPeriods, Renewals: historyRenewals, Time: historyTime}
 	if end, limited := ctx.Deadline(); limited {
 		bounds.Time = min(bounds.Time, time.Until(end)*3/4)
 	}

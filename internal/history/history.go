@@ -10,7 +10,10 @@ package history
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -28,45 +31,36 @@ type Reader struct {
 	ExplainAudit func(error) error
 }
 
-// Read reads the history of a lock. The name must be valid. The error is that of etcd; records of
+// Read reads the history of a lock. The error is that of etcd, or of a name that is not valid; records of
 // manual unlocks that cannot be read are only said to be missing.
-func (r Reader) Read(ctx context.Context, name string, b lockstore.Bounds) (api.History, error) {
-	past, err := r.Store.History(ctx, name, b)
+func (r Reader) Read(ctx context.Context, name string, b Bounds) (api.History, error) {
+	h, err := r.walk(ctx, name, b)
 	if err != nil {
 		return api.History{}, err
 	}
-	h := tell(name, past, time.Now().UTC())
+	explain(&h)
 	if err := r.records(ctx, name, &h); err != nil {
 		h.Incomplete = "the records of manual unlocks could not be read: " + api.ErrorText(r.ExplainAudit(err))
 	}
 	return h, nil
 }
 
-// tell says of a past what follows from it alone.
-func tell(name string, past lockstore.Past, now time.Time) api.History {
-	h := api.History{
-		Name: protocol.Clip([]byte(name), lockstore.MaxName), Now: now, Revision: past.Revision, FromRevision: past.From,
-		Compacted: past.Compacted, Truncated: past.Truncated, Periods: []api.Period{},
-	}
-	next := now // a time after the end of a period
-	for i := range past.Periods {
-		was := &past.Periods[i]
-		p := period(was)
-		if was.Until != 0 {
-			p.Ended = &api.Ended{
-				Moment: api.Moment{Revision: was.Until}, After: later(was.LockedAt().Time(), was.AliveAt().Time()), Leftovers: was.Leftovers,
-			}
+// explain adds what follows from the times of the periods about their ends.
+func explain(h *api.History) {
+	next := h.Now // a time after the end of a period
+	for i := range h.Periods {
+		p := &h.Periods[i]
+		if p.Ended != nil {
+			p.Ended.After = later(p.Acquired.At, p.AliveAt)
 			if !next.Before(p.Ended.After) { // otherwise the clocks contradict each other
 				p.Ended.Before = next
 			}
-			p.Ended.How = how(was, p)
+			p.Ended.How = how(p)
 		}
 		if !p.Acquired.At.IsZero() {
 			next = p.Acquired.At
 		}
-		h.Periods = append(h.Periods, p)
 	}
-	return h
 }
 
 func later(a, b time.Time) time.Time {
@@ -76,24 +70,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func period(was *lockstore.Period) api.Period {
-	p := api.NewPeriod(&was.Lock)
-	p.Acquired, p.MoreRenewals = api.Moment{Revision: was.Since, At: was.LockedAt().Time()}, was.More
-	for i := range was.Renewals {
-		r := &was.Renewals[i]
-		shown := api.Renewal{Moment: api.Moment{Revision: r.Revision, At: r.At.Time()}}
-		if share, known := verdict.Margin(&r.Before, 0, r.At); known {
-			shown.Margin = &share
-		}
-		p.Renewals = append(p.Renewals, shown)
-	}
-	return p
-}
-
 // how says how a period ended, as far as its times tell.
-func how(was *lockstore.Period, p api.Period) string {
+func how(p *api.Period) string {
 	switch deadline := p.AutoUnlockAt; {
-	case was.Overwritten:
+	case p.Ended.How == api.EndOverwritten:
 		return api.EndOverwritten
 	case deadline.IsZero(), !p.Ended.Before.IsZero() && !p.Ended.Before.After(deadline):
 		return api.EndReleased
@@ -112,7 +92,7 @@ func (r Reader) records(ctx context.Context, name string, h *api.History) error 
 			revisions = append(revisions, p.Ended.Revision)
 		}
 	}
-	written, err := r.Store.WrittenAt(ctx, r.AuditPrefix, revisions)
+	written, err := r.writtenAt(ctx, revisions)
 	for revision, values := range written {
 		for _, value := range values {
 			if rec, err := records.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == protocol.Clip([]byte(name), records.MaxText) {
@@ -122,6 +102,43 @@ func (r Reader) records(ctx context.Context, name string, h *api.History) error 
 		}
 	}
 	return err
+}
+
+// maxWritten limits the keys that writtenAt returns for a revision.
+const maxWritten = 4
+
+// writtenAt returns the values of keys below AuditPrefix that were created at one of the revisions,
+// each of which etcd must still have, with the one before. It asks etcd's index first, so that
+// other keys are not read.
+func (r Reader) writtenAt(ctx context.Context, revisions []int64) (map[int64][][]byte, error) {
+	prefix, end := r.AuditPrefix, clientv3.WithRange(clientv3.GetPrefixRangeEnd(r.AuditPrefix))
+	written := make(map[int64][][]byte)
+	for part := range slices.Chunk(revisions, minGets) {
+		var gets []clientv3.Op
+		for _, revision := range part {
+			for _, at := range []int64{revision - 1, revision} {
+				gets = append(gets, clientv3.OpGet(prefix, end, clientv3.WithRev(at), clientv3.WithCountOnly()))
+			}
+		}
+		counts, err := r.Store.Get(ctx, gets)
+		if err != nil {
+			return written, err
+		}
+		for i, revision := range part {
+			if counts[2*i+1].Count <= counts[2*i].Count {
+				continue
+			}
+			answers, err := r.Store.Get(ctx, []clientv3.Op{clientv3.OpGet(prefix, end, clientv3.WithRev(revision),
+				clientv3.WithMinModRev(revision), clientv3.WithMaxModRev(revision), clientv3.WithLimit(maxWritten))})
+			if err != nil {
+				return written, err
+			}
+			for _, kv := range answers[0].Kvs {
+				written[revision] = append(written[revision], kv.Value)
+			}
+		}
+	}
+	return written, nil
 }
 
 // AddForced adds what a daemon, or the record of a manual unlock, knows about the ends: its forced

@@ -2,34 +2,31 @@ package history
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
-	"github.com/etcd-unlocker/unlocker/internal/localetcd"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// start is when the locks of these tests are taken first.
-var start = time.Unix(1_700_000_000, 0).UTC()
-
-func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-
 // heldBy has fields of a lock, with seconds after start as their times.
-func heldBy(since, until int64, uuid string, times map[protocol.Field]int) lockstore.Period {
+func heldBy(since, until int64, uuid string, times map[protocol.Field]int) api.Period {
 	var b protocol.Builder
 	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte(uuid), Create: since, Mod: since})
 	for f, t := range times {
 		b.Add(protocol.KV{Field: f, Value: []byte(protocol.TimestampOf(at(t)).String()), Create: since, Mod: since})
 	}
-	return lockstore.Period{Lock: b.Lock("a"), Since: since, Until: until}
+	p := period(b.Lock("a"), since)
+	if until != 0 {
+		p.Ended = &api.Ended{Moment: api.Moment{Revision: until}}
+	}
+	return p
 }
 
 func held(locked, alive, deadline int) map[protocol.Field]int {
@@ -77,12 +74,14 @@ func TestHowAPeriodEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ended := heldBy(10, until, "u", c.times)
-			ended.Overwritten = c.overwritten
-			past := lockstore.Past{Periods: []lockstore.Period{ended}}
-			if c.next != 0 {
-				past.Periods = append([]lockstore.Period{heldBy(30, 0, "next", held(c.next, 0, 999))}, past.Periods...)
+			if c.overwritten {
+				ended.Ended.How = api.EndOverwritten
 			}
-			h := tell("a", past, at(c.now))
+			h := api.History{Now: at(c.now), Periods: []api.Period{ended}}
+			if c.next != 0 {
+				h.Periods = append([]api.Period{heldBy(30, 0, "next", held(c.next, 0, 999))}, h.Periods...)
+			}
+			explain(&h)
 			AddForced(&h, c.known)
 			got := h.Periods[len(h.Periods)-1].Ended
 			require.Equal(t, c.how, got.How)
@@ -101,47 +100,27 @@ func TestHowAPeriodEnded(t *testing.T) {
 	}
 }
 
-// world is a Reader on a real etcd.
-type world struct {
-	Reader
-	*etcdtest.Etcd
-}
-
-func newWorld(t *testing.T) world {
-	t.Helper()
-	e := etcdtest.Start(t, localetcd.Options{})
-	layout, err := protocol.NewLayout(e.Prefix)
-	require.NoError(t, err)
-	return world{Reader{
-		Store:       lockstore.Store{KV: e.Client, Layout: layout, RequestTimeout: time.Minute},
-		AuditPrefix: "/audit/", ExplainAudit: func(err error) error { return err },
-	}, e}
-}
-
-var bounds = lockstore.Bounds{Periods: 10, Renewals: 10, Time: time.Minute}
-
 // The margin of a renewal is that of a verdict.
 func TestMarginsOfRenewals(t *testing.T) {
 	w := newWorld(t)
 	var want []int64
-	w.Put(w.Lock("a", at(60), at(60), "locked_at", etcdtest.Stamp(at(0)))...)
+	w.acquire("u", 60)
 	for _, times := range [][]string{
-		{"alive_at", etcdtest.Stamp(at(15)), "auto_unlock_at", etcdtest.Stamp(at(75))},
-		{"alive_at", etcdtest.Stamp(at(69)), "auto_unlock_at", etcdtest.Stamp(at(129))},
-		{"auto_unlock_at", etcdtest.Stamp(at(200))},
-		{"alive_at", etcdtest.Stamp(at(190)), "auto_unlock_at", etcdtest.Stamp(at(250))},
-		{"alive_at", etcdtest.Stamp(at(300)), "auto_unlock_at", etcdtest.Stamp(at(400))},
-		{"alive_at", etcdtest.Stamp(at(200)), "auto_unlock_at", etcdtest.Stamp(at(500))},
+		{"alive_at", stamp(15), "auto_unlock_at", stamp(75)},
+		{"alive_at", stamp(69), "auto_unlock_at", stamp(129)},
+		{"auto_unlock_at", stamp(200)},
+		{"alive_at", stamp(190), "auto_unlock_at", stamp(250)},
+		{"alive_at", stamp(300), "auto_unlock_at", stamp(400)},
+		{"alive_at", stamp(200), "auto_unlock_at", stamp(500)},
 	} {
-		var ops []clientv3.Op
-		for i := 0; i < len(times); i += 2 {
-			ops = append(ops, clientv3.OpPut(w.Prefix+"a/"+times[i], times[i+1]))
-		}
-		want = append(want, w.Put(ops...))
+		want = append(want, w.Set("a", times...))
 	}
-	h, err := w.Read(t.Context(), "a", bounds)
-	require.NoError(t, err)
+	h := w.history(enough)
 	require.Len(t, h.Periods, 1)
+	require.Nil(t, h.Periods[0].Ended)
+	slices.Reverse(h.Periods[0].Renewals)
+	require.Equal(t, want, revisions(h.Periods[0].Renewals))
+	require.Equal(t, at(15), h.Periods[0].Renewals[0].At)
 	margins := make(map[int64]float64)
 	for _, r := range h.Periods[0].Renewals {
 		if r.Margin != nil {
@@ -162,28 +141,26 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 	require.NoError(t, err)
 	record := func(key, name, uuid, prefix string) clientv3.Op {
 		r := records.Record{Prefix: prefix, When: at(7), Forced: api.Forced{Name: name, UUID: uuid, Who: "ops@host", Reason: "why " + key}}
-		return clientv3.OpPut("/audit/"+key, r.Encode(), clientv3.WithLease(lease.ID))
+		return clientv3.OpPut(w.AuditPrefix+key, r.Encode(), clientv3.WithLease(lease.ID))
 	}
-	take := func() { w.Put(w.Lock("a", at(60), at(60), "locked_at", etcdtest.Stamp(at(0)))...) }
 	end := func(ops ...clientv3.Op) {
-		_, err := w.Client.Txn(ctx).Then(append(ops, clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))...).Commit()
-		require.NoError(t, err)
+		w.Put(append(ops, clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))...)
 	}
 	for _, ops := range [][]clientv3.Op{
 		{record("other lock", "b", "u-a", w.Prefix), record("other uuid", "a", "u-b", w.Prefix), record("other prefix", "a", "u-a", "/x/")},
-		{clientv3.OpPut("/audit/broken", "{")},
+		{clientv3.OpPut(w.AuditPrefix+"broken", "{")},
 		{record("good", "a", "u-a", w.Prefix)},
 	} {
-		take()
+		w.acquire("u-a", 60)
 		end(ops...)
 	}
-	take()
+	w.acquire("u-a", 60)
 	w.Put(record("too early", "a", "u-a", w.Prefix))
 	end()
 	_, err = w.Client.Revoke(ctx, lease.ID)
 	require.NoError(t, err)
 
-	h, err := w.Read(ctx, "a", bounds)
+	h, err := w.Read(ctx, "a", enough)
 	require.NoError(t, err)
 	require.Empty(t, h.Incomplete)
 	var got []string
@@ -196,14 +173,31 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	w := newWorld(t)
-	w.Put(w.Lock("a", at(60), at(60), "locked_at", etcdtest.Stamp(at(0)))...)
-	_, err := w.Client.Delete(t.Context(), w.Prefix, clientv3.WithPrefix())
-	require.NoError(t, err)
+	w.acquire("u", 60)
+	w.release()
 	w.AuditPrefix = "" // a range that etcd refuses
 	w.ExplainAudit = func(error) error { return errors.New(strings.Repeat("x", 10_000)) }
-	h, err := w.Read(t.Context(), "a", bounds)
-	require.NoError(t, err)
+	h := w.history(enough)
 	require.Len(t, h.Periods, 1)
 	require.Contains(t, h.Incomplete, "the records of manual unlocks could not be read: xxx")
 	require.Less(t, len(h.Incomplete), 1000)
+}
+
+func TestWrittenAtFindsTheKeysOfARevision(t *testing.T) {
+	w := newWorld(t)
+	var ops []clientv3.Op
+	for i := range 2 * maxWritten {
+		ops = append(ops, clientv3.OpPut(w.AuditPrefix+fmt.Sprint(i), fmt.Sprint(i)))
+	}
+	put := func(value string) int64 { return w.Put(clientv3.OpPut(w.AuditPrefix+"one", value)) }
+	one := put("one")
+	none := w.Set("a", "uuid", "u")
+	many := w.Put(ops...)
+	w.Put(clientv3.OpDelete(w.AuditPrefix + "one"))
+	again := put("again")
+	got, err := w.writtenAt(t.Context(), []int64{again, many, none, one})
+	require.NoError(t, err)
+	require.Len(t, got[many], maxWritten)
+	delete(got, many)
+	require.Equal(t, map[int64][][]byte{one: {[]byte("one")}, again: {[]byte("again")}}, got)
 }

@@ -16,7 +16,6 @@ package lockstore
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -63,7 +62,7 @@ func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, erro
 			gets = append(gets, clientv3.OpGet(from, clientv3.WithRange(end), limit))
 		}
 	}
-	answers, err := st.get(ctx, gets)
+	answers, err := st.Get(ctx, gets)
 	if err != nil {
 		return nil, err
 	}
@@ -90,12 +89,12 @@ func (st Store) getFields(ctx context.Context, l protocol.Lock, keys []string) (
 		for i, key := range keys {
 			gets[i] = clientv3.OpGet(key)
 		}
-		return st.get(ctx, gets)
+		return st.Get(ctx, gets)
 	}
 	var answers []*etcdserverpb.RangeResponse
 	var at []clientv3.OpOption
 	for _, key := range keys {
-		answer, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(key, at...)})
+		answer, err := st.Get(ctx, []clientv3.Op{clientv3.OpGet(key, at...)})
 		if err != nil {
 			return nil, err
 		}
@@ -105,8 +104,8 @@ func (st Store) getFields(ctx context.Context, l protocol.Lock, keys []string) (
 	return answers, nil
 }
 
-// get sends reads in one transaction, so that they show one revision.
-func (st Store) get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.RangeResponse, error) {
+// Get sends reads in one transaction, so that they show one revision, and returns the answer to each.
+func (st Store) Get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.RangeResponse, error) {
 	if len(gets) == 0 {
 		return nil, nil
 	}
@@ -171,41 +170,4 @@ func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) 
 		pages, rec.spans = optionalPages, spans
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)
-}
-
-// maxWritten limits the keys that WrittenAt returns for a revision.
-const maxWritten = 4
-
-// WrittenAt returns the values of keys below a prefix that were created at one of the revisions,
-// each of which etcd must still have, with the one before. It asks etcd's index first, so that
-// other keys are not read.
-func (st Store) WrittenAt(ctx context.Context, prefix string, revisions []int64) (map[int64][][]byte, error) {
-	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
-	written := make(map[int64][][]byte)
-	for part := range slices.Chunk(revisions, minGets) {
-		var gets []clientv3.Op
-		for _, r := range part {
-			for _, at := range []int64{r - 1, r} {
-				gets = append(gets, clientv3.OpGet(prefix, end, clientv3.WithRev(at), clientv3.WithCountOnly()))
-			}
-		}
-		counts, err := st.get(ctx, gets)
-		if err != nil {
-			return written, err
-		}
-		for i, r := range part {
-			if counts[2*i+1].Count <= counts[2*i].Count {
-				continue
-			}
-			answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(prefix, end, clientv3.WithRev(r),
-				clientv3.WithMinModRev(r), clientv3.WithMaxModRev(r), clientv3.WithLimit(maxWritten))})
-			if err != nil {
-				return written, err
-			}
-			for _, kv := range answers[0].Kvs {
-				written[r] = append(written[r], kv.Value)
-			}
-		}
-	}
-	return written, nil
 }

@@ -131,7 +131,7 @@ func (st Store) survey(ctx context.Context, rec Record, revision int64, pages in
 		if pages == 0 || len(s.owned) > maxSpans {
 			return rec, nil
 		}
-		answers, err := st.get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
+		answers, err := st.Get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end),
 			clientv3.WithLimit(page), clientv3.WithRev(revision))})
 		if err != nil && page > 1 && ctx.Err() == nil {
 			page, largest = 1, 1 // the values may be too big to come together in time

@@ -1,4 +1,4 @@
-package lockstore
+package history
 
 import (
 	"context"
@@ -11,10 +11,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// Bounds limit what History reads. All are required.
+// Bounds limit what Read reads. All are required.
 type Bounds struct {
 	// Periods is the maximum number of periods, Renewals that of the renewals of each.
 	Periods, Renewals int
@@ -22,51 +25,27 @@ type Bounds struct {
 	Time time.Duration
 }
 
-// Past is what etcd's old revisions tell about who held a lock.
-type Past struct {
-	// Revision is the newest revision that was read, From the oldest.
-	Revision, From int64
-	// Compacted reports whether etcd has no older revision than From because it was compacted,
-	// Truncated whether etcd has older ones.
-	Compacted, Truncated bool
-	// Periods are the newest first.
-	Periods []Period
-}
-
-// Period is the time during which the uuid key existed with one value.
-type Period struct {
-	// Lock is the lock at the end of the period, with the fields of the protocol that say who
-	// held it, for what and when.
-	protocol.Lock
-	// Since is the revision of the acquisition. Until is that of the end, 0 if it lasts.
-	Since, Until int64
-	// Overwritten reports whether another uuid replaced this one.
-	Overwritten bool
-	// Leftovers is the number of fields of the protocol that stayed without a uuid.
-	Leftovers int
-	// Renewals are the newest, the newest first; More is the number of older ones.
-	Renewals []Renewal
-	More     int64
-}
-
-// History reads who held a lock, from the newest revision backwards. It reads at old revisions
+// walk reads who held a lock, from the newest revision backwards. It reads at old revisions
 // instead of watching them again, for which etcd would block all its writes (ADR 24). If Time
 // ends, the result is truncated. A lock that nobody held has no periods.
-func (st Store) History(ctx context.Context, name string, b Bounds) (Past, error) {
+func (r Reader) walk(ctx context.Context, name string, b Bounds) (api.History, error) {
 	if err := protocol.ValidateName(name); err != nil {
-		return Past{}, err
+		return api.History{}, err
 	}
 	limited, cancel := context.WithTimeout(ctx, b.Time)
 	defer cancel()
-	w := &walk{Store: st, Bounds: b, name: name, uuid: st.Layout.Key(name, protocol.FieldUUID.String()), largest: maxGets}
+	w := &walk{Store: r.Store, Bounds: b, name: name, uuid: r.Store.Layout.Key(name, protocol.FieldUUID.String()), largest: maxGets}
+	clipped := protocol.Clip([]byte(name), lockstore.MaxName)
+	w.found = api.History{Name: clipped, Periods: []api.Period{}}
 	err := w.run(limited)
-	if err != nil && (w.past.Revision == 0 || limited.Err() == nil || ctx.Err() != nil) {
-		return Past{}, fmt.Errorf("read the history of lock %q: %w", protocol.Clip([]byte(name), MaxName), err)
+	if err != nil && (w.found.Revision == 0 || limited.Err() == nil || ctx.Err() != nil) {
+		return api.History{}, fmt.Errorf("read the history of lock %q: %w", clipped, err)
 	}
-	w.past.From = max(w.at+1, w.oldest)
-	w.past.Truncated = w.at >= w.oldest
-	w.past.Compacted = w.oldest > 1 && !w.past.Truncated
-	return w.past, nil
+	w.found.FromRevision = max(w.at+1, w.oldest)
+	w.found.Truncated = w.at >= w.oldest
+	w.found.Compacted = w.oldest > 1 && !w.found.Truncated
+	w.found.Now = time.Now().UTC()
+	return w.found, nil
 }
 
 // A request looks at minGets revisions, and at up to maxGets, etcd's default for the operations
@@ -78,10 +57,10 @@ const (
 
 // walk goes back through the revisions.
 type walk struct {
-	Store
+	lockstore.Store
 	Bounds
 	name, uuid string
-	past       Past
+	found      api.History
 	// oldest is the oldest revision that etcd has, at the newest that was not looked at yet.
 	oldest, at int64
 	// gets is the number of revisions to look at next, largest the maximum that etcd allows.
@@ -89,7 +68,7 @@ type walk struct {
 }
 
 func (w *walk) run(ctx context.Context) error {
-	now, err := w.get(ctx, []clientv3.Op{clientv3.OpGet(w.uuid, clientv3.WithCountOnly())})
+	now, err := w.Get(ctx, []clientv3.Op{clientv3.OpGet(w.uuid, clientv3.WithCountOnly())})
 	if err != nil {
 		return err
 	}
@@ -97,13 +76,13 @@ func (w *walk) run(ctx context.Context) error {
 	if err := w.findOldest(ctx); err != nil {
 		return err
 	}
-	w.past.Revision = w.at
-	for w.at >= w.oldest && len(w.past.Periods) < w.Periods {
+	w.found.Revision = w.at
+	for w.at >= w.oldest && len(w.found.Periods) < w.Periods {
 		err := w.step(ctx)
 		switch {
 		case errors.Is(err, rpctypes.ErrCompacted):
 			err = w.findOldest(ctx)
-		case err != nil && Classify(err) == ReasonTooLarge && w.largest > 1:
+		case err != nil && lockstore.Classify(err) == lockstore.ReasonTooLarge && w.largest > 1:
 			w.largest /= 2
 			continue
 		}
@@ -120,7 +99,7 @@ func (w *walk) findOldest(ctx context.Context) (err error) {
 		if err != nil {
 			return true
 		}
-		_, err = w.get(ctx, []clientv3.Op{w.exists(w.uuid, int64(i)+1)})
+		_, err = w.Get(ctx, []clientv3.Op{w.exists(w.uuid, int64(i)+1)})
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			err = nil
 			return false
@@ -142,7 +121,7 @@ func (w *walk) step(ctx context.Context) error {
 	for i := range gets {
 		gets[i] = w.exists(w.uuid, w.at-int64(i))
 	}
-	answers, err := w.get(ctx, gets)
+	answers, err := w.Get(ctx, gets)
 	if err != nil {
 		return err
 	}
@@ -156,29 +135,37 @@ func (w *walk) step(ctx context.Context) error {
 	return nil
 }
 
-// period reads the period in which w.at is, and goes on to before it.
+// period reads the period in which w.at is, and continues before it.
 func (w *walk) period(ctx context.Context) error {
-	var p Period
 	last, err := w.read(ctx, w.at, protocol.HolderFields())
 	if err != nil {
 		return err
 	}
-	if p.Since, err = w.since(ctx, last[protocol.FieldUUID]); err != nil {
+	since, err := w.since(ctx, last[protocol.FieldUUID])
+	if err != nil {
 		return err
 	}
-	p.Lock = w.lock(last)
-	if w.at < w.past.Revision {
-		p.Until = w.at + 1
-		if err := w.ended(ctx, &p); err != nil {
+	p := period(w.lock(last), since)
+	if w.at < w.found.Revision {
+		if p.Ended, err = w.ended(ctx, w.at+1); err != nil {
 			return err
 		}
 	}
 	if err := w.renewals(ctx, &p, last); err != nil {
 		return err
 	}
-	w.past.Periods = append(w.past.Periods, p)
-	w.at = min(w.at, p.Since) - 1
+	w.found.Periods = append(w.found.Periods, p)
+	w.at = min(w.at, since) - 1
 	return nil
+}
+
+// period is a period as its holder left the lock, which it acquired at a revision.
+func period(l protocol.Lock, since int64) api.Period {
+	return api.Period{
+		Token: l.Token, UUID: l.UUID(), Hostname: l.Hostname(), Owner: l.Owner(), Purpose: l.Text(protocol.FieldPurpose),
+		Acquired: api.Moment{Revision: since, At: l.LockedAt().Time()},
+		AliveAt:  l.AliveAt().Time(), AutoUnlockAt: l.AutoUnlockAt().Time(), Renewals: []api.Renewal{},
+	}
 }
 
 // fields are keys of the lock as they were at one revision.
@@ -190,7 +177,7 @@ func (w *walk) read(ctx context.Context, revision int64, asked []protocol.Field)
 	for i, f := range asked {
 		gets[i] = clientv3.OpGet(w.Layout.Key(w.name, f.String()), clientv3.WithRev(revision))
 	}
-	answers, err := w.get(ctx, gets)
+	answers, err := w.Get(ctx, gets)
 	if err != nil {
 		return nil, err
 	}
@@ -232,47 +219,40 @@ func (w *walk) since(ctx context.Context, uuid *mvccpb.KeyValue) (int64, error) 
 	return first + int64(after), err
 }
 
-// ended finds out how the period was when it ended.
-func (w *walk) ended(ctx context.Context, p *Period) error {
-	if n := len(w.past.Periods); n > 0 && w.past.Periods[n-1].Since == p.Until {
-		p.Overwritten = true
-		return nil
+// ended returns the end of a period at a revision, as far as etcd shows how the lock was then.
+func (w *walk) ended(ctx context.Context, at int64) (*api.Ended, error) {
+	end := &api.Ended{Moment: api.Moment{Revision: at}}
+	if n := len(w.found.Periods); n > 0 && w.found.Periods[n-1].Acquired.Revision == at {
+		end.How = api.EndOverwritten
+		return end, nil
 	}
 	var gets []clientv3.Op
 	for f := protocol.FieldUnknown + 1; f < protocol.FieldUUID; f++ {
-		gets = append(gets, w.exists(w.Layout.Key(w.name, f.String()), p.Until))
+		gets = append(gets, w.exists(w.Layout.Key(w.name, f.String()), at))
 	}
-	answers, err := w.get(ctx, gets)
+	answers, err := w.Get(ctx, gets)
 	for _, a := range answers {
-		p.Leftovers += int(a.Count)
+		end.Leftovers += int(a.Count)
 	}
-	return err
+	return end, err
 }
 
-// Renewal is a write of auto_unlock_at after the acquisition.
-type Renewal struct {
-	Revision int64
-	// At is the alive_at that was written with it, 0 if there was none.
-	At protocol.Timestamp
-	// Before has the uuid and the times of the lock as they were before, and is empty if that is
-	// not known.
-	Before protocol.Lock
-}
-
-// renewals reads the renewals of a period backwards from its last fields.
-func (w *walk) renewals(ctx context.Context, p *Period, last fields) error {
-	deadline := last[protocol.FieldAutoUnlockAt]
-	if deadline == nil || deadline.ModRevision <= p.Since {
+// renewals reads the renewals of a period, which are the writes of auto_unlock_at after the
+// acquisition, backwards from its last fields.
+func (w *walk) renewals(ctx context.Context, p *api.Period, last fields) error {
+	deadline, since := last[protocol.FieldAutoUnlockAt], p.Acquired.Revision
+	if deadline == nil || deadline.ModRevision <= since {
 		return nil
 	}
-	before, err := w.before(ctx, p, last)
+	before, err := w.before(ctx, since, last)
 	if err != nil {
 		return err
 	}
 	uuid := last[protocol.FieldUUID]
 	asked := []protocol.Field{protocol.FieldLockedAt, protocol.FieldAliveAt, protocol.FieldAutoUnlockAt}
-	for now := w.lock(last); deadline != nil && deadline.ModRevision > p.Since && len(p.Renewals) < w.Renewals; {
-		r := Renewal{Revision: deadline.ModRevision, At: now.AliveAt()}
+	for now := w.lock(last); deadline != nil && deadline.ModRevision > since && len(p.Renewals) < w.Renewals; {
+		renewed := now.AliveAt()
+		r := api.Renewal{Moment: api.Moment{Revision: deadline.ModRevision, At: renewed.Time()}}
 		deadline = nil
 		if r.Revision > w.oldest {
 			then, err := w.read(ctx, r.Revision-1, asked)
@@ -281,23 +261,25 @@ func (w *walk) renewals(ctx context.Context, p *Period, last fields) error {
 			}
 			deadline, then[protocol.FieldUUID] = then[protocol.FieldAutoUnlockAt], uuid
 			now = w.lock(then)
-			r.Before = now
+			if share, known := verdict.Margin(&now, 0, renewed); known {
+				r.Margin = &share
+			}
 		}
 		p.Renewals = append(p.Renewals, r)
 	}
-	p.More = max(0, last[protocol.FieldAutoUnlockAt].Version-before-int64(len(p.Renewals)))
+	p.MoreRenewals = max(0, last[protocol.FieldAutoUnlockAt].Version-before-int64(len(p.Renewals)))
 	return nil
 }
 
 // before returns how often auto_unlock_at had been written when the period began, or at the
 // oldest revision that etcd has where the period and the key are older.
-func (w *walk) before(ctx context.Context, p *Period, last fields) (int64, error) {
+func (w *walk) before(ctx context.Context, since int64, last fields) (int64, error) {
 	switch created := last[protocol.FieldAutoUnlockAt].CreateRevision; {
-	case created > p.Since:
+	case created > since:
 		return 0, nil
-	case created == p.Since:
+	case created == since:
 		return 1, nil
 	}
-	then, err := w.read(ctx, max(p.Since, w.oldest), []protocol.Field{protocol.FieldAutoUnlockAt})
+	then, err := w.read(ctx, max(since, w.oldest), []protocol.Field{protocol.FieldAutoUnlockAt})
 	return then[protocol.FieldAutoUnlockAt].GetVersion(), err
 }

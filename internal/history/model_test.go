@@ -1,15 +1,16 @@
-package lockstore
+package history
 
 import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 )
 
@@ -25,7 +26,7 @@ type heard struct {
 
 // chronicle writes a lock on etcd, and what its history is to be.
 type chronicle struct {
-	*harness
+	world
 	present  map[string]bool
 	periods  []heard // the newest last
 	holding  bool
@@ -37,7 +38,7 @@ type chronicle struct {
 	next     int
 }
 
-func (c *chronicle) field(f string) string { return c.Layout.Key("a/b", f) }
+func (c *chronicle) field(f string) string { return c.key("a/b", f) }
 
 // write puts fields, and deletes those without a value.
 func (c *chronicle) write(fields map[string]string) int64 {
@@ -49,7 +50,7 @@ func (c *chronicle) write(fields map[string]string) int64 {
 			ops = append(ops, clientv3.OpPut(c.field(f), v))
 		}
 	}
-	revision := c.commit(ops...)
+	revision := c.Put(ops...)
 	for f, v := range fields {
 		if f == "auto_unlock_at" && v == "" {
 			c.deadline.created, c.deadline.puts = 0, nil
@@ -91,13 +92,14 @@ func (c *chronicle) uuid() string {
 
 func (c *chronicle) step(op string) {
 	before := *c
-	times := map[string]string{"auto_unlock_at": past, "alert_at": past, "alive_at": past}
+	long := stamp(0)
+	times := map[string]string{"auto_unlock_at": long, "alert_at": long, "alive_at": long}
 	switch op {
 	case "take":
 		if c.holding {
 			return
 		}
-		times["uuid"], times["hostname"], times["locked_at"] = c.uuid(), fmt.Sprint("host-", c.next), past
+		times["uuid"], times["hostname"], times["locked_at"] = c.uuid(), fmt.Sprint("host-", c.next), long
 		if c.next%3 == 0 { // the deadline of an earlier holder stays
 			delete(times, "auto_unlock_at")
 		}
@@ -131,14 +133,14 @@ func (c *chronicle) step(op string) {
 	case "changed by others":
 		c.write(map[string]string{"hostname": "other"})
 	case "others":
-		c.set("a/b/c", "uuid", "nested", "auto_unlock_at", past)
-		c.set("a", "uuid", "outer")
-		c.set("a/b!", "uuid", "neighbour")
+		c.Set("a/b/c", "uuid", "nested", "auto_unlock_at", long)
+		c.Set("a", "uuid", "outer")
+		c.Set("a/b!", "uuid", "neighbour")
 	}
 }
 
 // expected are the periods, the newest first, as far as they are known since the oldest revision.
-func (c *chronicle) expected(oldest int64, renewals int) (all []Period) {
+func (c *chronicle) expected(oldest int64, renewals int) (all []api.Period) {
 	if c.holding {
 		c.end(0, *c)
 	}
@@ -150,24 +152,29 @@ func (c *chronicle) expected(oldest int64, renewals int) (all []Period) {
 			h.since = h.token
 		}
 		var puts []int64
-		for _, p := range h.deadlines {
-			if p > h.since && (h.until == 0 || p < h.until) {
-				puts = append(puts, p)
+		for _, put := range h.deadlines {
+			if put > h.since && (h.until == 0 || put < h.until) {
+				puts = append(puts, put)
 			}
 		}
-		t := Period{Since: h.since, Until: h.until, Overwritten: h.overwritten, Leftovers: h.leftovers}
-		for i, p := range slices.Backward(puts) {
-			if len(t.Renewals) == renewals || i+1 < len(puts) && puts[i+1] <= oldest {
+		p := api.Period{Token: h.token, UUID: h.uuid, Hostname: h.hostname, Acquired: api.Moment{Revision: h.since}}
+		if h.until != 0 {
+			p.Ended = &api.Ended{Moment: api.Moment{Revision: h.until}, Leftovers: h.leftovers}
+		}
+		if h.overwritten {
+			p.Ended.How = api.EndOverwritten
+		}
+		for i, put := range slices.Backward(puts) {
+			if len(p.Renewals) == renewals || i+1 < len(puts) && puts[i+1] <= oldest {
 				break
 			}
-			t.Renewals = append(t.Renewals, Renewal{Revision: p})
+			p.Renewals = append(p.Renewals, api.Renewal{Moment: api.Moment{Revision: put}})
 		}
-		if t.More = int64(len(puts) - len(t.Renewals)); h.deadlineCreated < h.since && h.since < oldest {
-			t.More = int64(len(puts)-len(t.Renewals)) - int64(countUpTo(puts, oldest))
+		if p.MoreRenewals = int64(len(puts) - len(p.Renewals)); h.deadlineCreated < h.since && h.since < oldest {
+			p.MoreRenewals = int64(len(puts)-len(p.Renewals)) - int64(countUpTo(puts, oldest))
 		}
-		t.More = max(0, t.More)
-		t.Name = h.uuid + " " + h.hostname
-		all = append(all, t)
+		p.MoreRenewals = max(0, p.MoreRenewals)
+		all = append(all, p)
 	}
 	return all
 }
@@ -182,46 +189,55 @@ func countUpTo(revisions []int64, last int64) (n int) {
 }
 
 // told is a period in the form of expected.
-func told(t Period) Period {
-	short := Period{Since: t.Since, Until: t.Until, Overwritten: t.Overwritten, Leftovers: t.Leftovers, More: t.More}
-	for _, r := range t.Renewals {
-		short.Renewals = append(short.Renewals, Renewal{Revision: r.Revision})
+func told(p api.Period) api.Period {
+	short := api.Period{Token: p.Token, UUID: p.UUID, Hostname: p.Hostname, Acquired: api.Moment{Revision: p.Acquired.Revision}, MoreRenewals: p.MoreRenewals}
+	if p.Ended != nil {
+		short.Ended = &api.Ended{Moment: api.Moment{Revision: p.Ended.Revision}, Leftovers: p.Ended.Leftovers}
+		if p.Ended.How == api.EndOverwritten {
+			short.Ended.How = p.Ended.How
+		}
 	}
-	short.Name = t.UUID() + " " + t.Hostname()
+	for _, r := range p.Renewals {
+		short.Renewals = append(short.Renewals, api.Renewal{Moment: api.Moment{Revision: r.Revision}})
+	}
 	return short
 }
 
 // Whatever is done to a lock, its history tells who held it from when to when, and no other.
 func TestHistoryIsWhatHappened(t *testing.T) {
-	_, client := newEtcd(t, localetcd.Options{UnsafeNoFsync: true})
+	e := etcdtest.Start(t, localetcd.Options{})
 	ops := []string{"take", "take", "renew", "renew", "release", "uuid only", "overwrite", "put again", "changed by others", "others"}
+	checks := 0
 	rapid.Check(t, func(r *rapid.T) {
-		c := &chronicle{harness: newHarnessOn(t, client, client), present: make(map[string]bool)}
+		checks++
+		mine := *e
+		mine.Prefix = fmt.Sprintf("/%d/", checks)
+		c := &chronicle{world: newWorldOn(t, &mine), present: make(map[string]bool)}
 		all := rapid.SliceOfN(rapid.SampledFrom(ops), 1, 60).Draw(r, "ops")
 		compacted := rapid.IntRange(0, 2*len(all)).Draw(r, "compacted")
-		oldest := c.set("x", "x", "x") // newer than what an earlier check compacted
+		oldest := c.Set("x", "x", "x") // newer than what an earlier check compacted
 		first := oldest
 		for i, op := range all {
 			c.step(op)
 			if i == compacted {
-				now, err := client.Get(c.ctx, "x")
+				now, err := c.Client.Get(t.Context(), c.key("x", "x"))
 				require.NoError(r, err)
 				oldest = now.Header.Revision
 			}
 		}
 		if oldest > first {
-			_, err := client.Compact(c.ctx, oldest)
+			_, err := c.Client.Compact(t.Context(), oldest)
 			require.NoError(r, err)
 		}
 		renewals := rapid.IntRange(0, 4).Draw(r, "renewals")
-		p, err := c.History(c.ctx, "a/b", Bounds{Periods: 100, Renewals: renewals, Time: time.Minute})
+		p, err := c.Read(t.Context(), "a/b", Bounds{Periods: 100, Renewals: renewals, Time: etcdtest.Soon})
 		require.NoError(r, err)
 		if oldest > first {
-			require.Equal(r, oldest, p.From)
+			require.Equal(r, oldest, p.FromRevision)
 			require.True(r, p.Compacted)
 		}
-		oldest = max(oldest, p.From)
-		var got []Period
+		oldest = max(oldest, p.FromRevision)
+		var got []api.Period
 		for _, period := range p.Periods {
 			got = append(got, told(period))
 		}
