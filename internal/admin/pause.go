@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -53,15 +54,15 @@ func ValidateMatch(match string) error {
 
 // Pause stops the automatic removal of the locks that match, or of all. It replaces an earlier
 // pause of the same.
-func (a *Admin) Pause(ctx context.Context, match string, lasts time.Duration, reason string) (pause.Record, error) {
+func (a *Admin) Pause(ctx context.Context, match string, lasts time.Duration, reason string) (api.Pause, error) {
 	// The lease may end a second after Until, and never before it.
 	lease, err := a.grant(ctx, lasts+time.Second)
 	if err != nil {
-		return pause.Record{}, err
+		return api.Pause{}, err
 	}
 	now := a.now().UTC().Truncate(time.Second)
-	r := pause.Record{Match: match, By: Who(), Reason: reason, Since: now, Until: now.Add(lasts)}
-	value, err := r.Value()
+	r := api.Pause{Match: match, By: Who(), Reason: reason, Since: now, Until: now.Add(lasts)}
+	value, err := pause.Value(r)
 	if err != nil {
 		return r, err
 	}
@@ -102,7 +103,7 @@ var ErrNotPaused = errors.New("not paused")
 
 // Resume ends the pause of a pattern, or that of all locks if match is empty. It returns the
 // pauses that remain, and the keys of records that no daemon can read, which pause all locks.
-func (a *Admin) Resume(ctx context.Context, match string) (remaining []pause.Record, broken []string, err error) {
+func (a *Admin) Resume(ctx context.Context, match string) (remaining []api.Pause, broken []string, err error) {
 	resp, err := a.client.Delete(ctx, a.config.PauseKeys()+pause.Key(match))
 	if a.unanswered(ctx, err) {
 		return nil, nil, fmt.Errorf("%w: it may be resumed or not: repeat the command", a.pausing(ctx, err))
@@ -124,7 +125,7 @@ const (
 	pageKeys = 16
 )
 
-func (a *Admin) pauses(ctx context.Context) (records []pause.Record, broken []string, err error) {
+func (a *Admin) pauses(ctx context.Context) (records []api.Pause, broken []string, err error) {
 	root := a.config.PauseKeys()
 	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(root))
 	for from, more := root, true; more && len(records)+len(broken) < pause.MaxRecords; {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -37,8 +38,8 @@ func TestPausesAreReadInPages(t *testing.T) {
 	root := a.config.PauseKeys()
 	const n = 2*pageKeys + 1
 	for i := range n {
-		r := pause.Record{Match: fmt.Sprintf("a/%02d", i), By: "ada@host", Reason: "r", Until: time.Now().Add(time.Hour)}
-		value, err := r.Value()
+		r := api.Pause{Match: fmt.Sprintf("a/%02d", i), By: "ada@host", Reason: "r", Until: time.Now().Add(time.Hour)}
+		value, err := pause.Value(r)
 		require.NoError(t, err)
 		e.Put(clientv3.OpPut(root+pause.Key(r.Match), value))
 		e.Put(clientv3.OpPut(root+pause.Key(r.Match)+"/large", strings.Repeat("x", 1<<20)))

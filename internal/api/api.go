@@ -261,9 +261,10 @@ type Hold struct {
 	Reason string       `json:"reason"`
 }
 
-// Pause is how a person stopped the removal of all locks, or of those that match, for a while.
+// Pause is how a person stopped the removal of all locks, or of those that match, for a while. Its
+// JSON is also the record in etcd: the pause ends with that key.
 type Pause struct {
-	// Match is the pattern for names of locks; left out for a pause of all.
+	// Match is the glob for the names of the locks, as in policies; left out for a pause of all.
 	Match string `json:"match,omitempty"`
 	// By is who paused, as user@host, and Reason is why.
 	By     string `json:"by"`

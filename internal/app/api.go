@@ -17,7 +17,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/metrics"
 	"github.com/etcd-unlocker/unlocker/internal/native"
-	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
@@ -173,7 +172,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
 		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
 		Locks: make(map[string]int), Backlog: s.Table.Backlog,
-		Holds: append([]api.Hold{}, s.Holds...), Pauses: pauses(v.app.pauses.Records()), Etcd: etcdStatus(s), Clock: clockStatus(s),
+		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s), Clock: clockStatus(s),
 		Removed: make(map[string]uint64), NearMisses: s.Table.NearMisses,
 	}
 	for state, n := range s.Table.Locks {
@@ -183,14 +182,6 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		status.Removed[string(trigger)] = n
 	}
 	return status, nil
-}
-
-func pauses(all []pause.Record) []api.Pause {
-	shown := make([]api.Pause, len(all))
-	for i, r := range all {
-		shown[i] = api.Pause{Match: r.Match, By: r.By, Reason: r.Reason, Since: r.Since.UTC(), Until: r.Until.UTC()}
-	}
-	return shown
 }
 
 func etcdStatus(s metrics.Snapshot) api.Etcd {

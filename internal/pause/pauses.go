@@ -52,10 +52,10 @@ type Pauses struct {
 	mu sync.Mutex
 	// records are the pauses by their keys, and broken is what is wrong with the records that
 	// cannot be read. shown are the records in a fixed order, and globs those of a glob.
-	records map[string]Record
+	records map[string]api.Pause
 	broken  map[string]error
-	shown   []Record
-	globs   []Record
+	shown   []api.Pause
+	globs   []api.Pause
 }
 
 const (
@@ -69,7 +69,7 @@ func New(o Options) (*Pauses, error) {
 	if o.Changed == nil {
 		return nil, errors.New("pause: Changed is required")
 	}
-	p := &Pauses{Options: o, changed: make(chan struct{}, 1), records: make(map[string]Record), broken: make(map[string]error)}
+	p := &Pauses{Options: o, changed: make(chan struct{}, 1), records: make(map[string]api.Pause), broken: make(map[string]error)}
 	var err error
 	p.follower, err = etcd.NewFollower(etcd.FollowerOptions{
 		Client: o.Client, Prefix: o.Prefix, RequestTimeout: o.RequestTimeout, Freshness: o.Freshness,
@@ -113,7 +113,7 @@ func (p *Pauses) on(e etcd.Event) {
 }
 
 // keep keeps one record, and returns the one that it replaces. That does not end before the new one begins.
-func (p *Pauses) keep(e etcd.Event, record Record, err error) (old Record, was bool) {
+func (p *Pauses) keep(e etcd.Event, record api.Pause, err error) (old api.Pause, was bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, was = p.records[e.Key]
@@ -142,11 +142,11 @@ func (p *Pauses) arrange() {
 	for _, key := range slices.Sorted(maps.Keys(p.records)) { // that of all locks is the first
 		p.shown = append(p.shown, p.records[key])
 	}
-	p.globs = slices.DeleteFunc(slices.Clone(p.shown), func(r Record) bool { return r.Match == "" })
+	p.globs = slices.DeleteFunc(slices.Clone(p.shown), func(r api.Pause) bool { return r.Match == "" })
 }
 
 // Records returns the pauses in force, that of all locks first.
-func (p *Pauses) Records() []Record {
+func (p *Pauses) Records() []api.Pause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shown
@@ -166,7 +166,7 @@ func (p *Pauses) For(name string) (last verdict.Pause) {
 	p.mu.Unlock()
 	for _, r := range globs {
 		if r.Until.After(last.Until) && doublestar.MatchUnvalidated(r.Match, name) {
-			last = verdict.Pause{Until: r.Until, Words: r.words()}
+			last = verdict.Pause{Until: r.Until, Words: words(r)}
 		}
 	}
 	return last
@@ -181,19 +181,19 @@ func (p *Pauses) All() string {
 	omitted := p.follower.Status().Omitted
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var words []string
+	var why []string
 	if r, paused := p.records[allKey]; paused {
-		words = append(words, fmt.Sprintf("paused until %s %s", verdict.Instant(time.Now(), r.Until), r.words()))
+		why = append(why, fmt.Sprintf("paused until %s %s", verdict.Instant(time.Now(), r.Until), words(r)))
 	}
 	if len(p.broken) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(p.broken)))
-		words = append(words, fmt.Sprintf("the record %s is not a pause that can be read (%s), so all locks are kept until it is deleted",
+		why = append(why, fmt.Sprintf("the record %s is not a pause that can be read (%s), so all locks are kept until it is deleted",
 			p.named(first), protocol.Clip([]byte(p.broken[first].Error()), maxError)))
 	}
 	if omitted {
-		words = append(words, fmt.Sprintf("under %s are more than %d records, or one with a very long key, so all locks are kept", p.Prefix, MaxRecords))
+		why = append(why, fmt.Sprintf("under %s are more than %d records, or one with a very long key, so all locks are kept", p.Prefix, MaxRecords))
 	}
-	return strings.Join(words, ", and ")
+	return strings.Join(why, ", and ")
 }
 
 // Listed reports whether the pauses were ever loaded.

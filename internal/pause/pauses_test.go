@@ -61,7 +61,7 @@ func (w *world) await(condition func() bool) {
 func (w *world) pause(match, by string, lasts time.Duration) (end func()) {
 	w.t.Helper()
 	now := time.Now().UTC().Truncate(time.Second)
-	value, err := pause.Record{Match: match, By: by, Reason: "why", Since: now, Until: now.Add(lasts)}.Value()
+	value, err := pause.Value(api.Pause{Match: match, By: by, Reason: "why", Since: now, Until: now.Add(lasts)})
 	require.NoError(w.t, err)
 	lease, err := w.Client.Grant(w.t.Context(), 600)
 	require.NoError(w.t, err)
@@ -171,7 +171,7 @@ func TestTooManyRecordsPauseAll(t *testing.T) {
 	var puts []clientv3.Op
 	for i := range 1001 {
 		match := fmt.Sprintf("m%04d", i)
-		value, err := pause.Record{Match: match, Until: time.Now()}.Value()
+		value, err := pause.Value(api.Pause{Match: match, Until: time.Now()})
 		require.NoError(t, err)
 		puts = append(puts, clientv3.OpPut(e.Prefix+pause.Key(match), value))
 	}
@@ -224,9 +224,9 @@ func TestOptions(t *testing.T) {
 func TestRecord(t *testing.T) {
 	since := time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
 	for match, key := range map[string]string{"": "all", "deploy/**": "match/deploy/**", "all": "match/all"} {
-		r := pause.Record{Match: match, By: "ada@laptop", Reason: "why", Since: since, Until: since.Add(time.Hour)}
+		r := api.Pause{Match: match, By: "ada@laptop", Reason: "why", Since: since, Until: since.Add(time.Hour)}
 		require.Equal(t, key, pause.Key(match))
-		value, err := r.Value()
+		value, err := pause.Value(r)
 		require.NoError(t, err)
 		read, err := pause.Parse(key, []byte(value))
 		require.NoError(t, err)
@@ -260,12 +260,15 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	require.NoError(t, err, "a later version may write more")
 	require.Len(t, r.By, 200+len("…"))
 	require.Len(t, r.Reason, 500+len("…"))
+	r, err = pause.Parse("all", []byte(`{"until":"2026-11-21T20:00:00+02:00"}`))
+	require.NoError(t, err)
+	require.Equal(t, time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC), r.Until, "of another client, as the API shows it")
 }
 
 func TestTheLongestRecordCanBeRead(t *testing.T) {
 	match, until := strings.Repeat("<", 500), time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
-	r := pause.Record{Match: match, By: strings.Repeat("<", 200), Reason: strings.Repeat("<", pause.MaxReason), Since: until, Until: until}
-	value, err := r.Value()
+	r := api.Pause{Match: match, By: strings.Repeat("<", 200), Reason: strings.Repeat("<", pause.MaxReason), Since: until, Until: until}
+	value, err := pause.Value(r)
 	require.NoError(t, err)
 	read, err := pause.Parse(pause.Key(match), []byte(value))
 	require.NoError(t, err)

@@ -5,25 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
-
-// Record is one pause, as the value of its key.
-type Record struct {
-	// Match is the glob for the names of the locks, as in policies; empty for all locks.
-	Match string `json:"match,omitempty"`
-	// By is who paused, as user@host, and Reason is why.
-	By     string `json:"by"`
-	Reason string `json:"reason"`
-	// Since and Until are according to the clock of that host. The pause ends with the key.
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
-}
 
 const (
 	allKey   = "all"
@@ -62,15 +50,15 @@ func CheckMatch(match string) error {
 	return nil
 }
 
-// Value returns the value of the key.
-func (r Record) Value() (string, error) {
-	value, err := json.Marshal(r)
+// Value returns the value of the key of a pause.
+func Value(p api.Pause) (string, error) {
+	value, err := json.Marshal(p)
 	return string(value), err
 }
 
 // Parse reads the record at a key, given without the prefix.
-func Parse(key string, value []byte) (Record, error) {
-	var r Record
+func Parse(key string, value []byte) (api.Pause, error) {
+	var r api.Pause
 	if len(value) > maxSize {
 		return r, errors.New("it is too long")
 	}
@@ -89,11 +77,12 @@ func Parse(key string, value []byte) (Record, error) {
 		}
 	}
 	r.By, r.Reason = protocol.Clip([]byte(r.By), maxBy), protocol.Clip([]byte(r.Reason), MaxReason)
+	r.Since, r.Until = r.Since.UTC(), r.Until.UTC()
 	return r, nil
 }
 
 // words say whose pause it is and why.
-func (r Record) words() string {
+func words(r api.Pause) string {
 	var match string
 	if r.Match != "" {
 		match = fmt.Sprintf(" for %q", r.Match)

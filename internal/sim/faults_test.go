@@ -7,6 +7,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
@@ -182,7 +183,7 @@ func (w *world) pause(on bool) {
 		_, _ = w.admin.Delete(w.ctx, key)
 		return
 	}
-	value, err := pause.Record{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour)}.Value()
+	value, err := pause.Value(api.Pause{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour)})
 	if err != nil {
 		panic(err)
 	}

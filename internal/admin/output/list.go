@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -189,7 +188,7 @@ func ttl(k *nativeRow) string {
 }
 
 // Paused prints a pause that has begun.
-func Paused(w io.Writer, prefix string, r pause.Record) error {
+func Paused(w io.Writer, prefix string, r api.Pause) error {
 	_, err := fmt.Fprintf(w, "paused until %s: %s under %s is removed automatically\n",
 		localAndUTC(r.Until), which(r.Match, "no lock", "no lock that matches "), terminal.Quote(prefix))
 	return err
@@ -207,7 +206,7 @@ func NotPaused(prefix, match string) string {
 }
 
 // Remaining prints the pauses that are in force, and the keys of records that no daemon can read.
-func Remaining(w io.Writer, prefix string, remaining []pause.Record, broken []string) error {
+func Remaining(w io.Writer, prefix string, remaining []api.Pause, broken []string) error {
 	b := bufio.NewWriter(w)
 	for _, r := range remaining {
 		fmt.Fprintf(b, "still paused until %s: %s under %s; by %s: %s\n", localAndUTC(r.Until),
