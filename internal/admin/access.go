@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -70,10 +68,9 @@ func (t *trial) try(ctx context.Context, what, permission, prefix string, use fu
 func (t *trial) certificates(now time.Time) {
 	files := t.config.Etcd.TLS
 	what := map[string]string{"etcd_ca": "trust etcd.tls.ca_file " + files.CAFile, "etcd_client": "use etcd.tls.cert_file " + files.CertFile}
-	ends := t.client.Certificates()
-	for _, name := range slices.Sorted(maps.Keys(ends)) {
-		a, end := Attempt{What: what[name]}, ends[name].UTC().Format(time.RFC3339)
-		if a.Answer = "expires at " + end; now.After(ends[name]) {
+	for _, c := range t.client.Certificates() {
+		a, end := Attempt{What: what[c.Name]}, c.Expires.Format(time.RFC3339)
+		if a.Answer = "expires at " + end; now.After(c.Expires) {
 			a.Err = errors.New("expired at " + end)
 		}
 		t.report(a)

@@ -231,7 +231,7 @@ type Status struct {
 	Etcd   Etcd    `json:"etcd"`
 	Clock  Clock   `json:"clock"`
 	// Removed counts forced unlocks since the start, by trigger.
-	Removed map[string]uint64 `json:"removed"`
+	Removed map[verdict.Trigger]uint64 `json:"removed"`
 	// NearMisses are the locks that were renewed with a tenth of their patience left or less, as
 	// this replica observed within the last hour, at most 20: those more than once first, then the
 	// least margin.

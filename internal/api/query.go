@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"unicode/utf8"
 )
 
@@ -18,6 +19,9 @@ type Query struct {
 	// Limit is the maximum number of locks.
 	Limit int
 }
+
+// ErrAfter is the error for an After that was not the Next of a page in the same order.
+var ErrAfter = errors.New("not the value of a next")
 
 // The types of an Event.
 const (

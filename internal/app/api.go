@@ -2,11 +2,8 @@ package app
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/prometheus/common/version"
@@ -56,13 +53,7 @@ func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
 
 // Windows implements live.Source.
 func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.LockPage, blocked time.Duration, err error) {
-	wanted := make([]table.Query, len(queries))
-	for i, q := range queries {
-		if wanted[i], err = wantedOf(q); err != nil {
-			return nil, 0, web.ErrAfter
-		}
-	}
-	found, blocked, err := v.app.table.Pages(ctx, wanted)
+	found, blocked, err := v.app.table.Pages(ctx, queries)
 	if err != nil {
 		return nil, blocked, err
 	}
@@ -75,22 +66,6 @@ func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.Loc
 
 // Changed implements live.Source.
 func (v view) Changed() <-chan struct{} { return v.app.table.Changed() }
-
-// wantedOf returns the query for the table. Positions are encoded, since a name may contain
-// bytes that are invalid in JSON.
-func wantedOf(q api.Query) (table.Query, error) {
-	wanted := table.Query{Contains: q.Contains, Hostname: q.Hostname, Owner: q.Owner, ByUrgency: q.ByUrgency, Limit: q.Limit}
-	for s := range protocol.NumStates {
-		if slices.Contains(q.States, s.String()) {
-			wanted.States = append(wanted.States, s)
-		}
-	}
-	after, err := base64.RawURLEncoding.DecodeString(q.After)
-	if err == nil && len(after) > 0 {
-		wanted.After, err = table.ParsePosition(string(after), q.ByUrgency)
-	}
-	return wanted, err
-}
 
 func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
 	p := api.LockPage{Locks: make([]api.Lock, len(found.Items)), Matched: found.Matched}
@@ -108,7 +83,7 @@ func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
 	}
 	p.Locks = api.Fit(p.Locks)
 	if n := len(p.Locks); found.More || n < len(found.Items) {
-		p.Next = base64.RawURLEncoding.EncodeToString([]byte(found.Items[n-1].Position.String()))
+		p.Next = found.Items[n-1].Position.After()
 	}
 	return p
 }
@@ -172,14 +147,14 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
 		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
 		Locks: make(map[string]int), Backlog: s.Table.Backlog,
-		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s), Clock: clockStatus(s),
-		Removed: make(map[string]uint64), NearMisses: s.Table.NearMisses,
+		Removed: s.Reaper.Removed, NearMisses: s.Table.NearMisses,
+		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s),
+		Clock: api.Clock{
+			Hosts: s.Table.Clocks.Hosts, Offset: s.Table.Clocks.Offset().Seconds(), Skewed: append([]api.HostClock{}, s.Table.Clocks.Skewed...),
+		},
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[protocol.State(state).String()] = n
-	}
-	for trigger, n := range s.Reaper.Removed {
-		status.Removed[string(trigger)] = n
 	}
 	return status, nil
 }
@@ -188,9 +163,7 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 	e := api.Etcd{
 		Up: s.EtcdUp(), Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
 		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(), Probed: s.Probe.Good.UTC(),
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Certificates)) {
-		e.Certificates = append(e.Certificates, api.Certificate{Name: name, Expires: s.Certificates[name].UTC()})
+		Certificates: s.Certificates,
 	}
 	switch {
 	case s.Scan.LastError != nil:
@@ -199,14 +172,6 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 		e.Error = api.ErrorText(s.Probe.Err)
 	}
 	return e
-}
-
-func clockStatus(s metrics.Snapshot) api.Clock {
-	c := api.Clock{Hosts: s.Table.Clocks.Hosts, Offset: s.Table.Clocks.Offset().Seconds(), Skewed: []api.HostClock{}}
-	for _, h := range s.Table.Clocks.Skewed {
-		c.Skewed = append(c.Skewed, api.HostClock{Hostname: h.Hostname, Offset: h.Offset.Seconds()})
-	}
-	return c
 }
 
 // Limits of a history in the API.

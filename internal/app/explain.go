@@ -106,7 +106,7 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 	if err != nil || expired == 0 {
 		return nil
 	}
-	page, err := a.table.Page(ctx, table.Query{States: []protocol.State{protocol.Expired}, Limit: maxLooked})
+	page, err := a.table.Page(ctx, api.Query{States: []string{protocol.Expired.String()}, Limit: maxLooked})
 	if err != nil {
 		return nil // the table has stopped
 	}

@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
@@ -190,22 +191,20 @@ func newExpiries(t config.TLS) expiries {
 	return x
 }
 
-// Certificates returns when the certificates in the files of the client expire, and the
-// zero time for a file that cannot be read. "etcd_ca" is the earliest expiry of the
+// Certificates returns when the certificates in the files of the client expire. "etcd_ca" is the earliest expiry of the
 // authorities in use and of those in the file. "etcd_client" is that of the client
 // certificate in the file, which the next connection uses. It may be called concurrently,
 // and often.
-func (c *Client) Certificates() map[string]time.Time {
-	ends := make(map[string]time.Time)
+func (c *Client) Certificates() (all []api.Certificate) {
 	if x := c.expiries; x.authorities != nil {
 		end := x.authorities.at()
 		if x.trusted.Before(end) {
 			end = x.trusted
 		}
-		ends["etcd_ca"] = end
+		all = append(all, api.Certificate{Name: "etcd_ca", Expires: end.UTC()})
 	}
 	if x := c.expiries; x.client != nil {
-		ends["etcd_client"] = x.client.at()
+		all = append(all, api.Certificate{Name: "etcd_client", Expires: x.client.at().UTC()})
 	}
-	return ends
+	return all
 }

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -185,13 +186,13 @@ func TestCertificatesEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ca   string
 		pair pair
-		want map[string]time.Time
+		want []api.Certificate
 	}{
-		"none":                 {"", pair{}, map[string]time.Time{}},
-		"first of a bundle":    {bundle, pair{}, map[string]time.Time{"etcd_ca": later}},
-		"client":               {"", one, map[string]time.Time{"etcd_client": soon}},
-		"leaf of a chain":      {"", pair{chain, two.key}, map[string]time.Time{"etcd_client": later}},
-		"authority and client": {bundle, one, map[string]time.Time{"etcd_ca": later, "etcd_client": soon}},
+		"none":                 {"", pair{}, nil},
+		"first of a bundle":    {bundle, pair{}, []api.Certificate{{Name: "etcd_ca", Expires: later}}},
+		"client":               {"", one, []api.Certificate{{Name: "etcd_client", Expires: soon}}},
+		"leaf of a chain":      {"", pair{chain, two.key}, []api.Certificate{{Name: "etcd_client", Expires: later}}},
+		"authority and client": {bundle, one, []api.Certificate{{Name: "etcd_ca", Expires: later}, {Name: "etcd_client", Expires: soon}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := withCertificates(t, tt.ca, tt.pair)
@@ -199,6 +200,15 @@ func TestCertificatesEnd(t *testing.T) {
 			require.Equal(t, tt.want, c.Certificates(), "cached")
 		})
 	}
+}
+
+func expires(c *Client, name string) time.Time {
+	for _, one := range c.Certificates() {
+		if one.Name == name {
+			return one.Expires
+		}
+	}
+	return time.Time{}
 }
 
 func TestCertificatesFollowTheirFiles(t *testing.T) {
@@ -211,23 +221,23 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	bundle := filepath.Join(dir, "bundle.pem")
 	concat(t, bundle, authority.issueUntil(t, filepath.Join(dir, "ca1"), "ca", later).cert)
 	c := withCertificates(t, bundle, p)
-	require.Equal(t, map[string]time.Time{"etcd_ca": later, "etcd_client": soon}, c.Certificates())
+	require.Equal(t, []api.Certificate{{Name: "etcd_ca", Expires: later}, {Name: "etcd_client", Expires: soon}}, c.Certificates())
 
 	authority.issueUntil(t, client, "client", later)
-	require.Equal(t, later, c.Certificates()["etcd_client"], "renewed")
+	require.Equal(t, later, expires(c, "etcd_client"), "renewed")
 	require.NoError(t, os.Rename(p.cert, p.cert+".away"))
-	require.Zero(t, c.Certificates()["etcd_client"], "missing")
+	require.Zero(t, expires(c, "etcd_client"), "missing")
 	require.NoError(t, os.Rename(p.cert+".away", p.cert))
-	require.Equal(t, later, c.Certificates()["etcd_client"], "back")
+	require.Equal(t, later, expires(c, "etcd_client"), "back")
 	require.NoError(t, os.WriteFile(p.cert, []byte("nothing"), 0o600))
-	require.Zero(t, c.Certificates()["etcd_client"], "overwritten")
+	require.Zero(t, expires(c, "etcd_client"), "overwritten")
 
 	last := authority.issueUntil(t, filepath.Join(dir, "ca2"), "ca", until(96*time.Hour))
 	concat(t, bundle, last.cert)
-	require.Equal(t, later, c.Certificates()["etcd_ca"], "the authority in use has not changed")
+	require.Equal(t, later, expires(c, "etcd_ca"), "the authority in use has not changed")
 	first := authority.issueUntil(t, filepath.Join(dir, "ca3"), "ca", soon)
 	concat(t, bundle, last.cert, first.cert)
-	require.Equal(t, soon, c.Certificates()["etcd_ca"], "the next start uses the file")
+	require.Equal(t, soon, expires(c, "etcd_ca"), "the next start uses the file")
 }
 
 // Kubernetes changes a link, possibly to a file of the same age and size.

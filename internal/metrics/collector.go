@@ -52,9 +52,8 @@ type Snapshot struct {
 	Leader bool
 	// Native are the native prefixes that could be listed.
 	Native []native.Status
-	// Certificates are the expiry times of the etcd client's certificates, by label; zero
-	// if a file cannot be read.
-	Certificates map[string]time.Time
+	// Certificates are those of the etcd client.
+	Certificates []api.Certificate
 }
 
 // Source provides snapshots.

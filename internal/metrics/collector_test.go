@@ -29,8 +29,8 @@ func full() Snapshot {
 			})},
 			OverdueTotal: 4,
 			Acquired:     10, Renewed: 20, Released: 30, Drift: 1,
-			Clocks: table.Clocks{Hosts: 3, Median: -1500 * time.Millisecond, Skewed: []table.HostClock{
-				{Hostname: "h1", Offset: -time.Hour}, {Hostname: "h2\xff", Offset: 4 * time.Second}, {Hostname: "h2\xfe", Offset: 3 * time.Second},
+			Clocks: table.Clocks{Hosts: 3, Median: -1500 * time.Millisecond, Skewed: []api.HostClock{
+				{Hostname: "h1", Offset: -3600}, {Hostname: "h2\xff", Offset: 4}, {Hostname: "h2\xfe", Offset: 3},
 			}},
 		},
 		Scan: scan.Status{
@@ -50,8 +50,8 @@ func full() Snapshot {
 		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
 		Native: []native.Status{{Prefix: "/locks/", Held: 3, Oldest: noon}, {Prefix: "/elections/"}},
-		Certificates: map[string]time.Time{
-			"etcd_ca": time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC), "etcd_client": noon.Add(time.Second / 2),
+		Certificates: []api.Certificate{
+			{Name: "etcd_ca", Expires: time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)}, {Name: "etcd_client", Expires: noon.Add(time.Second / 2)},
 		},
 	}
 }
@@ -142,7 +142,7 @@ func TestExposition(t *testing.T) {
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_ca"} 253402300799
 			unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 1700000000`},
 		{"no certificates", Snapshot{}, 500, []string{"unlocker_certificate_"}, ``},
-		{"a certificate that cannot be read", Snapshot{Certificates: map[string]time.Time{"etcd_client": {}}}, 500,
+		{"a certificate that cannot be read", Snapshot{Certificates: []api.Certificate{{Name: "etcd_client"}}}, 500,
 			[]string{"unlocker_certificate_"}, `unlocker_certificate_expiry_timestamp_seconds{certificate="etcd_client"} 0`},
 		{"absent timestamps have no series", Snapshot{Table: table.Stats{OverdueTotal: 1, Overdue: []table.View{
 			makeOverdue("a", fields{"auto_unlock_at": "1700000001"}),

@@ -129,11 +129,11 @@ func alarms(v *view, e emit) {
 // certificates does not use seconds: a certificate without an expiry ends in the year
 // 9999, beyond the range of int64 nanoseconds.
 func certificates(v *view, e emit) {
-	for name, end := range v.Certificates {
-		if end.IsZero() {
-			end = time.Unix(0, 0)
+	for _, c := range v.Certificates {
+		if c.Expires.IsZero() {
+			c.Expires = time.Unix(0, 0)
 		}
-		e(float64(end.Unix()), name)
+		e(float64(c.Expires.Unix()), c.Name)
 	}
 }
 
@@ -142,7 +142,7 @@ func hostOffsets(v *view, e emit) {
 	for _, h := range v.Table.Clocks.Skewed {
 		if host := label(h.Hostname, maxHost); !seen[host] {
 			seen[host] = true
-			e(h.Offset.Seconds(), host)
+			e(h.Offset, host)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -180,7 +181,7 @@ func (w *world) release(name string) {
 
 // known returns the table's locks by name.
 func (w *world) known() map[string]protocol.Lock {
-	page, err := w.Table.Page(w.ctx(), table.Query{Limit: 1 << 20})
+	page, err := w.Table.Page(w.ctx(), api.Query{Limit: 1 << 20})
 	require.NoError(w.t, err)
 	require.False(w.t, page.More)
 	locks := make(map[string]protocol.Lock)

@@ -175,7 +175,7 @@ func (i *impatient) Due() <-chan struct{} {
 
 // Take implements reaper.Source.
 func (i *impatient) Take(ctx context.Context, _ int) (due []table.View, err error) {
-	page, err := i.table.Page(ctx, table.Query{Limit: 100})
+	page, err := i.table.Page(ctx, api.Query{Limit: 100})
 	for _, v := range page.Items {
 		if v.Removable() && !i.now().Before(v.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[v.Name] {
 			i.given[v.Name] = true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -120,7 +121,7 @@ func BenchmarkPages(b *testing.B) {
 				for b.Loop() {
 					found := make([]selection, n)
 					for i := range found {
-						found[i].Query = Query{ByUrgency: byUrgency, Hostname: fmt.Sprintf("host-%d.example.org", i), Limit: 100}
+						found[i] = selected(b, api.Query{ByUrgency: byUrgency, Hostname: fmt.Sprintf("host-%d.example.org", i), Limit: 100})
 					}
 					for batch := range c.batches(n) {
 						c.offer(batch, found, c.clock.read())

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 func TestHostClocks(t *testing.T) {
@@ -15,8 +17,8 @@ func TestHostClocks(t *testing.T) {
 		h.measured(fmt.Sprint("h", i), off*time.Second, instant(i))
 	}
 	h.measured("", time.Hour, 0)
-	require.Equal(t, Clocks{Hosts: 7, Skewed: []HostClock{
-		{"h6", -50 * time.Second}, {"h5", 40 * time.Second}, {"h3", 3 * time.Second}, {"h4", -3 * time.Second},
+	require.Equal(t, Clocks{Hosts: 7, Skewed: []api.HostClock{
+		{Hostname: "h6", Offset: -50}, {Hostname: "h5", Offset: 40}, {Hostname: "h3", Offset: 3}, {Hostname: "h4", Offset: -3},
 	}}, h.clocks(10, 2*time.Second, 9), "the worst first, then by name; 2 s are within the tolerance")
 	require.Len(t, h.clocks(10, 2*time.Second, 2).Skewed, 2)
 	require.Empty(t, h.clocks(10, 2*time.Second, 0).Skewed)
@@ -54,7 +56,7 @@ func TestStatsHaveTheHostsClocks(t *testing.T) {
 		}
 		s, err := w.Stats(w.ctx, 1)
 		require.NoError(t, err)
-		require.Equal(t, Clocks{Hosts: 3, Skewed: []HostClock{{"h1", -90 * time.Second}}}, s.Clocks)
+		require.Equal(t, Clocks{Hosts: 3, Skewed: []api.HostClock{{Hostname: "h1", Offset: -90}}}, s.Clocks)
 		w.clock(time.Hour)
 		require.Equal(t, -time.Hour, w.stats().Clocks.Median, "they shift with our wall clock")
 		w.pass(hostMemory + 1)

@@ -3,6 +3,7 @@ package table
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"iter"
@@ -11,23 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
-
-// Query selects locks for a page.
-type Query struct {
-	// States are the states to include; empty means all.
-	States []protocol.State
-	// Contains is a part of the name, Hostname and Owner the whole host and service name of the
-	// holder; empty means any.
-	Contains, Hostname, Owner string
-	// ByUrgency orders the page by urgency instead of by name.
-	ByUrgency bool
-	// After is the position after which the page begins; the zero value is before all.
-	After Position
-	// Limit is the maximum size of the page.
-	Limit int
-}
 
 // Page is the first locks that match a query, in order.
 type Page struct {
@@ -69,8 +56,8 @@ func (t *Table) Each(ctx context.Context, f func(*protocol.Lock)) error {
 }
 
 // Page returns the first locks that match. It scans all locks, so it is not for scrapes.
-func (t *Table) Page(ctx context.Context, q Query) (Page, error) {
-	pages, _, err := t.Pages(ctx, []Query{q})
+func (t *Table) Page(ctx context.Context, q api.Query) (Page, error) {
+	pages, _, err := t.Pages(ctx, []api.Query{q})
 	if err != nil {
 		return Page{}, err
 	}
@@ -80,11 +67,14 @@ func (t *Table) Page(ctx context.Context, q Query) (Page, error) {
 // Pages returns a page for each query from one scan of all locks. The scan gives way to other
 // calls again and again: each lock is shown as it was when the scan came by, one that was added
 // meanwhile may be missing, and one that was dropped and added again may be counted twice. blocked
-// is for how long the scan blocked the table, in all.
-func (t *Table) Pages(ctx context.Context, queries []Query) (pages []Page, blocked time.Duration, err error) {
+// is for how long the scan blocked the table, in all. The error is api.ErrAfter if a query has an
+// After that is not a position in its order.
+func (t *Table) Pages(ctx context.Context, queries []api.Query) (pages []Page, blocked time.Duration, err error) {
 	found := make([]selection, len(queries))
 	for i, q := range queries {
-		found[i].Query = q
+		if found[i], err = newSelection(q); err != nil {
+			return nil, 0, err
+		}
 	}
 	next, stop := iter.Pull(t.core.batches(len(queries)))
 	defer stop()
@@ -151,11 +141,28 @@ func (c *core) offer(batch []*entry, found []selection, now reading) {
 
 // selection collects the page of a query.
 type selection struct {
-	Query
+	api.Query
+	states  [protocol.NumStates]bool
+	after   Position // nothing up to it is on the page
 	items   []View
 	full    bool
 	last    Position // where full: nothing after it is on the page
 	matched int
+}
+
+func newSelection(q api.Query) (selection, error) {
+	s := selection{Query: q}
+	for state := range protocol.NumStates {
+		s.states[state] = len(q.States) == 0 || slices.Contains(q.States, state.String())
+	}
+	text, err := base64.RawURLEncoding.DecodeString(q.After)
+	if err == nil && len(text) > 0 {
+		s.after, err = parsePosition(string(text), q.ByUrgency)
+	}
+	if err != nil {
+		return s, api.ErrAfter
+	}
+	return s, nil
 }
 
 func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) {
@@ -167,7 +174,7 @@ func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) 
 	if s.ByUrgency {
 		at = c.urgency(e, state)
 	}
-	if at.compare(s.After) <= 0 || s.full && at.compare(s.last) > 0 {
+	if at.compare(s.after) <= 0 || s.full && at.compare(s.last) > 0 {
 		return
 	}
 	it := c.view(e, now)
@@ -175,11 +182,11 @@ func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) 
 	s.items = append(s.items, it)
 }
 
-func (q *Query) matches(e *entry, state protocol.State) bool {
-	return (len(q.States) == 0 || slices.Contains(q.States, state)) &&
-		(q.Hostname == "" || e.Hostname() == q.Hostname) &&
-		(q.Owner == "" || e.Owner() == q.Owner) &&
-		strings.Contains(e.Name, q.Contains)
+func (s *selection) matches(e *entry, state protocol.State) bool {
+	return s.states[state] &&
+		(s.Hostname == "" || e.Hostname() == s.Hostname) &&
+		(s.Owner == "" || e.Owner() == s.Owner) &&
+		strings.Contains(e.Name, s.Contains)
 }
 
 // room is for how many items there is room before the scan continues.
@@ -258,11 +265,15 @@ func (p Position) String() string {
 	return fmt.Sprintf("%d%014d%s", p.rank, p.at, p.name)
 }
 
+// After returns the After of a query for the page that begins after the position. It is encoded,
+// since a name may contain bytes that are invalid in JSON.
+func (p Position) After() string { return base64.RawURLEncoding.EncodeToString([]byte(p.String())) }
+
 // urgencyDigits is the length of what precedes the name.
 const urgencyDigits = 15
 
-// ParsePosition parses what String has returned for an order.
-func ParsePosition(text string, byUrgency bool) (Position, error) {
+// parsePosition parses what String has returned for an order.
+func parsePosition(text string, byUrgency bool) (Position, error) {
 	if !byUrgency {
 		return Position{name: text}, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -21,7 +22,7 @@ func TestPageWalksAllLocksInOrder(t *testing.T) {
 			w.acquire(fmt.Sprintf("%03d", (i*77)%300), time.Minute, time.Hour)
 		}
 		var walked []string
-		q := Query{Limit: 7}
+		q := api.Query{Limit: 7}
 		for more := true; more; {
 			page, err := w.Page(w.ctx, q)
 			require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestPageWalksAllLocksInOrder(t *testing.T) {
 			more = page.More
 			require.Equal(t, more, len(walked) < 300)
 			require.Equal(t, 300, page.Matched)
-			q.After = page.Items[len(page.Items)-1].Position
+			q.After = page.Items[len(page.Items)-1].Position.After()
 		}
 		require.Len(t, walked, 300)
 		for i, name := range walked {
@@ -48,19 +49,19 @@ func TestPageFilters(t *testing.T) {
 		other["hostname"], other["owner"] = "h2", "o2"
 		w.live(w.put("mail", other))
 		for _, c := range []struct {
-			query   Query
+			query   api.Query
 			want    []string
 			matched int
 		}{
-			{Query{}, []string{"billing/a", "billing/b", "mail"}, 3},
-			{Query{States: []protocol.State{protocol.Overdue}}, []string{"billing/b", "mail"}, 2},
-			{Query{States: []protocol.State{protocol.Held, protocol.Undated}}, []string{"billing/a"}, 1},
-			{Query{Contains: "ing/"}, []string{"billing/a", "billing/b"}, 2},
-			{Query{Hostname: "h2"}, []string{"mail"}, 1},
-			{Query{Hostname: "h"}, nil, 0},
-			{Query{Owner: "o2"}, []string{"mail"}, 1},
-			{Query{Owner: "o"}, nil, 0},
-			{Query{After: Position{name: "billing/a"}, Hostname: "h1"}, []string{"billing/b"}, 2},
+			{api.Query{}, []string{"billing/a", "billing/b", "mail"}, 3},
+			{api.Query{States: []string{protocol.Overdue.String()}}, []string{"billing/b", "mail"}, 2},
+			{api.Query{States: []string{protocol.Held.String(), protocol.Undated.String()}}, []string{"billing/a"}, 1},
+			{api.Query{Contains: "ing/"}, []string{"billing/a", "billing/b"}, 2},
+			{api.Query{Hostname: "h2"}, []string{"mail"}, 1},
+			{api.Query{Hostname: "h"}, nil, 0},
+			{api.Query{Owner: "o2"}, []string{"mail"}, 1},
+			{api.Query{Owner: "o"}, nil, 0},
+			{api.Query{After: Position{name: "billing/a"}.After(), Hostname: "h1"}, []string{"billing/b"}, 2},
 		} {
 			c.query.Limit = 10
 			page, err := w.Page(w.ctx, c.query)
@@ -105,7 +106,7 @@ func TestUrgencyOrdersStatesAndTheirTimes(t *testing.T) {
 		w.live(w.put("expired by a slow clock", slow))
 		require.Equal(t, -time.Hour, w.observation("expired by a slow clock").Offset)
 
-		page, err := w.Page(w.ctx, Query{ByUrgency: true, Limit: 100})
+		page, err := w.Page(w.ctx, api.Query{ByUrgency: true, Limit: 100})
 		require.NoError(t, err)
 		var got []string
 		for _, it := range page.Items {
@@ -128,15 +129,15 @@ func TestPositionsAsText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := positions.Draw(t, "a"), positions.Draw(t, "b")
 		require.Equal(t, a.compare(b), cmp.Compare(a.String(), b.String()))
-		parsed, err := ParsePosition(a.String(), true)
+		parsed, err := parsePosition(a.String(), true)
 		require.NoError(t, err)
 		require.Equal(t, a, parsed)
-		byName, err := ParsePosition(a.name, false)
+		byName, err := parsePosition(a.name, false)
 		require.NoError(t, err)
 		require.Equal(t, a.name, byName.String())
 	})
 	for _, text := range []string{"", "billing/invoices", "100000000000000", "0000000000000001x", "7000000000000001x", "1-0000000000001x"} {
-		_, err := ParsePosition(text, true)
+		_, err := parsePosition(text, true)
 		require.Error(t, err, text)
 	}
 }
@@ -150,23 +151,31 @@ func TestPagesOfSeveralQueries(t *testing.T) {
 		for i := range 400 {
 			w.acquire(fmt.Sprintf("%03d", i), time.Duration((i*77)%400-200)*time.Minute, 5*time.Hour)
 		}
-		whole, err := w.Page(w.ctx, Query{ByUrgency: true, Limit: 1000})
+		whole, err := w.Page(w.ctx, api.Query{ByUrgency: true, Limit: 1000})
 		require.NoError(t, err)
 		require.Len(t, whole.Items, 405)
 		require.True(t, slices.IsSortedFunc(whole.Items, func(a, b View) int { return cmp.Compare(a.Position.String(), b.Position.String()) }))
 		var walked []View
-		for q := (Query{ByUrgency: true, Limit: 7}); len(walked) < 405; {
-			pages, _, err := w.Pages(w.ctx, []Query{q, {States: []protocol.State{protocol.Malformed}, Limit: 1}})
+		for q := (api.Query{ByUrgency: true, Limit: 7}); len(walked) < 405; {
+			pages, _, err := w.Pages(w.ctx, []api.Query{q, {States: []string{protocol.Malformed.String()}, Limit: 1}})
 			require.NoError(t, err)
 			require.Equal(t, 405, pages[0].Matched)
 			require.Equal(t, 1, pages[1].Matched)
 			require.Equal(t, "malformed", pages[1].Items[0].Name)
 			walked = append(walked, pages[0].Items...)
 			require.Equal(t, len(walked) < 405, pages[0].More)
-			q.After = walked[len(walked)-1].Position
+			q.After = walked[len(walked)-1].Position.After()
 		}
 		require.Equal(t, whole.Items, walked)
 	})
+}
+
+// selected is the selection of a query that is valid.
+func selected(tb testing.TB, q api.Query) selection {
+	tb.Helper()
+	s, err := newSelection(q)
+	require.NoError(tb, err)
+	return s
 }
 
 // While a scan is suspended, locks are released and acquired.
@@ -174,7 +183,7 @@ func TestLocksThatChangeDuringAScan(t *testing.T) {
 	c := alone(t)
 	const n = 400
 	fill(c, n, 0)
-	found := []selection{{Query: Query{Limit: 2 * n}}}
+	found := []selection{selected(t, api.Query{Limit: 2 * n})}
 	next, stop := iter.Pull(c.batches(1))
 	defer stop()
 	batch, _ := next()
@@ -212,7 +221,7 @@ func TestALockThatComesTwiceDoesNotEndAWalk(t *testing.T) {
 	const limit, n = 10, 400
 	c := alone(t)
 	fill(c, n, 0)
-	found := []selection{{Query: Query{Limit: limit}}}
+	found := []selection{selected(t, api.Query{Limit: limit})}
 	first := c.locks[fmt.Sprintf("batch/job-%010d", 0)]
 	c.offer([]*entry{first}, found, c.now())
 	c.drop(first, 0, c.now())
@@ -252,7 +261,7 @@ func TestAScanDoesLittleBetweenLooksAtTheClock(t *testing.T) {
 		}
 		found := make([]selection, c.queries)
 		for i := range found {
-			found[i].Query = Query{ByUrgency: true, Limit: 1}
+			found[i] = selected(t, api.Query{ByUrgency: true, Limit: 1})
 		}
 		next, stop := iter.Pull(core.batches(c.queries))
 		for core.scan(next, found) {

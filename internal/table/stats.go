@@ -2,6 +2,7 @@ package table
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -93,7 +94,7 @@ type Clocks struct {
 	Median time.Duration
 	// Skewed are the hosts with an offset beyond the tolerance, the largest first, up to the
 	// limit of the caller.
-	Skewed []HostClock
+	Skewed []api.HostClock
 }
 
 // medianOf is the minimum number of hosts for their median to be evidence about the daemon's
@@ -109,16 +110,10 @@ func (c Clocks) Offset() time.Duration {
 	return -c.Median
 }
 
-// HostClock is the offset of the clock of one host.
-type HostClock struct {
-	Hostname string
-	Offset   time.Duration
-}
-
 // clocks also removes observations that are older than hostMemory.
 func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
 	var all []time.Duration
-	var skewed []HostClock
+	var skewed []api.HostClock
 	for host, c := range h {
 		if time.Duration(now-c.at) > hostMemory {
 			delete(h, host)
@@ -126,12 +121,12 @@ func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
 		}
 		all = append(all, c.offset)
 		if c.offset.Abs() > tolerance {
-			skewed = append(skewed, HostClock{host, c.offset})
+			skewed = append(skewed, api.HostClock{Hostname: host, Offset: c.offset.Seconds()})
 		}
 	}
 	slices.Sort(all)
-	slices.SortFunc(skewed, func(a, b HostClock) int {
-		return cmp.Or(cmp.Compare(b.Offset.Abs(), a.Offset.Abs()), cmp.Compare(a.Hostname, b.Hostname))
+	slices.SortFunc(skewed, func(a, b api.HostClock) int {
+		return cmp.Or(cmp.Compare(math.Abs(b.Offset), math.Abs(a.Offset)), cmp.Compare(a.Hostname, b.Hostname))
 	})
 	c := Clocks{Hosts: len(all), Skewed: skewed[:min(limit, len(skewed))]}
 	if len(all) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -56,7 +57,7 @@ func TestChangedIsSignalled(t *testing.T) {
 		w.acquire("b", time.Minute, time.Hour)
 		require.True(t, changed())
 		require.False(t, changed(), "one signal for all that changed")
-		_, err := w.Page(w.ctx, Query{Limit: 1})
+		_, err := w.Page(w.ctx, api.Query{Limit: 1})
 		require.NoError(t, err)
 		w.stats()
 		w.get("a")

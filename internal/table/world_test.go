@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -225,7 +226,7 @@ func (w *world) counted() counted {
 
 // names are those of all locks.
 func (w *world) names() (names []string) {
-	page, err := w.Page(w.ctx, Query{Limit: 1_000_000})
+	page, err := w.Page(w.ctx, api.Query{Limit: 1_000_000})
 	require.NoError(w.t, err)
 	for _, it := range page.Items {
 		names = append(names, it.Name)

@@ -37,7 +37,7 @@ func (h *handler) locks(r *http.Request) (any, error) {
 
 func (h *handler) list(r *http.Request, q api.Query) (api.LockPage, error) {
 	page, err := h.Source.Locks(r.Context(), q)
-	if errors.Is(err, ErrAfter) {
+	if errors.Is(err, api.ErrAfter) {
 		err = fmt.Errorf("after: %q is %w", clip(q.After), err)
 	}
 	return page, err
@@ -226,7 +226,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, send sender, err 
 		status = known.status
 	case errors.As(err, new(*Conflict)):
 		status = http.StatusConflict
-	case errors.Is(err, ErrAfter):
+	case errors.Is(err, api.ErrAfter):
 		status = http.StatusBadRequest
 	case errors.Is(err, ErrNoLock):
 		status = http.StatusNotFound

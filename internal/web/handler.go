@@ -27,7 +27,7 @@ import (
 
 // Source has the data that the API answers. It is called concurrently.
 type Source interface {
-	// Locks returns a page. The error is ErrAfter if there is no such position.
+	// Locks returns a page. The error is api.ErrAfter if there is no such position.
 	Locks(ctx context.Context, q api.Query) (api.LockPage, error)
 	// Lock reads a lock from etcd. The error is ErrNoLock if there is no such lock. With any other
 	// error the lock is as the watch showed it last, without fields, or empty if it did not.
@@ -47,9 +47,6 @@ type Source interface {
 
 // ErrNoLock is the error for a lock that does not exist.
 var ErrNoLock = errors.New("no such lock")
-
-// ErrAfter is the error for a position that was not the end of a page in the same order.
-var ErrAfter = errors.New("not the value of a next")
 
 // ErrBusy is the error for what too many ask for.
 var ErrBusy = errors.New("too many requests of this kind, try again")

@@ -228,7 +228,7 @@ func TestQuery(t *testing.T) {
 	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3&name=a%2Fb+%2B1")
 	require.Equal(t, 3, s.limit)
 	require.Equal(t, "a/b +1", s.name)
-	s.err = ErrAfter
+	s.err = api.ErrAfter
 	resp, body := get(t, "GET", server.URL+"/api/v1/locks?sort=name&after=!")
 	require.Equal(t, http.StatusBadRequest, resp.status)
 	require.Contains(t, body, `after: \"!\" is not the value of a next`)
