@@ -48,7 +48,7 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	if err := confirm(shown, unrecorded); err != nil {
 		return api.Forced{}, err
 	}
-	removed, now, err := unlocker.Unlock(ctx, records.Request{Name: name, UUID: uuid, Who: Who(), Reason: reason}, unrecorded == nil)
+	removed, now, err := unlocker.Unlock(ctx, name, api.Unlock{UUID: uuid, Reason: reason}, Who(), unrecorded == nil)
 	if err != nil {
 		return api.Forced{}, a.notRemoved(ctx, name, now, err)
 	}

@@ -101,7 +101,7 @@ func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 	if err != nil {
 		return api.Forced{}, err
 	}
-	removed, now, err := u.manual.Unlock(ctx, records.Request{Name: name, UUID: what.UUID, Who: who, Reason: what.Reason}, true)
+	removed, now, err := u.manual.Unlock(ctx, name, what, who, true)
 	switch {
 	case errors.Is(err, lockstore.ErrNoLock):
 		err = web.ErrNoLock

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -40,7 +41,7 @@ func TestUnlockThatLosesLeavesNothing(t *testing.T) {
 		e.Put(clientv3.OpPut("/mutexes/a/uuid", "next"))
 		return time.Now()
 	}
-	_, now, err := u.Unlock(t.Context(), Request{Name: "a", UUID: "u-a", Who: "ada@host"}, true)
+	_, now, err := u.Unlock(t.Context(), "a", api.Unlock{UUID: "u-a"}, "ada@host", true)
 	require.ErrorIs(t, err, lockstore.ErrOtherUUID)
 	require.Equal(t, "next", now.UUID())
 	require.Len(t, e.Keys(""), 6)
