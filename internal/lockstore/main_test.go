@@ -208,12 +208,9 @@ func (h *harness) read(names ...string) []Record {
 func (h *harness) deleted(records ...Record) (keys []int64) {
 	h.t.Helper()
 	require.True(h.t, Fits(records...))
-	results, err := h.Delete(h.ctx, records...)
+	keys, _, err := h.Delete(h.ctx, records...)
 	require.NoError(h.t, err)
-	require.Len(h.t, results, len(records))
-	for _, r := range results {
-		keys = append(keys, r.Deleted)
-	}
+	require.Len(h.t, keys, len(records))
 	return keys
 }
 

@@ -94,19 +94,11 @@ func Fits(records ...Record) bool {
 	return len(records)+costliest <= maxTxnOps
 }
 
-// Result is what a transaction did to one lock.
-type Result struct {
-	// Deleted is the number of deleted keys: 0 if the lock was modified or released
-	// concurrently.
-	Deleted int64
-	// Revision is the revision of the transaction.
-	Revision int64
-}
-
 // Delete deletes each of the records if the lock has not changed since it was read. The records
-// must fit into one transaction (see Fits). The results are in the order of the records. Use
-// Classify for the meaning of an error.
-func (st Store) Delete(ctx context.Context, records ...Record) ([]Result, error) {
+// must fit into one transaction (see Fits), of which it returns the revision. deleted are the
+// numbers of deleted keys, in the order of the records: 0 if the lock was modified or released
+// concurrently. Use Classify for the meaning of an error.
+func (st Store) Delete(ctx context.Context, records ...Record) (deleted []int64, revision int64, err error) {
 	deletions := make([]deletion, len(records))
 	for i := range records {
 		deletions[i] = st.expired(&records[i])
@@ -116,7 +108,7 @@ func (st Store) Delete(ctx context.Context, records ...Record) ([]Result, error)
 
 // commit sends one transaction. Several deletions are nested in it, each with its own compares,
 // all of which see the state before the transaction.
-func (st Store) commit(ctx context.Context, deletions []deletion) ([]Result, error) {
+func (st Store) commit(ctx context.Context, deletions []deletion) (deleted []int64, revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()
 	txn := st.KV.Txn(ctx)
@@ -131,24 +123,22 @@ func (st Store) commit(ctx context.Context, deletions []deletion) ([]Result, err
 	}
 	resp, err := txn.Commit()
 	if err != nil {
-		return nil, st.explain(err)
+		return nil, 0, st.explain(err)
 	}
-	results := []Result{newResult(resp, resp.Header.Revision)}
-	if len(deletions) > 1 {
-		results = results[:0]
-		for _, r := range resp.Responses {
-			results = append(results, newResult((*clientv3.TxnResponse)(r.GetResponseTxn()), resp.Header.Revision))
-		}
+	if len(deletions) == 1 {
+		return []int64{deletedBy(resp)}, resp.Header.Revision, nil
 	}
-	return results, nil
+	for _, r := range resp.Responses {
+		deleted = append(deleted, deletedBy((*clientv3.TxnResponse)(r.GetResponseTxn())))
+	}
+	return deleted, resp.Header.Revision, nil
 }
 
-func newResult(resp *clientv3.TxnResponse, revision int64) Result {
-	r := Result{Revision: revision}
+func deletedBy(resp *clientv3.TxnResponse) (keys int64) {
 	for _, op := range resp.Responses {
-		r.Deleted += op.GetResponseDeleteRange().GetDeleted()
+		keys += op.GetResponseDeleteRange().GetDeleted()
 	}
-	return r
+	return keys
 }
 
 // Errors of ReadOne and Unlock.

@@ -68,9 +68,9 @@ func (st Store) Unlock(ctx context.Context, name, uuid string, trace Trace) (rec
 		if token = cmp.Or(token, rec.Token); token != rec.Token {
 			return rec, 0, ErrOtherUUID // released, and acquired again with the same uuid
 		}
-		res, err := st.unlock(ctx, rec, uuid, trace)
-		if err != nil || res.Deleted > 0 {
-			return rec, res.Revision, err
+		deleted, revision, err := st.unlock(ctx, rec, uuid, trace)
+		if err != nil || deleted > 0 {
+			return rec, revision, err
 		}
 	}
 	return Record{}, 0, ErrUnsteady
@@ -91,24 +91,24 @@ func (r *Record) heldBy(uuid string) error {
 	return ErrNoUUID
 }
 
-func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace) (Result, error) {
+func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace) (deleted, revision int64, err error) {
 	if !Fits(rec) {
-		return Result{}, ErrTooLarge
+		return 0, 0, ErrTooLarge
 	}
 	d := st.manual(&rec, uuid)
 	if trace != nil {
 		left, err := trace(ctx, rec)
 		if err != nil {
-			return Result{}, err
+			return 0, 0, err
 		}
 		d.ops = append(d.ops, left)
 	}
-	results, err := st.commit(ctx, []deletion{d})
+	each, revision, err := st.commit(ctx, []deletion{d})
 	switch {
 	case err == nil:
-		return results[0], nil
+		return each[0], revision, nil
 	case Classify(err) == ReasonAmbiguous:
-		return Result{}, fmt.Errorf("%w (%w)", ErrAmbiguous, err)
+		return 0, 0, fmt.Errorf("%w (%w)", ErrAmbiguous, err)
 	}
-	return Result{}, fmt.Errorf("remove its keys: %w", err)
+	return 0, 0, fmt.Errorf("remove its keys: %w", err)
 }

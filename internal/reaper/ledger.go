@@ -38,7 +38,7 @@ func newLedger(retention time.Duration, now func() time.Time) *Ledger {
 // self adds a removal of this replica.
 func (l *Ledger) self(a *attempt) {
 	removed, decided := a.record.Removed(), a.verdict // of the attempt nothing else is kept
-	removed.Trigger, removed.By, removed.Revision, removed.Verdict = decided.Trigger, api.Self, a.result.Revision, &decided
+	removed.Trigger, removed.By, removed.Revision, removed.Verdict = decided.Trigger, api.Self, a.revision, &decided
 	l.add(&l.forced, removed)
 }
 

@@ -19,7 +19,8 @@ type attempt struct {
 	due     table.View
 	record  lockstore.Record
 	verdict verdict.Verdict
-	result  lockstore.Result
+	// deleted is the number of keys that the transaction deleted, at its revision.
+	deleted, revision int64
 	// alone reports that no worker waits before the next try. read reports that record is set.
 	alone, read bool
 	// reason and err are those of a failure.
@@ -165,7 +166,7 @@ func (w *worker) end(e end, batch ...*attempt) {
 // logOutcome logs the outcome of a removal that was announced.
 func (w *worker) logOutcome(e end, a *attempt) {
 	r := slog.NewRecord(time.Now(), e.level, e.message, 0)
-	r.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.result.Deleted), slog.Int64("revision", a.result.Revision))...)
+	r.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.deleted), slog.Int64("revision", a.revision))...)
 	if !w.journal.conclude(w.requests, r) {
 		w.tally.update(func(s *Stats) { s.Failures[lockstore.ReasonUnlogged]++ })
 	}

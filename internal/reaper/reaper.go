@@ -185,7 +185,7 @@ func (r *Reaper) confirmed(a *attempt) {
 	late := max(0, a.gone.At.Sub(a.verdict.Due))
 	r.Delay.Observe(late.Seconds())
 	r.Logger.Debug("forced unlock confirmed by the watch", "lock", a.record.LoggedName(),
-		"revision", a.result.Revision, "late", late)
+		"revision", a.revision, "late", late)
 }
 
 // timerDelay is how late a timer of the runtime may fire on an idle system, on which the runtime

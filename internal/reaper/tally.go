@@ -86,7 +86,7 @@ func (t *tally) end(a *attempt, count func(*Stats, *attempt)) (confirmed bool) {
 	if t.open[a.id()] != a {
 		return false // it was not announced
 	}
-	if a.result.Deleted > 0 {
+	if a.deleted > 0 {
 		a.answered = true
 		return t.match(a)
 	}
@@ -120,7 +120,7 @@ func (t *tally) match(a *attempt) bool {
 		return false
 	}
 	delete(t.open, a.id())
-	if a.gone.Revision != 0 && a.gone.Revision != a.result.Revision {
+	if a.gone.Revision != 0 && a.gone.Revision != a.revision {
 		t.byOther(a.gone)
 		return false
 	}

@@ -205,12 +205,12 @@ func (w *worker) send(batch []*attempt) error {
 	if batch = w.stillDue(batch); len(batch) == 0 {
 		return nil
 	}
-	results, err := w.Store.Delete(w.requests, records(batch)...)
+	deleted, revision, err := w.Store.Delete(w.requests, records(batch)...)
 	if err != nil {
 		return w.sendFailed(batch, err)
 	}
 	for i, a := range batch {
-		if a.result = results[i]; a.result.Deleted == 0 {
+		if a.deleted, a.revision = deleted[i], revision; a.deleted == 0 {
 			w.end(ends.lost, a)
 			continue
 		}
