@@ -169,17 +169,17 @@ func states(v *view, e emit) {
 
 func dates(of func(*protocol.Lock) protocol.Timestamp) func(*view, emit) {
 	return func(v *view, e emit) {
-		for _, o := range v.overdue {
-			if t := of(&o.lock.Lock); !t.IsZero() {
-				e((t - protocol.Timestamp(o.lock.Ahead)).Seconds(), o.name)
+		for _, l := range v.overdue {
+			if t := of(&l.Lock); !t.IsZero() {
+				e((t - protocol.Timestamp(l.Ahead)).Seconds(), l.Name)
 			}
 		}
 	}
 }
 
 func infos(v *view, e emit) {
-	for _, o := range v.overdue {
-		e(1, o.name, label(o.lock.Hostname(), maxHost), label(o.lock.Owner(), maxHost))
+	for _, l := range v.overdue {
+		e(1, l.Name, label(l.Hostname(), maxHost), label(l.Owner(), maxHost))
 	}
 }
 

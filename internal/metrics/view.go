@@ -17,13 +17,8 @@ const (
 // view is a snapshot with its per-lock series selected and labeled.
 type view struct {
 	Snapshot
-	overdue []overdue
+	overdue []table.View
 	forced  []api.Forced
-}
-
-type overdue struct {
-	name string
-	lock *table.View
 }
 
 func newView(s Snapshot, maximum int) *view {
@@ -38,15 +33,13 @@ func newView(s Snapshot, maximum int) *view {
 // same label, the one overdue longest is kept.
 func (v *view) chooseOverdue(maximum int) {
 	seen := make(map[string]bool, min(maximum, len(v.Table.Overdue)))
-	for i := range v.Table.Overdue {
+	for _, l := range v.Table.Overdue {
 		if len(v.overdue) >= maximum {
 			return
 		}
-		l := &v.Table.Overdue[i]
-		name := label(l.Name, maxName)
-		if !seen[name] {
-			seen[name] = true
-			v.overdue = append(v.overdue, overdue{name, l})
+		if l.Name = label(l.Name, maxName); !seen[l.Name] {
+			seen[l.Name] = true
+			v.overdue = append(v.overdue, l)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (c *core) observeMargins(now reading) {
 			e.margin = m
 		}
 		if share <= nearMiss {
-			c.misses.add(e, m, now.mono)
+			c.misses.add(e, *m.share(), now.mono)
 		}
 	}
 	clear(c.renewals)
@@ -104,33 +104,33 @@ type nearMisses struct {
 
 type missKey struct{ name, owner string }
 
+// miss is a near miss, the time of which is at.
 type miss struct {
-	missKey
-	hostname string
-	margin   margin
-	at       instant
-	renewals uint64
+	api.NearMiss
+	at instant
 }
+
+func (m *miss) key() missKey { return missKey{m.Name, m.Owner} }
 
 func newNearMisses() nearMisses { return nearMisses{make(map[missKey]*list.Element), list.New()} }
 
-func (n nearMisses) add(e *entry, m margin, now instant) {
+func (n nearMisses) add(e *entry, share float64, now instant) {
 	key := missKey{protocol.Clip([]byte(e.Name), maxMissName), e.Owner()}
 	element := n.of[key]
 	if element == nil {
 		if len(n.of) == maxMisses {
-			delete(n.of, n.recent.Remove(n.recent.Back()).(*miss).missKey)
+			delete(n.of, n.recent.Remove(n.recent.Back()).(*miss).key())
 		}
-		element = n.recent.PushFront(&miss{missKey: key})
+		element = n.recent.PushFront(&miss{NearMiss: api.NearMiss{Name: key.name, Owner: key.owner}})
 		n.of[key] = element
 	}
 	n.recent.MoveToFront(element)
 	kept := element.Value.(*miss)
-	if kept.renewals == 0 || kept.old(now) {
-		kept.margin, kept.renewals = m, 0
+	if kept.Renewals == 0 || kept.old(now) {
+		kept.Margin, kept.Renewals = share, 0
 	}
-	kept.hostname, kept.margin, kept.at = e.Hostname(), min(kept.margin, m), now
-	kept.renewals++
+	kept.Hostname, kept.Margin, kept.at = e.Hostname(), min(kept.Margin, share), now
+	kept.Renewals++
 }
 
 func (m *miss) old(now instant) bool { return time.Duration(now-m.at) > missMemory }
@@ -143,15 +143,13 @@ func (n nearMisses) worst(now reading) []api.NearMiss {
 		all = append(all, e.Value.(*miss))
 	}
 	slices.SortFunc(all, func(a, b *miss) int {
-		return cmp.Or(cmp.Compare(min(b.renewals, 2), min(a.renewals, 2)), cmp.Compare(a.margin, b.margin),
-			cmp.Compare(b.renewals, a.renewals), cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner))
+		return cmp.Or(cmp.Compare(min(b.Renewals, 2), min(a.Renewals, 2)), cmp.Compare(a.Margin, b.Margin),
+			cmp.Compare(b.Renewals, a.Renewals), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
 	})
 	worst := make([]api.NearMiss, min(len(all), MaxNearMisses))
 	for i := range worst {
-		m := all[i]
-		worst[i] = api.NearMiss{
-			Name: m.name, Hostname: m.hostname, Owner: m.owner, Margin: *m.margin.share(), At: now.time(m.at), Renewals: m.renewals,
-		}
+		worst[i] = all[i].NearMiss
+		worst[i].At = now.time(all[i].at)
 	}
 	return worst
 }
