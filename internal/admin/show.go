@@ -186,20 +186,19 @@ func (a *Admin) Native(ctx context.Context) (api.NativeList, error) {
 		return api.NativeList{}, ErrNoNativePrefixes
 	}
 	var prefixes []api.NativePrefix
-	var listings []native.Listing
 	var errs []error
 	limits := native.Limits{Keys: 200_000, Locks: maxNative, Waiters: 1000} // of each prefix
-	unseen := func(string, native.Key, time.Time) time.Time { return time.Time{} }
+	unseen := func(string, api.NativeKey, time.Time) time.Time { return time.Time{} }
 	for _, prefix := range a.config.NativePrefixes {
 		listing, err := native.List(ctx, a.client, prefix, a.config.Etcd.RequestTimeout, limits, unseen)
 		if err != nil {
 			errs = append(errs, a.failedOn(ctx, err, etcd.Read, prefix))
 			continue
 		}
-		prefixes, listings = append(prefixes, api.NativePrefix{Prefix: prefix, Holders: []api.NativeHolder{}}), append(listings, listing)
+		prefixes = append(prefixes, listing.NativePrefix)
 	}
 	limited, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
 	defer cancel()
-	native.Describe(limited, a.client.Client, maxNative, prefixes, listings)
+	native.Describe(limited, a.client.Client, maxNative, prefixes)
 	return api.NativeList{Prefixes: prefixes}, errors.Join(errs...)
 }

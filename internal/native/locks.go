@@ -6,39 +6,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-// Listing is what one prefix holds at one revision of etcd.
+// Listing is what one prefix holds at one revision of etcd. Of the keys only the name, as it is in
+// etcd, and the revision are known: Describe adds the rest.
 type Listing struct {
-	At       time.Time
-	Revision int64
-	// Held counts the keys that hold, Waiting those that wait, Other the keys of another kind.
-	Held, Waiting, Other int
-	// Locks are those whose holders are oldest, in this order; Total counts all.
-	Locks []Lock
-	Total int
+	api.NativePrefix
 	// Oldest is the first Since of all locks; zero if nothing is held.
 	Oldest time.Time
-}
-
-// Lock is a lock or an election with at least one key.
-type Lock struct {
-	Name string
-	// Keys are the key that holds and, in the order in which they get the lock, the first of
-	// those that wait; Waiting counts all of them.
-	Keys    []Key
-	Waiting int
-	// Foreign reports whether the key that holds is not one of the lock's own.
-	Foreign bool
-	// Since is when the holder was first seen to hold.
-	Since time.Time
-}
-
-// Key is a key below a prefix.
-type Key struct {
-	Key string
-	// Created is its create_revision.
-	Created int64
 }
 
 // Limits bound what is read below a prefix, and what is kept of it.
@@ -50,17 +27,17 @@ type Limits struct {
 
 // Seen returns since when a key is known to hold a lock. It is called with one that holds it at the
 // time of the listing.
-type Seen func(name string, holder Key, at time.Time) time.Time
+type Seen func(name string, holder api.NativeKey, at time.Time) time.Time
 
 // maxKey is the length of the longest key that is taken for a lock's.
 const maxKey = 1 << 10
 
 // collector makes locks of the keys below a prefix, which it gets in order.
 type collector struct {
-	prefix  string
 	limits  Limits
 	seen    Seen
 	listing Listing
+	locks   int
 	// open are the directories of which more keys may come: each is below the one before.
 	open []*directory
 }
@@ -70,10 +47,10 @@ type directory struct {
 	path string
 	// oldest is the oldest of all keys below the path. concurrency.Mutex waits for it, whether
 	// it is the key of a mutex, of one with a longer name, or of something else.
-	oldest Key
+	oldest api.NativeKey
 	// own are the oldest keys directly below the path that are named by a lease; count counts
 	// all of them.
-	own   []Key
+	own   []api.NativeKey
 	count int
 }
 
@@ -83,7 +60,7 @@ func (c *collector) add(key string, created int64) {
 		return
 	}
 	c.closeUntil(key)
-	from := len(c.prefix) - 1
+	from := len(c.listing.Prefix) - 1
 	if n := len(c.open); n > 0 {
 		from = len(c.open[n-1].path)
 	}
@@ -93,7 +70,7 @@ func (c *collector) add(key string, created int64) {
 		}
 	}
 	d := c.open[len(c.open)-1]
-	k := Key{key, created}
+	k := api.NativeKey{Key: key, Revision: created}
 	d.oldest = older(d.oldest, k)
 	if leaseOf(key) == 0 {
 		c.listing.Other++
@@ -103,21 +80,21 @@ func (c *collector) add(key string, created int64) {
 	d.insert(k, c.limits.Waiters+1)
 }
 
-// older returns the key that was created first; the zero Key is none.
-func older(a, b Key) Key {
-	if a.Key == "" || b.Created < a.Created {
+// older returns the key that was created first; the zero NativeKey is none.
+func older(a, b api.NativeKey) api.NativeKey {
+	if a.Key == "" || b.Revision < a.Revision {
 		return b
 	}
 	return a
 }
 
-func byAge(a, b Key) int { return cmp.Compare(a.Created, b.Created) }
+func byAge(a, b api.NativeKey) int { return cmp.Compare(a.Revision, b.Revision) }
 
-func (d *directory) insert(k Key, limit int) {
+func (d *directory) insert(k api.NativeKey, limit int) {
 	if n := len(d.own); n == limit && byAge(d.own[n-1], k) <= 0 {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(d.own, k, func(a, b Key) int { return cmp.Or(byAge(a, b), -1) })
+	i, _ := slices.BinarySearchFunc(d.own, k, func(a, b api.NativeKey) int { return cmp.Or(byAge(a, b), -1) })
 	d.own = slices.Insert(d.own[:min(len(d.own), limit-1)], i, k)
 }
 
@@ -151,37 +128,43 @@ func (c *collector) closeUntil(key string) {
 
 // lock adds the lock of a directory.
 func (c *collector) lock(d *directory) {
-	l := Lock{Name: strings.TrimSuffix(d.path, "/"), Keys: d.own, Waiting: d.count}
-	if l.Foreign = d.own[0] != d.oldest; l.Foreign {
-		l.Keys = slices.Insert(d.own, 0, d.oldest) // all of its own keys wait for it
+	keys, waiting := d.own, d.count-1
+	foreign := d.own[0] != d.oldest
+	if foreign {
+		keys, waiting = slices.Insert(d.own, 0, d.oldest), d.count // all of its own keys wait for it
 	} else {
-		l.Waiting--
 		c.listing.Held++
 	}
-	l.Keys = l.Keys[:min(len(l.Keys), c.limits.Waiters+1)]
-	c.listing.Waiting += l.Waiting
-	c.listing.Total++
-	l.Since = c.seen(l.Name, l.Keys[0], c.listing.At)
-	if c.listing.Oldest.IsZero() || l.Since.Before(c.listing.Oldest) {
-		c.listing.Oldest = l.Since
+	keys = keys[:min(len(keys), c.limits.Waiters+1)]
+	h := api.NativeHolder{
+		Name: strings.TrimSuffix(d.path, "/"), NativeKey: keys[0], Foreign: foreign, Waiters: keys[1:], MoreWaiters: waiting - (len(keys) - 1),
 	}
-	if c.listing.Locks = append(c.listing.Locks, l); len(c.listing.Locks) >= 2*c.limits.Locks {
+	c.listing.Waiting += waiting
+	c.locks++
+	h.Since = c.seen(h.Name, h.NativeKey, c.listing.At)
+	if c.listing.Oldest.IsZero() || h.Since.Before(c.listing.Oldest) {
+		c.listing.Oldest = h.Since
+	}
+	if c.listing.Holders = append(c.listing.Holders, h); len(c.listing.Holders) >= 2*c.limits.Locks {
 		c.trim()
 	}
 }
 
 // trim keeps the locks with the oldest holders.
 func (c *collector) trim() {
-	all := c.listing.Locks
-	slices.SortFunc(all, func(a, b Lock) int { return cmp.Or(byAge(a.Keys[0], b.Keys[0]), strings.Compare(a.Name, b.Name)) })
+	all := c.listing.Holders
+	slices.SortFunc(all, func(a, b api.NativeHolder) int {
+		return cmp.Or(byAge(a.NativeKey, b.NativeKey), strings.Compare(a.Name, b.Name))
+	})
 	kept := min(len(all), c.limits.Locks)
 	clear(all[kept:])
-	c.listing.Locks = all[:kept]
+	c.listing.Holders = all[:kept]
 }
 
 // done returns the listing once all keys were added.
 func (c *collector) done() Listing {
 	c.closeUntil("")
 	c.trim()
+	c.listing.MoreHolders = c.locks - len(c.listing.Holders)
 	return c.listing
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // TestLocksOfAllMixturesOfKeys compares with what concurrency.Mutex does: it reads the oldest key
@@ -23,16 +25,16 @@ func TestLocksOfAllMixturesOfKeys(t *testing.T) {
 			key := "/n/" + strings.Join(rapid.SliceOfN(segment, 1, 4).Draw(t, "segments"), "/")
 			keys[key] = int64(rev + 1)
 		}
-		c := collector{prefix: "/n/", limits: Limits{Locks: 1000, Waiters: 1000}, seen: func(string, Key, time.Time) time.Time { return time.Time{} }}
+		c := collector{listing: Listing{NativePrefix: api.NativePrefix{Prefix: "/n/"}}, limits: Limits{Locks: 1000, Waiters: 1000}, seen: func(string, api.NativeKey, time.Time) time.Time { return time.Time{} }}
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			c.add(key, keys[key])
 		}
 		got := c.done()
 		require.Empty(t, c.open)
 		require.Equal(t, len(keys), got.Held+got.Waiting+got.Other)
-		require.Len(t, got.Locks, got.Total)
-		require.True(t, slices.IsSortedFunc(got.Locks, func(a, b Lock) int { return byAge(a.Keys[0], b.Keys[0]) }))
-		require.Equal(t, naive(keys), described(got.Locks))
+		require.Zero(t, got.MoreHolders)
+		require.True(t, slices.IsSortedFunc(got.Holders, func(a, b api.NativeHolder) int { return byAge(a.NativeKey, b.NativeKey) }))
+		require.Equal(t, naive(keys), described(got.Holders))
 	})
 }
 
@@ -44,12 +46,12 @@ func naive(keys map[string]int64) map[string]string {
 			continue
 		}
 		name := key[:strings.LastIndexByte(key, '/')]
-		var all, own []Key
+		var all, own []api.NativeKey
 		for k, created := range keys {
 			if strings.HasPrefix(k, name+"/") {
-				all = append(all, Key{k, created})
+				all = append(all, api.NativeKey{Key: k, Revision: created})
 				if leaseOf(k) != 0 && !strings.Contains(k[len(name)+1:], "/") {
-					own = append(own, Key{k, created})
+					own = append(own, api.NativeKey{Key: k, Revision: created})
 				}
 			}
 		}
@@ -63,10 +65,10 @@ func naive(keys map[string]int64) map[string]string {
 	return want
 }
 
-func described(locks []Lock) map[string]string {
+func described(locks []api.NativeHolder) map[string]string {
 	got := map[string]string{}
 	for _, l := range locks {
-		got[l.Name] = fmt.Sprint(l.Keys)
+		got[l.Name] = fmt.Sprint(append([]api.NativeKey{l.NativeKey}, l.Waiters...))
 	}
 	return got
 }

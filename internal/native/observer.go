@@ -97,10 +97,10 @@ func (o *Observer) Run(ctx context.Context) error {
 func (o *Observer) list(ctx context.Context, i int, seed maphash.Seed) {
 	prefix, known := o.Prefixes[i], &o.observed[i]
 	since := make(map[uint64]time.Time)
-	listing, err := List(ctx, o.Client, prefix, o.RequestTimeout, o.Limits, func(name string, holder Key, at time.Time) time.Time {
+	listing, err := List(ctx, o.Client, prefix, o.RequestTimeout, o.Limits, func(name string, holder api.NativeKey, at time.Time) time.Time {
 		id := maphash.Comparable(seed, struct {
 			name   string
-			holder Key
+			holder api.NativeKey
 		}{name, holder})
 		first, seen := known.since[id]
 		if !seen {
@@ -165,10 +165,10 @@ func (o *Observer) View(ctx context.Context) (api.NativeList, error) {
 	if time.Since(o.viewed) < viewAge {
 		return o.view, nil
 	}
-	prefixes, listings := o.listed()
+	prefixes := o.listed()
 	limited, cancel := context.WithTimeout(ctx, describeFor)
 	defer cancel()
-	Describe(limited, o.Client, maxDescribed, prefixes, listings)
+	Describe(limited, o.Client, maxDescribed, prefixes)
 	if ctx.Err() != nil {
 		return api.NativeList{}, ctx.Err()
 	}
@@ -177,23 +177,23 @@ func (o *Observer) View(ctx context.Context) (api.NativeList, error) {
 }
 
 // listed returns the last listing of each prefix, which is empty before the first one.
-func (o *Observer) listed() (prefixes []api.NativePrefix, listings []Listing) {
+func (o *Observer) listed() []api.NativePrefix {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	prefixes = []api.NativePrefix{}
+	prefixes := make([]api.NativePrefix, len(o.observed))
 	for i, known := range o.observed {
-		p := api.NativePrefix{Prefix: o.Prefixes[i], Holders: []api.NativeHolder{}}
+		prefixes[i] = known.listing.NativePrefix
+		prefixes[i].Prefix = o.Prefixes[i]
 		if known.err != nil {
-			p.Error = api.ErrorText(known.err)
+			prefixes[i].Error = api.ErrorText(known.err)
 		}
-		prefixes, listings = append(prefixes, p), append(listings, known.listing)
 	}
-	return prefixes, listings
+	return prefixes
 }
 
 // List lists a prefix, which ends with a slash. The timeout limits each request.
 func List(ctx context.Context, kv clientv3.KV, prefix string, timeout time.Duration, limits Limits, seen Seen) (Listing, error) {
-	c := collector{prefix: prefix, limits: limits, seen: seen}
+	c := collector{limits: limits, seen: seen, listing: Listing{NativePrefix: api.NativePrefix{Prefix: prefix}}}
 	add := func(page *clientv3.GetResponse) error {
 		if c.listing.Revision == 0 {
 			c.listing.At, c.listing.Revision = time.Now().UTC(), page.Header.Revision
