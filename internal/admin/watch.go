@@ -29,26 +29,28 @@ type Watch struct {
 	fail    context.CancelCauseFunc
 	// shown are the locks of the list as Changes last returned them, by name; nil before its
 	// first call. reads counts its calls.
-	shown map[string]*watched
+	shown map[string]*Change
 	reads int
 	// last is what View last returned.
 	last View
 }
 
-// watched is a lock of the list as it was when it was last read.
-type watched struct {
+// Change is a lock that has changed, as it was when it was last read.
+type Change struct {
 	protocol.Lock
-	state         protocol.State
+	State protocol.State
+	// Matches reports whether the lock is in the list. Gone reports whether it does not exist any more;
+	// then the rest is what was known before.
+	Matches, Gone bool
 	read          int
-	matches, gone bool
 }
 
 // order is the newest revision known, or past all revisions: when a lock was deleted is not known.
-func (k *watched) order() int64 {
-	if k.gone {
+func (c *Change) order() int64 {
+	if c.Gone {
 		return math.MaxInt64
 	}
-	return k.Revision
+	return c.Revision
 }
 
 // Watch returns a list of the locks that match the filter, which is empty until Run is called.
@@ -159,30 +161,21 @@ func (w *Watch) each(ctx context.Context, f func(*protocol.Lock)) bool {
 	return complete && w.listed() && w.scanner.Status().History == before
 }
 
-// Change is a lock that has changed.
-type Change struct {
-	api.Lock
-	// Matches reports whether the lock is in the list. Gone reports whether it does not exist any more;
-	// then the rest is what was known before.
-	Matches, Gone bool
-}
-
 // Changes returns the changes since the last call, those of states by time included. The first
 // call returns all locks of the list, in the order of the filter; later ones are in the order of
 // their revisions, those that are gone last.
 func (w *Watch) Changes(ctx context.Context) []Change {
-	at := w.admin.now().UTC()
-	now := protocol.TimestampOf(at)
-	compare := func(a, b *watched) int {
+	now := protocol.TimestampOf(w.admin.now())
+	compare := func(a, b *Change) int {
 		return cmp.Or(cmp.Compare(a.order(), b.order()), strings.Compare(a.Name, b.Name))
 	}
 	if w.shown == nil {
-		w.shown = make(map[string]*watched)
+		w.shown = make(map[string]*Change)
 		order := compareBy(w.filter.Sort, now)
-		compare = func(a, b *watched) int { return order(&a.Lock, &b.Lock) }
+		compare = func(a, b *Change) int { return order(&a.Lock, &b.Lock) }
 	}
 	w.reads++
-	var changed []*watched
+	var changed []*Change
 	kept := 0
 	complete := w.each(ctx, func(l *protocol.Lock) {
 		was, state, matches := w.shown[l.Name], l.State(now), w.filter.wants(l, now)
@@ -190,31 +183,31 @@ func (w *Watch) Changes(ctx context.Context) []Change {
 		case was == nil && !matches, was != nil && was.read == w.reads:
 			return
 		case was == nil:
-			was = &watched{Lock: protocol.Lock{Name: l.Name}}
+			was = &Change{Lock: protocol.Lock{Name: l.Name}}
 			w.shown[l.Name] = was
 		}
 		was.read = w.reads
 		kept++
-		if matches != was.matches || state != was.state || l.Revision != was.Revision || l.Token != was.Token || l.Keys != was.Keys {
-			was.Lock, was.state, was.matches = *l, state, matches
+		if matches != was.Matches || state != was.State || l.Revision != was.Revision || l.Token != was.Token || l.Keys != was.Keys {
+			was.Lock, was.State, was.Matches = *l, state, matches
 			changed = append(changed, was)
 		}
 	})
 	if complete && kept < len(w.shown) {
-		for _, k := range w.shown {
-			if k.read != w.reads {
-				k.matches, k.gone = false, true
-				changed = append(changed, k)
+		for _, c := range w.shown {
+			if c.read != w.reads {
+				c.Matches, c.Gone = false, true
+				changed = append(changed, c)
 			}
 		}
 	}
 	slices.SortFunc(changed, compare)
 	var changes []Change
-	for _, k := range changed {
-		if !k.matches {
-			delete(w.shown, k.Name)
+	for _, c := range changed {
+		if !c.Matches {
+			delete(w.shown, c.Name)
 		}
-		changes = append(changes, Change{Lock: api.NewLock(&k.Lock, at, 0), Matches: k.matches, Gone: k.gone})
+		changes = append(changes, *c)
 	}
 	return changes
 }

@@ -52,7 +52,7 @@ func (w *watching) await(want ...string) {
 	w.t.Helper()
 	etcdtest.Eventually(w.t, func() bool {
 		for _, c := range w.Changes(w.t.Context()) {
-			word := c.State
+			word := c.State.String()
 			if c.Gone {
 				word = "gone"
 			}
@@ -142,7 +142,7 @@ func TestWatchRelists(t *testing.T) {
 				changes := w.Changes(t.Context())
 				slices.SortFunc(changes, func(a, b admin.Change) int { return strings.Compare(a.Name, b.Name) })
 				require.Len(t, changes, 3)
-				require.True(t, changes[0].Name == "gone" && changes[0].Gone && changes[1].Name == "new" && changes[2].UUID == "next")
+				require.True(t, changes[0].Name == "gone" && changes[0].Gone && changes[1].Name == "new" && changes[2].UUID() == "next")
 				_, err = e.Client.Delete(t.Context(), "/mutexes/new/", clientv3.WithPrefix())
 				require.NoError(t, err)
 				w.await("new gone!")

@@ -39,7 +39,7 @@ func (l *Lines) Print(at time.Time, changes []admin.Change) error {
 		return b.Flush()
 	}
 	for i := range changes {
-		if err := printEvent(b, l.options.Format, &changes[i]); err != nil {
+		if err := printEvent(b, l.options.Format, &changes[i], at); err != nil {
 			return err
 		}
 	}
@@ -56,25 +56,34 @@ func (l *Lines) printRows(b *bufio.Writer, at time.Time, changes []admin.Change)
 	for i, width := range l.widths {
 		t.widths[i] = max(t.widths[i], width)
 	}
+	locks := make([]api.Lock, len(changes))
 	for i := range changes {
-		if changes[i].Gone {
-			changes[i].State, changes[i].AlertAt, changes[i].AutoUnlockAt = api.EventGone, time.Time{}, time.Time{}
+		if locks[i] = lockOf(&changes[i], at); changes[i].Gone {
+			locks[i].State, locks[i].AlertAt, locks[i].AutoUnlockAt = api.EventGone, time.Time{}, time.Time{}
 		}
-		t.fit(&changes[i].Lock)
+		t.fit(&locks[i])
 	}
 	l.widths = t.widths
 	if first && t.headers {
 		fmt.Fprintln(b, t.titles(unbounded))
 	}
-	for i := range changes {
-		fmt.Fprintln(b, t.row(&changes[i].Lock, unbounded))
+	for i := range locks {
+		fmt.Fprintln(b, t.row(&locks[i], unbounded))
 	}
 }
 
-func printEvent(b *bufio.Writer, f Format, c *admin.Change) error {
-	e := api.Event{Type: api.EventGone, Name: c.Name}
+// lockOf returns the lock in the state in which it was read.
+func lockOf(c *admin.Change, at time.Time) api.Lock {
+	l := api.NewLock(&c.Lock, at, 0)
+	l.State = c.State.String()
+	return l
+}
+
+func printEvent(b *bufio.Writer, f Format, c *admin.Change, at time.Time) error {
+	l := lockOf(c, at)
+	e := api.Event{Type: api.EventGone, Name: l.Name}
 	if c.Matches {
-		e = api.Event{Type: api.EventLock, Name: c.Name, Lock: &c.Lock}
+		e = api.Event{Type: api.EventLock, Name: l.Name, Lock: &l}
 	}
 	if f.hasTemplate() {
 		err := printTemplate(b, f, e)
