@@ -29,46 +29,40 @@ func (s span) option() []clientv3.OpOption {
 	return []clientv3.OpOption{clientv3.WithRange(s.end)}
 }
 
-// deletion deletes one lock if it has not changed since it was read. Its operations are deletes;
-// only Unlock may add a put, for which there is room, as it has one compare more than deletes.
-type deletion struct {
-	compares []clientv3.Cmp
-	ops      []clientv3.Op
-}
-
 // expired is the deletion of a lock that is due. It compares the uuid (or that there is none),
 // the deadline, and the newest revision of the keys (S1). It has no put, and no other branch
 // (S5).
-func (st Store) expired(r *Record) deletion {
+func (st Store) expired(r *Record) clientv3.Op {
 	uuid := st.Layout.Key(r.Name, protocol.FieldUUID.String())
 	if r.Token == 0 {
-		return r.deletion(clientv3.Compare(clientv3.Version(uuid), "=", 0))
+		return r.deletion(nil, clientv3.Compare(clientv3.Version(uuid), "=", 0))
 	}
 	deadline := st.Layout.Key(r.Name, protocol.FieldAutoUnlockAt.String())
-	return r.deletion(
+	return r.deletion(nil,
 		clientv3.Compare(clientv3.Value(uuid), "=", r.UUID()),
 		clientv3.Compare(clientv3.Value(deadline), "=", r.AutoUnlockText()))
 }
 
 // manual is the deletion for a manual unlock. It compares the given uuid, and the newest
-// revision of the keys, so that no key is deleted that was not read.
-func (st Store) manual(r *Record, uuid string) deletion {
-	return r.deletion(clientv3.Compare(clientv3.Value(st.Layout.Key(r.Name, protocol.FieldUUID.String())), "=", uuid))
+// revision of the keys, so that no key is deleted that was not read. It may have a put, for which
+// there is room, as there is one compare more than deletes.
+func (st Store) manual(r *Record, uuid string, put []clientv3.Op) clientv3.Op {
+	return r.deletion(put, clientv3.Compare(clientv3.Value(st.Layout.Key(r.Name, protocol.FieldUUID.String())), "=", uuid))
 }
 
-// deletion deletes the spans of the record if the compares hold and no key in the spans is
-// newer than the record.
-func (r *Record) deletion(compares ...clientv3.Cmp) deletion {
-	d := deletion{compares: compares}
+// deletion is the transaction that deletes the spans of the record, and has other operations after
+// that, if the compares hold and no key in the spans is newer than the record.
+func (r *Record) deletion(others []clientv3.Op, compares ...clientv3.Cmp) clientv3.Op {
+	var ops []clientv3.Op
 	for _, s := range r.spans {
 		newest := clientv3.Compare(clientv3.ModRevision(s.from), "<", r.Revision+1)
 		if s.end != "" {
 			newest = newest.WithRange(s.end)
 		}
-		d.compares = append(d.compares, newest)
-		d.ops = append(d.ops, clientv3.OpDelete(s.from, s.option()...))
+		compares = append(compares, newest)
+		ops = append(ops, clientv3.OpDelete(s.from, s.option()...))
 	}
-	return d
+	return clientv3.OpTxn(compares, append(ops, others...), nil)
 }
 
 // cost is the number of the deletion's compares, which is higher than that of its deletes.
@@ -99,7 +93,7 @@ func Fits(records ...Record) bool {
 // numbers of deleted keys, in the order of the records: 0 if the lock was modified or released
 // concurrently. Use Classify for the meaning of an error.
 func (st Store) Delete(ctx context.Context, records ...Record) (deleted []int64, revision int64, err error) {
-	deletions := make([]deletion, len(records))
+	deletions := make([]clientv3.Op, len(records))
 	for i := range records {
 		deletions[i] = st.expired(&records[i])
 	}
@@ -108,18 +102,15 @@ func (st Store) Delete(ctx context.Context, records ...Record) (deleted []int64,
 
 // commit sends one transaction. Several deletions are nested in it, each with its own compares,
 // all of which see the state before the transaction.
-func (st Store) commit(ctx context.Context, deletions []deletion) (deleted []int64, revision int64, err error) {
+func (st Store) commit(ctx context.Context, deletions []clientv3.Op) (deleted []int64, revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()
 	txn := st.KV.Txn(ctx)
 	if len(deletions) == 1 {
-		txn = txn.If(deletions[0].compares...).Then(deletions[0].ops...)
+		compares, ops, _ := deletions[0].Txn()
+		txn = txn.If(compares...).Then(ops...)
 	} else {
-		nested := make([]clientv3.Op, len(deletions))
-		for i, d := range deletions {
-			nested[i] = clientv3.OpTxn(d.compares, d.ops, nil)
-		}
-		txn = txn.Then(nested...)
+		txn = txn.Then(deletions...)
 	}
 	resp, err := txn.Commit()
 	if err != nil {

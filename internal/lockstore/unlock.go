@@ -95,15 +95,15 @@ func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace
 	if !Fits(rec) {
 		return 0, 0, ErrTooLarge
 	}
-	d := st.manual(&rec, uuid)
+	var put []clientv3.Op
 	if trace != nil {
 		left, err := trace(ctx, rec)
 		if err != nil {
 			return 0, 0, err
 		}
-		d.ops = append(d.ops, left)
+		put = append(put, left)
 	}
-	each, revision, err := st.commit(ctx, []deletion{d})
+	each, revision, err := st.commit(ctx, []clientv3.Op{st.manual(&rec, uuid, put)})
 	switch {
 	case err == nil:
 		return each[0], revision, nil
