@@ -44,16 +44,9 @@ func (l *Ledger) self(a *attempt) {
 
 // other adds a lock that another client removed past its deadline.
 func (l *Ledger) other(removed *protocol.Lock, revision int64) {
-	l.add(&l.others, api.Forced{
-		Name:       protocol.Clip([]byte(removed.Name), lockstore.MaxName),
-		UUID:       removed.UUID(),
-		Hostname:   removed.Hostname(),
-		Owner:      removed.Owner(),
-		By:         api.Other,
-		Revision:   revision,
-		Fields:     []api.Field{},
-		MoreFields: int(removed.Keys),
-	})
+	entry := lockstore.Record{Lock: *removed}.Removed()
+	entry.By, entry.Revision = api.Other, revision
+	l.add(&l.others, entry)
 }
 
 // add adds an entry: of the present time unless its time is known and past.
