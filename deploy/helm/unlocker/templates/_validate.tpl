@@ -88,7 +88,7 @@
 {{- fail (printf "config.reaper.probe_interval: must be at most half of %s (%s), not %s" (index . 0) (index . 1) $interval) -}}
 {{- end -}}
 {{- end -}}
-{{- if dig "reaper" "storm" "min_locks" 20 . -}}
+{{- if dig "reaper" "storm" "min_locks" 10 . -}}
 {{- $window := dig "reaper" "storm" "window" "1m" . -}}
 {{- $delay := dig "reaper" "storm" "delay" "2m" . -}}
 {{- range $key, $value := dict "window" $window "delay" $delay -}}
