@@ -156,6 +156,7 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
 		grpc.WithChainUnaryInterceptor(bound(o), l.intercept, m.UnaryClientInterceptor()),
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
+		grpc.WithPerRPCCredentials(departures{}),
 	}
 	if o.TLS.ServerName != "" {
 		// gRPC overwrites tls.Config.ServerName with the host of the endpoint, as

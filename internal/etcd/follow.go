@@ -57,6 +57,8 @@ type FollowerStatus struct {
 	// Omitted reports whether there are keys that were not passed on: more than MaxKeys, or
 	// longer than MaxSize.
 	Omitted bool
+	// Newest is the newest mod_revision of the keys that were seen, also of those that were not passed on.
+	Newest int64
 	// Err is why the prefix is not synced; nil before the first failure.
 	Err error
 }
@@ -211,6 +213,9 @@ func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed in
 		case ev.Type != mvccpb.DELETE:
 			f.omit(ctx, true)
 		}
+		if ev.Type != mvccpb.DELETE { // after it was passed on
+			f.set(func(s *FollowerStatus) { s.Newest = max(s.Newest, ev.Kv.ModRevision) })
+		}
 		room = room || ev.Type == mvccpb.DELETE && f.Status().Omitted
 	}
 	return room
@@ -221,12 +226,13 @@ var errEnough = errors.New("enough keys")
 
 // read passes on what differs from what is known, and returns the revision of the listing.
 func (f *Follower) read(ctx context.Context) (revision int64, err error) {
-	found, omitted := make(map[string]bool), false
+	found, omitted, newest := make(map[string]bool), false, int64(0)
 	err = Pages(ctx, f.Client, f.Prefix, clientv3.GetPrefixRangeEnd(f.Prefix), 0, SmallPage, f.RequestTimeout, func(page *clientv3.GetResponse) error {
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
 		for _, kv := range page.Kvs {
+			newest = max(newest, kv.ModRevision)
 			if !f.fits(kv) || len(found) == f.MaxKeys {
 				omitted = true
 				continue
@@ -249,6 +255,7 @@ func (f *Follower) read(ctx context.Context) (revision int64, err error) {
 			f.gone(key, 0)
 		}
 	}
+	f.set(func(s *FollowerStatus) { s.Newest = newest }) // lower than before, if etcd was restored
 	return revision, nil
 }
 

@@ -172,6 +172,9 @@ func (p *Pauses) For(name string) (last verdict.Pause) {
 	return last
 }
 
+// Newest returns the revision of the newest record that For and All know, readable or not.
+func (p *Pauses) Newest() int64 { return p.follower.Status().Newest }
+
 // Matches reports whether a pause of a glob applies to a lock.
 func (p *Pauses) Matches(name string) bool { return p.For(name) != verdict.Pause{} }
 
