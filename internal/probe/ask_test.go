@@ -140,11 +140,11 @@ func TestS3_AnAlarmCountsThatAnotherAnswerHasShown(t *testing.T) {
 	start := time.Now()
 	p.begin(start)
 	p.note(start.Add(1), []string{"NOSPACE"})
-	require.False(t, p.ended(start, start.Add(2), nil, nil))
+	require.False(t, p.ended(start, start, start.Add(2), nil, nil))
 	require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
 	require.Zero(t, p.Status().Good)
 	p.begin(start.Add(second))
-	require.True(t, p.ended(start.Add(second), start.Add(second), nil, nil))
+	require.True(t, p.ended(start.Add(second), start.Add(second), start.Add(second), nil, nil))
 	require.Empty(t, p.Status().Alarms)
 }
 

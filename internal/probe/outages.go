@@ -61,13 +61,20 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	if len(alarms) > 0 {
 		return false
 	}
-	gap := end.Sub(p.since)
+	gap := end.Sub(p.since) // of several at the same time the one that began last counts
 	if outage = gap > p.Patience || alarmed; outage {
 		// The probe that ended the last outage lies in both gaps where its answer
 		// was slow: that time counts once.
 		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
 	}
-	p.since, p.status.Good = start, start
+	p.answer = end.Sub(start)
+	if start.After(p.status.Good) {
+		p.since, p.status.Good = start, start
+	}
+	if p.news != nil {
+		close(p.news)
+		p.news = nil
+	}
 	return outage
 }
 

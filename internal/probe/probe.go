@@ -49,10 +49,17 @@ type Probe struct {
 	// since is when the last good probe began or, if there is none, the first probe.
 	since   time.Time
 	outages outages
-	// asked is when the probe in progress began, or zero; took is how long the last one took that
-	// was answered.
+	// asked is when the probe in progress of Run began, or zero; took is how long its last one took.
 	asked time.Time
 	took  time.Duration
+	// answer is how long the last good answer took.
+	answer time.Duration
+	// begun is when the last probe of Begin began. news is closed when a good one was recorded; it is nil
+	// while nobody waits for that.
+	begun time.Time
+	news  chan struct{}
+	// running is the context of Run.
+	running context.Context //nolint:containedctx // probes of Begin outlast their callers
 
 	// requests tracks requests in flight, superseded ones included.
 	requests sync.WaitGroup
@@ -93,6 +100,8 @@ func (p *Probe) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer p.requests.Wait()
+	p.run(ctx)
+	defer p.run(nil) //nolint:staticcheck // from now on Begin does nothing
 	beside.Go(func() { p.notify(ctx) })
 	tick := time.NewTicker(p.Interval)
 	defer tick.Stop()
@@ -104,6 +113,12 @@ func (p *Probe) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+func (p *Probe) run(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = ctx
 }
 
 // notify calls Ended concurrently with the probes: a slow call would delay them, which would
@@ -124,12 +139,20 @@ func (p *Probe) notify(ctx context.Context) {
 // once probes. It records when the request began that was answered: one without an answer
 // shows nothing.
 func (p *Probe) once(ctx context.Context) {
-	p.begin(time.Now())
-	a := p.ask(ctx)
+	began := time.Now()
+	p.begin(began)
+	p.record(began, p.ask(ctx))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.took, p.asked = time.Since(began), time.Time{}
+}
+
+// record records the outcome of a probe that began at a time.
+func (p *Probe) record(began time.Time, a answer) {
 	if a.err != nil && p.Explain != nil {
 		a.err = p.Explain(a.err)
 	}
-	if p.ended(a.start, time.Now(), alarms(a.resp), a.err) {
+	if p.ended(began, a.start, time.Now(), alarms(a.resp), a.err) {
 		select {
 		case p.over <- struct{}{}:
 		default:
@@ -138,13 +161,13 @@ func (p *Probe) once(ctx context.Context) {
 }
 
 // ended records how a probe ended, and reports whether an outage has.
-func (p *Probe) ended(start, end time.Time, alarms []string, err error) (outage bool) {
+func (p *Probe) ended(asked, start, end time.Time, alarms []string, err error) (outage bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	asked := p.asked
-	p.took, p.asked = end.Sub(asked), time.Time{}
 	if err != nil {
-		p.status.OK, p.status.Err, p.status.Failed = false, err, end
+		if !asked.Before(p.status.Good) { // no later one was answered
+			p.status.OK, p.status.Err, p.status.Failed = false, err, end
+		}
 		return false
 	}
 	if len(alarms) == 0 && p.status.Alarmed.After(asked) {
@@ -158,6 +181,11 @@ func (p *Probe) begin(start time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = start
+	p.first(start)
+}
+
+// first notes when the first probe began, of Run or of Begin.
+func (p *Probe) first(start time.Time) {
 	if p.since.IsZero() {
 		p.since = start
 	}
@@ -199,17 +227,25 @@ const (
 	minShare = 10 * time.Millisecond
 	// moreFailures is how many of these may fail before the probe does.
 	moreFailures = 2
+	// minDistance is the minimum time between two probes of Begin.
+	minDistance = 50 * time.Millisecond
 )
 
 // ask sends a request to each member and, while none is answered, another after each share of the
 // interval: gRPC sends each to the next member. So neither a member that hangs nor requests that
 // were lost with a leader cost a probe where others answer.
 func (p *Probe) ask(ctx context.Context) answer {
+	another := time.NewTicker(max(p.Interval/shares, minShare))
+	defer another.Stop()
+	return p.askAll(ctx, another.C, p.Members+moreFailures)
+}
+
+// askAll sends a request to each member, and another one at each tick. It returns the first answer, or the
+// error after so many failures.
+func (p *Probe) askAll(ctx context.Context, another <-chan time.Time, most int) answer {
 	deadline := time.Now().Add(p.Timeout)
 	answers, enough := make(chan answer), make(chan struct{})
 	defer close(enough)
-	another := time.NewTicker(max(p.Interval/shares, minShare))
-	defer another.Stop()
 	for range p.Members {
 		p.request(ctx, deadline, answers, enough)
 	}
@@ -217,10 +253,10 @@ func (p *Probe) ask(ctx context.Context) answer {
 		select {
 		case a := <-answers:
 			failures++
-			if a.err == nil || failures == p.Members+moreFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
+			if a.err == nil || failures == most || ctx.Err() != nil || !time.Now().Before(deadline) {
 				return a
 			}
-		case <-another.C:
+		case <-another:
 			p.request(ctx, deadline, answers, enough)
 		}
 	}
