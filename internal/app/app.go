@@ -181,7 +181,7 @@ func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Hi
 		Storm:         verdict.StormFromConfig(a.config.Reaper),
 		Allowance:     func(known time.Time) time.Duration { return a.probe.Allowance(known) },
 		Paused:        a.pauses.Matches,
-		Lead:          reaper.Lead,
+		Lead:          func() time.Duration { return a.probe.Lead() },
 		OrphanGrace:   a.config.Reaper.OrphanGrace,
 		HoldDuration:  h.LockHoldDuration,
 		RenewalMargin: h.RenewalMargin,
@@ -222,7 +222,7 @@ func (a *App) explainLocks(err error) error {
 }
 
 func (a *App) newStore(layout protocol.Layout) lockstore.Store {
-	return lockstore.Store{KV: a.client.KV, Layout: layout, RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
+	return lockstore.Store{KV: a.client.KV, Layout: layout, Pauses: a.config.PauseKeys(), RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
 }
 
 func (a *App) newReaper(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
@@ -233,8 +233,8 @@ func (a *App) newReaper(layout protocol.Layout, rules verdict.Rules, h *metrics.
 		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
 		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe, a.pauses) },
 		Leader:      a.leads,
-		Pause:       a.pauses.For,
-		Allowance:   a.probe.Allowance,
+		Pauses:      a.pauses,
+		Probe:       a.probe,
 		Rate:        a.config.Reaper.RateLimit,
 		BatchSize:   a.config.Reaper.BatchSize,
 		Concurrency: a.config.Reaper.Concurrency,

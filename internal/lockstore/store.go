@@ -35,6 +35,8 @@ type Store struct {
 	Layout protocol.Layout
 	// RequestTimeout limits each request.
 	RequestTimeout time.Duration
+	// Pauses is the prefix of the pauses that Delete compares; "" compares none.
+	Pauses string
 	// Explain adds the missing permission to an error of etcd; nil adds nothing.
 	Explain func(error) error
 }

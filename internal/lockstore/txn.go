@@ -15,8 +15,8 @@ import (
 // If a server has a lower limit, batches are halved.
 const maxTxnOps = 128
 
-// maxSpans is the maximum number of spans of a deletion, which has two other compares.
-const maxSpans = maxTxnOps - 2
+// maxSpans is the maximum number of spans of a deletion, which has two other compares, and is nested.
+const maxSpans = maxTxnOps - 3
 
 // span is a range of keys that all belong to one lock. end is exclusive, or empty for the
 // single key from.
@@ -82,47 +82,53 @@ func Fits(records ...Record) bool {
 		}
 		costliest = max(costliest, records[i].cost())
 	}
-	if len(records) == 1 {
-		return costliest <= maxTxnOps
-	}
 	return len(records)+costliest <= maxTxnOps
+}
+
+// Terms are under which Delete may be carried out.
+type Terms struct {
+	// Open is asked in the instant in which the transaction goes on a connection, once. It may go there once.
+	Open func() bool
+	// Pauses is the revision of the newest pause that the verdicts knew. With a newer one nothing is deleted.
+	Pauses int64
 }
 
 // Delete deletes each of the records if the lock has not changed since it was read. The records
 // must fit into one transaction (see Fits), of which it returns the revision. deleted are the
 // numbers of deleted keys, in the order of the records: 0 if the lock was modified or released
-// concurrently. Use Classify for the meaning of an error.
-func (st Store) Delete(ctx context.Context, records ...Record) (deleted []int64, revision int64, err error) {
+// concurrently. The error is ErrWithdrawn if the terms do not hold. Use Classify for the meaning of others.
+func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (deleted []int64, revision int64, err error) {
 	deletions := make([]clientv3.Op, len(records))
 	for i := range records {
 		deletions[i] = st.expired(&records[i])
 	}
-	return st.commit(ctx, deletions)
-}
-
-// commit sends one transaction. Several deletions are nested in it, each with its own compares,
-// all of which see the state before the transaction.
-func (st Store) commit(ctx context.Context, deletions []clientv3.Op) (deleted []int64, revision int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
-	defer cancel()
-	txn := st.KV.Txn(ctx)
-	if len(deletions) == 1 {
-		compares, ops, _ := deletions[0].Txn()
-		txn = txn.If(compares...).Then(ops...)
-	} else {
-		txn = txn.Then(deletions...)
+	var unpaused []clientv3.Cmp
+	if st.Pauses != "" {
+		unpaused = append(unpaused, clientv3.Compare(clientv3.ModRevision(st.Pauses), "<", terms.Pauses+1).WithPrefix())
 	}
-	resp, err := txn.Commit()
-	if err != nil {
-		return nil, 0, st.explain(err)
+	departure := &etcd.Departure{Open: terms.Open}
+	resp, err := st.commit(departure.With(ctx), clientv3.OpTxn(unpaused, deletions, nil))
+	switch {
+	case departure.Refused(), err == nil && !resp.Succeeded:
+		return nil, 0, ErrWithdrawn
+	case err != nil:
+		return nil, 0, err
 	}
-	if len(deletions) == 1 {
-		return []int64{deletedBy(resp)}, resp.Header.Revision, nil
-	}
-	for _, r := range resp.Responses {
+	for _, r := range resp.Responses { // each compares the state before the transaction
 		deleted = append(deleted, deletedBy((*clientv3.TxnResponse)(r.GetResponseTxn())))
 	}
 	return deleted, resp.Header.Revision, nil
+}
+
+// commit sends one transaction.
+func (st Store) commit(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
+	defer cancel()
+	resp, err := st.KV.Do(ctx, txn)
+	if err != nil {
+		return nil, st.explain(err)
+	}
+	return resp.Txn(), nil
 }
 
 func deletedBy(resp *clientv3.TxnResponse) (keys int64) {
@@ -132,13 +138,14 @@ func deletedBy(resp *clientv3.TxnResponse) (keys int64) {
 	return keys
 }
 
-// Errors of ReadOne and Unlock.
+// Errors of ReadOne, Unlock and Delete.
 var (
 	ErrNoLock    = errors.New("no such lock")
 	ErrOtherUUID = errors.New("the lock is held under another uuid")
 	ErrNoUUID    = errors.New("there are keys, but no uuid: nobody holds the lock")
 	ErrUnsteady  = errors.New("the lock was modified each time between reading and removing it")
 	ErrTooLarge  = errors.New("the lock has more keys, or more names nested in it, than one transaction can remove")
+	ErrWithdrawn = errors.New("not removed: a hold or a pause began in the same moment")
 	ErrAmbiguous = errors.New("no answer from etcd: the lock may have been removed; asking again is harmless")
 )
 

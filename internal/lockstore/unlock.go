@@ -103,10 +103,10 @@ func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace
 		}
 		put = append(put, left)
 	}
-	each, revision, err := st.commit(ctx, []clientv3.Op{st.manual(&rec, uuid, put)})
+	resp, err := st.commit(ctx, st.manual(&rec, uuid, put))
 	switch {
 	case err == nil:
-		return each[0], revision, nil
+		return deletedBy(resp), resp.Header.Revision, nil
 	case Classify(err) == ReasonAmbiguous:
 		return 0, 0, fmt.Errorf("%w (%w)", ErrAmbiguous, err)
 	}

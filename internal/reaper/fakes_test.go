@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // spy counts the reaper's transactions, and runs hooks before them.
@@ -59,6 +60,45 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 	defer cancel()
 	return s.KVClient.Txn(ctx, r, opts...)
 }
+
+// lead is that of the probes here.
+const lead = 10 * time.Millisecond
+
+// sound is a probe that is always good, unless a function says otherwise.
+type sound struct {
+	allowance func(known time.Time) time.Duration
+	good      func() time.Time
+	await     func(ctx context.Context, since time.Time) error
+	begun     atomic.Int32
+}
+
+func allowing(d time.Duration) *sound {
+	return &sound{allowance: func(time.Time) time.Duration { return d }}
+}
+
+func (s *sound) Begin()                                  { s.begun.Add(1) }
+func (s *sound) Lead() time.Duration                     { return lead }
+func (s *sound) Allowance(known time.Time) time.Duration { return s.allowance(known) }
+
+func (s *sound) Good() time.Time {
+	if s.good == nil {
+		return time.Now()
+	}
+	return s.good()
+}
+
+func (s *sound) Await(ctx context.Context, since time.Time) error {
+	if s.await == nil {
+		return nil
+	}
+	return s.await(ctx, since)
+}
+
+// pauses are those of some locks, of which none is in etcd.
+type pauses func(name string) verdict.Pause
+
+func (p pauses) For(name string) verdict.Pause { return p(name) }
+func (p pauses) Newest() int64                 { return 0 }
 
 // memory is an etcd for tests of time, and of nothing else: all compares hold.
 type memory struct {

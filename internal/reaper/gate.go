@@ -17,6 +17,10 @@ type gate struct {
 
 	mu      sync.Mutex
 	machine *verdict.Holds
+	// opened is when it was first found open since it was last closed.
+	opened time.Time
+	// history is the number of the history of etcd.
+	history int
 	active  map[verdict.Hold]api.Hold
 }
 
@@ -33,6 +37,7 @@ func (g *gate) open() bool {
 	// reading, which UTC would strip: a step of our wall clock must not end or begin a hold.
 	now := time.Now()
 	s := g.signals()
+	g.history = s.History
 	found := g.machine.Update(now, s)
 	open := !s.Overdue
 	for _, hold := range verdict.AllHolds() {
@@ -53,7 +58,27 @@ func (g *gate) open() bool {
 		}
 		g.active[hold] = api.Hold{Hold: hold, Since: was.Since, Reason: reason}
 	}
+	switch {
+	case !open:
+		g.opened = time.Time{}
+	case g.opened.IsZero():
+		g.opened = now
+	}
 	return open
+}
+
+// seen returns the number of the history of etcd at the last reading of the signals.
+func (g *gate) seen() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.history
+}
+
+// since returns when the gate opened, or the zero time while it is closed.
+func (g *gate) since() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.opened
 }
 
 // logBegin logs as a warning what is bad, unless it is a part of every start: a failure to connect

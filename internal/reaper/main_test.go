@@ -117,8 +117,8 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 		Source: h.source,
 		Rules:  verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, StandbyDelay: 5 * time.Second},
 		Holds:  verdict.HoldRules{Settle: time.Minute, Freshness: time.Minute}, Signals: well,
-		Leader: func() bool { return true }, Allowance: func(time.Time) time.Duration { return 0 },
-		Pause:     func(string) verdict.Pause { return verdict.Pause{} },
+		Leader: func() bool { return true }, Probe: allowing(0),
+		Pauses:    pauses(func(string) verdict.Pause { return verdict.Pause{} }),
 		BatchSize: 16, Concurrency: 1, Retention: time.Hour, Delay: h.delay, Logger: h.log.logger(),
 	}
 	if client == nil {

@@ -19,6 +19,12 @@ type attempt struct {
 	due     table.View
 	record  lockstore.Record
 	verdict verdict.Verdict
+	// lead is that of the probe when the lock was taken, and needs when the probe must have begun, at the
+	// earliest, that the removal waits for.
+	lead  time.Duration
+	needs time.Time
+	// history is the number of the history of etcd in which the lock was taken.
+	history int
 	// deleted is the number of keys that the transaction deleted, at its revision.
 	deleted, revision int64
 	// alone reports that no worker waits before the next try. read reports that record is set.
@@ -46,9 +52,9 @@ type end struct {
 
 // ends are all the ways in which an attempt ends.
 var ends = struct {
-	held, early, kept, modified, crowded             end // before the lock is read
-	unreadable, blocked, tooLarge, unlogged, would   end // before anything is sent
-	withdrawn, ambiguous, failed, refused, lost, won end // after the removal was announced
+	held, early, kept, modified, crowded                        end // before the lock is read
+	unreadable, blocked, unconfirmed, tooLarge, unlogged, would end // before anything is sent
+	withdrawn, ambiguous, failed, refused, lost, won            end // after the removal was announced
 }{
 	held:     end{again: after(0)},
 	early:    end{again: untilDue},
@@ -56,11 +62,12 @@ var ends = struct {
 	modified: end{count: conflict, again: doubling(maxBackoff)}, // released or renewed: the watch will show it
 	crowded:  end{again: after(aloneRetry)},
 
-	unreadable: end{slog.LevelWarn, api.LogCannotRead, false, failure, doubling(refusedBackoff)},
-	blocked:    end{slog.LevelWarn, api.LogCannotRead, false, failure, after(0)}, // by etcd, not by the lock
-	tooLarge:   end{slog.LevelError, api.LogCannotRemove, false, failure, after(refusedBackoff)},
-	unlogged:   end{slog.LevelError, api.LogCannotLog, false, failure, doubling(maxBackoff)},
-	would:      end{count: wouldRemove, again: after(table.UntilModified)},
+	unreadable:  end{slog.LevelWarn, api.LogCannotRead, false, failure, doubling(refusedBackoff)},
+	blocked:     end{slog.LevelWarn, api.LogCannotRead, false, failure, after(0)}, // by etcd, not by the lock
+	unconfirmed: end{again: after(0)},                                             // the worker waits
+	tooLarge:    end{slog.LevelError, api.LogCannotRemove, false, failure, after(refusedBackoff)},
+	unlogged:    end{slog.LevelError, api.LogCannotLog, false, failure, doubling(maxBackoff)},
+	would:       end{count: wouldRemove, again: after(table.UntilModified)},
 
 	withdrawn: end{slog.LevelInfo, api.LogWithdrawn, true, nil, after(0)},
 	ambiguous: end{slog.LevelWarn, api.LogAmbiguous, true, failure, afterFailure},
@@ -107,7 +114,7 @@ func doubling(longest time.Duration) func(*attempt) time.Duration {
 	}
 }
 
-// untilDue is for a lock that has to wait for longer than Lead. A standby looks at it again earlier.
+// untilDue is for a lock that has to wait for longer than the lead. A standby looks at it again earlier.
 func untilDue(a *attempt) time.Duration {
 	v := a.verdict
 	if v.Reason == verdict.ByPause {
@@ -117,7 +124,7 @@ func untilDue(a *attempt) time.Duration {
 	if !v.Leader {
 		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
 	}
-	return max(wait-Lead, Lead)
+	return max(wait-a.lead, a.lead)
 }
 
 // afterFailure is for a temporary failure of etcd. For a lock that was read alone no worker waits.

@@ -16,7 +16,7 @@ import (
 )
 
 // pausedBelow is a pause of the locks whose names begin with a text, while on is set.
-func pausedBelow(begin string, on *atomic.Bool) func(string) verdict.Pause {
+func pausedBelow(begin string, on *atomic.Bool) pauses {
 	return func(name string) verdict.Pause {
 		if !on.Load() || !strings.HasPrefix(name, begin) {
 			return verdict.Pause{}
@@ -28,7 +28,7 @@ func pausedBelow(begin string, on *atomic.Bool) func(string) verdict.Pause {
 func TestS3_APauseKeepsTheLocksThatMatchAndNoOthers(t *testing.T) {
 	var paused atomic.Bool
 	paused.Store(true)
-	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Pause = pausedBelow("deploy/", &paused) })
+	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Pauses = pausedBelow("deploy/", &paused) })
 	h.expired("deploy/a", "other", "deploy/b")
 	h.remove("deploy/a", "other", "deploy/b")
 	require.Equal(t, 1, h.removed())
@@ -51,7 +51,7 @@ func TestS3_EachTransactionObeysThePauses(t *testing.T) {
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
 				o.BatchSize = unfit
 				if !all {
-					o.Pause = pausedBelow("n", &paused)
+					o.Pauses = pausedBelow("n", &paused)
 					return
 				}
 				o.Signals = func() verdict.Signals {

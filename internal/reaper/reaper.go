@@ -5,7 +5,8 @@
 //
 // Guaranteed, with the names of docs/safety.md:
 //
-//   - S3: while a hold is in force, or a probe is overdue, no removal is sent.
+//   - S3: while a hold is in force, or a probe is overdue, no removal is sent, and none before a probe
+//     that began when the lock came due has shown that its holder could renew until then.
 //   - S7: every removal is logged before it is sent. An unknown outcome is reported as
 //     ambiguous, and the removal is tried again, which is safe because of the compares.
 //   - S8: a lock without a readable deadline is never removed.
@@ -43,6 +44,28 @@ type Source interface {
 	Gone() <-chan []table.Gone
 }
 
+// Probe shows whether holders can renew: a probe.Probe.
+type Probe interface {
+	// Begin begins a probe next to the regular ones. Await waits until a good one that began at a time or
+	// later is recorded, and Good returns when the last one began.
+	Begin()
+	Await(ctx context.Context, since time.Time) error
+	Good() time.Time
+	// Lead is how long before a lock is due that probe may begin.
+	Lead() time.Duration
+	// Allowance returns for how long outages kept a holder from renewing a lock that was last known
+	// to be current at the time given.
+	Allowance(known time.Time) time.Duration
+}
+
+// Pauses are the pauses of some locks: pause.Pauses.
+type Pauses interface {
+	// For returns the pause that applies to a lock.
+	For(name string) verdict.Pause
+	// Newest returns the revision of the newest pause that is known.
+	Newest() int64
+}
+
 // Options are the options of New.
 type Options struct {
 	Store  lockstore.Store
@@ -53,11 +76,8 @@ type Options struct {
 	Signals func() verdict.Signals
 	// Leader reports whether this replica acts without the standby delay.
 	Leader func() bool
-	// Allowance returns for how long outages kept a holder from renewing a lock that
-	// was last known to be current at the time given.
-	Allowance func(known time.Time) time.Duration
-	// Pause returns the pause of some locks that applies to a lock.
-	Pause func(name string) verdict.Pause
+	Probe  Probe
+	Pauses Pauses
 	// BatchSize is the number of locks in one transaction, Concurrency that of
 	// transactions in flight.
 	BatchSize, Concurrency int
@@ -90,8 +110,8 @@ type Reaper struct {
 func New(o Options) (*Reaper, error) {
 	switch {
 	case o.Store.KV == nil, o.Store.Layout.Prefix() == "", o.Store.RequestTimeout <= 0, o.Source == nil, o.Delay == nil,
-		o.Logger == nil, o.Signals == nil, o.Leader == nil, o.Allowance == nil, o.Pause == nil:
-		return nil, errors.New("reaper: Store, Source, Signals, Leader, Allowance, Pause, Delay and Logger are required")
+		o.Logger == nil, o.Signals == nil, o.Leader == nil, o.Probe == nil, o.Pauses == nil:
+		return nil, errors.New("reaper: Store, Source, Signals, Leader, Probe, Pauses, Delay and Logger are required")
 	case o.BatchSize < 1, o.Concurrency < 1, o.Rate < 0:
 		return nil, fmt.Errorf("reaper: batch size %d, concurrency %d or rate %g out of range", o.BatchSize, o.Concurrency, o.Rate)
 	}
@@ -126,9 +146,9 @@ func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 	if d.Token == 0 {
 		in.OrphanDue = in.Now.Add(d.OrphanIn - time.Since(d.At))
 	} else {
-		in.Allowance = r.Allowance(d.At.Add(-d.Observation.Stale))
+		in.Allowance = r.Probe.Allowance(d.At.Add(-d.Observation.Stale))
 	}
-	pause := r.Pause(d.Name)
+	pause := r.Pauses.For(d.Name)
 	in.PausedUntil, in.Pause = pause.Until, pause.Words
 	return verdict.Decide(in)
 }

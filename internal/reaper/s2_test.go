@@ -17,7 +17,7 @@ import (
 func TestS2_LogAndLedgerReplay(t *testing.T) {
 	h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
 		o.Rules.Policies = []verdict.Policy{{Match: "a*", Mode: verdict.Enforce, Grace: 7 * time.Second}}
-		o.Allowance = func(time.Time) time.Duration { return 1234567 }
+		o.Probe = allowing(1234567)
 	})
 	h.expired("a", "b")
 	h.set("o", "alert_at", expiry)
@@ -46,7 +46,7 @@ func TestS2_TimeWithTheWorkerCounts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var asked time.Time
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Allowance = func(seen time.Time) time.Duration { asked = seen; return 0 }
+			o.Probe = &sound{allowance: func(seen time.Time) time.Duration { asked = seen; return 0 }}
 		})
 		h.expired("a")
 		d := h.due("a")
@@ -73,7 +73,7 @@ func TestAWallClockBehindTheDeadlineWaits(t *testing.T) {
 			h.handle(d)
 		}
 		require.Zero(t, h.sent.Load())
-		require.Equal(t, []postponement{{"a", d.Token, reaper.Lead}, {"a", d.Token, time.Hour - reaper.Lead}}, h.source.postponed())
+		require.Equal(t, []postponement{{"a", d.Token, lead}, {"a", d.Token, time.Hour - lead}}, h.source.postponed())
 		clock = past.Add(grace)
 		h.handle(d)
 		require.Equal(t, 1, h.removed())
@@ -91,9 +91,9 @@ func TestOnlyWhatIsDueSoonIsRead(t *testing.T) {
 		wait, off := h.dated("wait", start.Add(time.Hour)), h.due("off")
 		h.handle(wait, off)
 		require.Zero(t, h.reads.Load())
-		require.Equal(t, []postponement{{"wait", wait.Token, time.Hour + grace - reaper.Lead}, {"off", off.Token, table.UntilModified}}, h.source.postponed())
+		require.Equal(t, []postponement{{"wait", wait.Token, time.Hour + grace - lead}, {"off", off.Token, table.UntilModified}}, h.source.postponed())
 
-		h.handle(wait, h.due("due"), h.dated("soon", time.Now().Add(reaper.Lead/2-grace)))
+		h.handle(wait, h.due("due"), h.dated("soon", time.Now().Add(lead/2-grace)))
 		require.Equal(t, 2, h.removed())
 		require.Len(t, h.source.postponed(), 3)
 	})

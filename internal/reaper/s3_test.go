@@ -78,7 +78,7 @@ func TestS3_EachTransactionLooksAgain(t *testing.T) {
 			allowance.Store(0)
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
 				o.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = unfit, flagged(&overdue), leader.Load, ages
-				o.Allowance = func(time.Time) time.Duration { return time.Duration(allowance.Load()) }
+				o.Probe = &sound{allowance: func(time.Time) time.Duration { return time.Duration(allowance.Load()) }}
 			})
 			all := names("n%03d", unfit)
 			h.expired(all...)
@@ -96,14 +96,14 @@ func TestS3_TimeWithoutEtcdDoesNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var allowance atomic.Int64
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Allowance = func(time.Time) time.Duration { return time.Duration(allowance.Load()) }
+			o.Probe = &sound{allowance: func(time.Time) time.Duration { return time.Duration(allowance.Load()) }}
 		})
 		h.expired("a")
 		late := time.Since(past.Add(grace))
 		allowance.Store(int64(late + time.Hour))
 		h.handle(h.due("a"))
 		require.Zero(t, h.sent.Load())
-		require.Equal(t, time.Hour-reaper.Lead, h.putBack())
+		require.Equal(t, time.Hour-lead, h.putBack())
 		allowance.Store(int64(late - time.Hour))
 		h.handle(h.due("a"))
 		require.Equal(t, 1, h.removed())

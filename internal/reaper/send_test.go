@@ -213,7 +213,7 @@ func TestNewRefuses(t *testing.T) {
 		func(o *reaper.Options) { o.Store.RequestTimeout = 0 }, func(o *reaper.Options) { o.Source = nil },
 		func(o *reaper.Options) { o.Delay = nil }, func(o *reaper.Options) { o.Logger = nil },
 		func(o *reaper.Options) { o.Signals = nil }, func(o *reaper.Options) { o.Leader = nil },
-		func(o *reaper.Options) { o.Allowance = nil }, func(o *reaper.Options) { o.BatchSize = 0 },
+		func(o *reaper.Options) { o.Probe = nil }, func(o *reaper.Options) { o.BatchSize = 0 },
 		func(o *reaper.Options) { o.Concurrency = 0 }, func(o *reaper.Options) { o.Rate = -1 },
 		func(o *reaper.Options) { o.Rules.Grace = o.Rules.Tolerance - 1 },
 	} {

@@ -3,6 +3,7 @@ package reaper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -68,13 +69,14 @@ func (w *worker) run(ctx context.Context) error {
 		if w.gate.wait(ctx) != nil {
 			return nil
 		}
+		history := w.gate.seen() // first: what is taken may be of a later one
 		due, err := w.Source.Take(ctx, w.BatchSize)
 		if err != nil {
 			return err // Run returns nil where ctx is done
 		}
 		w.group.Go(func() error {
 			defer w.batches.release()
-			w.walk(ctx, due)
+			w.walk(ctx, history, due)
 			return nil
 		})
 	}
@@ -90,16 +92,17 @@ func (w *worker) pace(ctx context.Context, err error) {
 	w.Sleep(ctx, backoff(int(w.failures.Add(1)), maxBackoff))
 }
 
-// Lead is how long before due locks are taken, so that they have been read when they are due.
-const Lead = 10 * time.Millisecond
-
-// walk takes a batch from Take to its outcome: verdicts, read, then the steps of remove.
-func (w *worker) walk(ctx context.Context, taken []table.View) {
-	batch := make([]*attempt, len(taken))
+// walk takes a batch from Take to its outcome: verdicts, read, then the steps of remove. The probe that these
+// wait for begins together with the read.
+func (w *worker) walk(ctx context.Context, history int, taken []table.View) {
+	batch, lead := make([]*attempt, len(taken)), w.Probe.Lead()
 	for i, d := range taken {
-		batch[i] = &attempt{due: d}
+		batch[i] = &attempt{due: d, history: history, lead: lead}
 	}
-	due, soon := w.judge(batch, Lead)
+	due, soon := w.judge(batch, lead)
+	if len(due)+len(soon) > 0 {
+		w.Probe.Begin()
+	}
 	batch, err := w.read(ctx, append(due, soon...))
 	if err != nil {
 		w.pace(ctx, err)
@@ -110,24 +113,44 @@ func (w *worker) walk(ctx context.Context, taken []table.View) {
 	}
 }
 
-// remove takes attempts that were read to their outcome: verdicts, the log, verdicts again, one
+// remove takes attempts that were read to their outcome: verdicts, a probe, the log, verdicts again, one
 // transaction. It does so at once for the locks that are due, and then for those that are within
-// Lead.
+// the lead.
 func (w *worker) remove(ctx context.Context, batch []*attempt) error {
 	if w.rate.WaitN(ctx, len(batch)) != nil {
 		return nil // ctx is done: WaitN has no other error, as a batch never exceeds the burst
 	}
 	var errs []error
+	lead := batch[0].lead
 	for start := time.Now(); ; {
-		due, soon := w.judge(batch, Lead-time.Since(start))
-		errs = append(errs, w.send(slices.DeleteFunc(due, w.stop)))
+		due, soon := w.judge(batch, lead-time.Since(start))
+		due, err := w.confirm(ctx, due)
+		errs = append(errs, err, w.send(slices.DeleteFunc(due, w.stop)))
 		if len(soon) == 0 || ctx.Err() != nil {
 			return errors.Join(errs...) // where ctx is done another replica removes the rest
 		}
 		first := slices.MinFunc(soon, func(a, b *attempt) int { return int(a.verdict.Remaining - b.verdict.Remaining) })
-		w.Sleep(ctx, min(first.verdict.Remaining, Lead))
+		w.Sleep(ctx, min(first.verdict.Remaining, lead))
 		batch = soon
 	}
+}
+
+// confirm waits for the probes that removals need, and returns the attempts on locks that are still due after
+// what these have shown.
+func (w *worker) confirm(ctx context.Context, batch []*attempt) ([]*attempt, error) {
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	last := slices.MaxFunc(batch, func(a, b *attempt) int { return a.needs.Compare(b.needs) })
+	ctx, cancel := context.WithTimeout(ctx, w.Rules.MinGrace())
+	defer cancel()
+	err := w.Probe.Await(ctx, last.needs)
+	due, _ := w.judge(batch, 0)
+	if err != nil {
+		w.end(ends.unconfirmed, due...)
+		return nil, fmt.Errorf("no probe has shown that locks can be renewed: %w", err)
+	}
+	return due, nil
 }
 
 // judge makes the verdicts on a batch. It returns the attempts on locks that are due, and those on
@@ -135,9 +158,9 @@ func (w *worker) remove(ctx context.Context, batch []*attempt) error {
 func (w *worker) judge(batch []*attempt, within time.Duration) (due, soon []*attempt) {
 	open := w.gate.open() // first, so that the verdicts include an outage that has ended since
 	for _, a := range batch {
-		a.verdict = w.verdictOn(a)
+		a.verdict, a.needs = w.decide(a)
 		switch v := a.verdict; {
-		case !open:
+		case !open, a.history != w.gate.seen():
 			w.end(ends.held, a)
 		case a.read && a.modified():
 			w.end(ends.modified, a)
@@ -154,13 +177,20 @@ func (w *worker) judge(batch []*attempt, within time.Duration) (due, soon []*att
 	return due, soon
 }
 
-// verdictOn returns the verdict on the lock as it was read, or as it was taken.
-func (w *worker) verdictOn(a *attempt) verdict.Verdict {
+// decide makes the verdict on the lock as it was read, or as it was taken. It also returns when the probe must have
+// begun, at the earliest, that the removal needs: the lead before the lock came due, and when removals were last
+// allowed.
+func (w *worker) decide(a *attempt) (v verdict.Verdict, needs time.Time) {
 	d := a.due
 	if a.read {
 		d.Lock = a.record.Lock
 	}
-	return w.Verdict(d)
+	v = w.Verdict(d)
+	needs = time.Now().Add(v.Due.Sub(v.Now) - a.lead)
+	if opened := w.gate.since(); opened.After(needs) {
+		needs = opened
+	}
+	return v, needs
 }
 
 // modified reports whether the lock that was read differs from the one that was taken, or has keys
@@ -202,10 +232,16 @@ func (w *worker) send(batch []*attempt) error {
 	if len(batch) > 1 && !lockstore.Fits(records(batch)...) {
 		return w.halve(batch)
 	}
-	if batch = w.stillDue(batch); len(batch) == 0 {
+	batch, pauses := w.stillDue(batch)
+	if len(batch) == 0 {
 		return nil
 	}
-	deleted, revision, err := w.Store.Delete(w.requests, records(batch)...)
+	deleted, revision, err := w.Store.Delete(w.requests, lockstore.Terms{Open: w.gate.open, Pauses: pauses}, records(batch)...)
+	if errors.Is(err, lockstore.ErrWithdrawn) {
+		w.end(ends.withdrawn, batch...)
+		w.Sleep(w.requests, updateInterval) // until the watch shows why
+		return nil
+	}
 	if err != nil {
 		return w.sendFailed(batch, err)
 	}
@@ -221,16 +257,20 @@ func (w *worker) send(batch []*attempt) error {
 }
 
 // stillDue makes the verdicts again right before a transaction is sent, since the previous
-// transaction may have taken long. It withdraws the attempts on locks that must not be removed now.
-func (w *worker) stillDue(batch []*attempt) []*attempt {
+// transaction may have taken long. It withdraws the attempts on locks that must not be removed now. It also
+// returns the newest pause that these verdicts knew.
+func (w *worker) stillDue(batch []*attempt) (due []*attempt, pauses int64) {
 	open := w.gate.open() // first, as in judge
+	pauses = w.Pauses.Newest()
 	return slices.DeleteFunc(batch, func(a *attempt) bool {
-		withdraw := !open || w.verdictOn(a).Action != verdict.Remove
+		good := w.Probe.Good() // first, so that the verdict includes the outage that it has ended
+		v, needs := w.decide(a)
+		withdraw := !open || a.history != w.gate.seen() || v.Action != verdict.Remove || good.Before(needs)
 		if withdraw {
 			w.end(ends.withdrawn, a)
 		}
 		return withdraw
-	})
+	}), pauses
 }
 
 // sendFailed handles the error of a transaction. It returns the error if its cause is etcd rather

@@ -41,7 +41,7 @@ func TestJudgesConvict(t *testing.T) {
 	}{
 		{"no holds", without{signals: allWell}, "S3", history{Holders: []holder{short}}},
 		{"no pause", without{signals: unpaused}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: paused, At: s(50), For: s(40)}}}},
-		{"no overdue probe", without{signals: neverOverdue}, "S3",
+		{"no overdue probe", without{signals: neverOverdue, confirmed: true}, "S3",
 			history{Holders: []holder{orphan}, Faults: []fault{{Kind: slowDisk, At: s(66), For: s(4.5)}}}},
 		{"no patience", without{source: newImpatient}, "S2", history{Holders: []holder{dead}, Faults: []fault{{Kind: killed, Who: replicas, At: s(45), For: s(1)}}}},
 		{"no outage allowance", without{allowance: true}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: unreachable, At: s(50), For: s(4)}}}},

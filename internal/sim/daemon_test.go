@@ -12,6 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/elect"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
@@ -25,11 +26,14 @@ import (
 
 // without takes rules out of the daemon, at the seams that it has.
 type without struct {
+	config    func(*config.Config)
 	rules     func(*verdict.Rules)
 	signals   func(verdict.Signals) verdict.Signals
 	allowance bool
-	source    func(*daemon) reaper.Source
-	handler   func(slog.Handler) slog.Handler
+	// confirmed takes out that a removal waits for a probe, and departs that it goes on a connection once.
+	confirmed, departs bool
+	source             func(*daemon) reaper.Source
+	handler            func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
 	request func(memetcd.Message)
 	answer  func(req, reply memetcd.Message, err error) error
@@ -77,6 +81,9 @@ func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
+		if err := etcd.Departs(ctx); err != nil && !d.w.without.departs {
+			return err
+		}
 		if edit := d.w.without.request; edit != nil {
 			edit(req.(memetcd.Message))
 		}
@@ -90,6 +97,21 @@ func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
 		return err
 	}
 }
+
+// prober is the daemon's probe, but for the rules that were taken out.
+type prober struct {
+	*probe.Probe
+	allowance func(time.Time) time.Duration
+}
+
+func (p prober) Allowance(known time.Time) time.Duration { return p.allowance(known) }
+
+// unasked is a probe that is always good.
+type unasked struct{ prober }
+
+func (unasked) Begin()                                 {}
+func (unasked) Await(context.Context, time.Time) error { return nil }
+func (unasked) Good() time.Time                        { return time.Now() }
 
 type discard struct{}
 
@@ -124,7 +146,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 		return err
 	}
 	d.table, err = table.New(table.Options{
-		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Paused: d.pauses.Matches, Lead: reaper.Lead,
+		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
 		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {
@@ -151,14 +173,18 @@ func (d *daemon) wire(c config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	var shows reaper.Probe = prober{d.probe, allowance}
+	if out.confirmed {
+		shows = unasked{prober{d.probe, allowance}}
+	}
 	var source reaper.Source = d.table
 	if out.source != nil {
 		source = out.source(d)
 	}
 	d.reaper, err = reaper.New(reaper.Options{
-		Store:  lockstore.Store{KV: d.link.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain},
-		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader, Pause: d.pauses.For,
-		Allowance: allowance, Rate: c.Reaper.RateLimit, BatchSize: c.Reaper.BatchSize, Concurrency: c.Reaper.Concurrency,
+		Store:  lockstore.Store{KV: d.link.KV, Layout: layout, Pauses: c.PauseKeys(), RequestTimeout: c.Etcd.RequestTimeout, Explain: explain},
+		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader, Pauses: d.pauses,
+		Probe: shows, Rate: c.Reaper.RateLimit, BatchSize: c.Reaper.BatchSize, Concurrency: c.Reaper.Concurrency,
 		Retention: c.Metrics.ForcedUnlockRetention, Delay: discard{}, Now: d.now, Sleep: sleep, Logger: logger,
 	})
 	return err

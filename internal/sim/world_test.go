@@ -66,7 +66,11 @@ func settings() config.Config {
 func run(t *testing.T, h history, out without) (j *judge) {
 	defer closing(h)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{history: h, without: out, config: settings(), began: time.Now(), snapshots: make(map[time.Duration]backup)}
+		c := settings()
+		if out.config != nil {
+			out.config(&c)
+		}
+		w := &world{history: h, without: out, config: c, began: time.Now(), snapshots: make(map[time.Duration]backup)}
 		w.epoch = w.began.Add(shift)
 		w.cluster = memetcd.New(memetcd.Options{Revision: 100, KeepAlive: keepAlive})
 		w.judge = newJudge(w)

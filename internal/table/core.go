@@ -206,7 +206,7 @@ func (c *core) dueAt(e *entry, now reading) instant {
 	if e.Token == 0 {
 		return e.learned + instant(c.options.OrphanGrace)
 	}
-	dueIn := instant(c.inputs(e, now).DueIn() - c.options.Lead)
+	dueIn := instant(c.inputs(e, now).DueIn() - c.options.Lead())
 	return now.mono + min(dueIn, never-now.mono)
 }
 

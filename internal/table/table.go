@@ -35,8 +35,8 @@ type Options struct {
 	// Paused reports whether the removal of a lock is paused, for Postpone; nil means of none.
 	// It must not block. Whenever it changes, Resume is to be called.
 	Paused func(name string) bool
-	// Lead is how long before it is due Take returns a lock.
-	Lead time.Duration
+	// Lead returns how long before it is due Take returns a lock; nil means 0.
+	Lead func() time.Duration
 	// OrphanGrace is how long an orphan must stay unmodified before it is due.
 	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
@@ -70,6 +70,9 @@ var ErrStopped = errors.New("lock table stopped")
 func New(o Options) (*Table, error) {
 	if o.Allowance == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.OrphanGrace <= 0 {
 		return nil, errors.New("lock table: Allowance, HoldDuration, RenewalMargin and OrphanGrace are required")
+	}
+	if o.Lead == nil {
+		o.Lead = func() time.Duration { return 0 }
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -69,7 +69,7 @@ func TestTakeReturnsLocksByTheLeadBeforeTheyAreDue(t *testing.T) {
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), 0)
 		require.Equal(t, []string{"a"}, w.taken())
-	}, func(o *Options) { o.Lead = time.Second })
+	}, func(o *Options) { o.Lead = func() time.Duration { return time.Second } })
 }
 
 func TestTakeReturnsTheObservation(t *testing.T) {
