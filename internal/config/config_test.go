@@ -30,7 +30,7 @@ func TestDefault(t *testing.T) {
 		Log:            Log{Level: "info", Format: "json"},
 	}
 	storm := &want.Reaper.Storm
-	storm.MinLocks, storm.Fraction, storm.Window, storm.Delay = 20, 0.1, time.Minute, 2*time.Minute
+	storm.MinLocks, storm.Fraction, storm.Window, storm.Delay = 10, 0.05, time.Minute, 2*time.Minute
 	want.Ops.Listen, want.Web.Listen = ":9480", ":9481"
 	want.Metrics.MaxLockSeries, want.Metrics.ForcedUnlockRetention = 500, time.Hour
 	require.Equal(t, want, Default())

@@ -8,13 +8,18 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
-// judged runs a history in which no promise may be broken.
-func judged(t *testing.T, h history) *judge {
+// judged runs a history in which no promise may be broken, with edits of the configuration.
+func judged(t *testing.T, h history, edits ...func(*config.Config)) *judge {
 	t.Helper()
-	j := run(t, h, without{})
+	j := run(t, h, without{config: func(c *config.Config) {
+		for _, edit := range edits {
+			edit(c)
+		}
+	}})
 	for _, v := range j.violations {
 		t.Errorf("%s at %s: %s\n%s", v.promise, v.at, v.text, h)
 	}
@@ -102,11 +107,14 @@ func TestB_LocksReadAloneDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
+// calm has no storms.
+func calm(c *config.Config) { c.Reaper.Storm.MinLocks = 0 }
+
 // Locks that cannot be read keep no other from being read alone: neither when they are due for the
 // first time, nor at their next attempts.
 func TestB_LocksThatTakeTooLongToReadDelayNoOtherLargeLock(t *testing.T) {
 	h := history{Replicas: 1, Lasts: s(200), Faults: []fault{{Kind: unreadable, Who: replicas, For: s(200)}}}
-	for i := range 16 { // with the others fewer than a storm
+	for i := range 16 {
 		o := lease(fmt.Sprintf("%s/%d", slow, i), 20, 20).dies(22) // due at 42 s
 		o.Big = 20 << 10
 		h.Holders = append(h.Holders, o)
@@ -116,7 +124,7 @@ func TestB_LocksThatTakeTooLongToReadDelayNoOtherLargeLock(t *testing.T) {
 		o.Big = 20 << 10
 		h.Holders = append(h.Holders, o)
 	}
-	j := judged(t, h)
+	j := judged(t, h, calm)
 	require.InDelta(t, 42, j.gone("b").Seconds(), 1.6, "the time limit of a read, for each eight of them")
 	require.InDelta(t, 47, j.gone("c").Seconds(), 0.1)
 	require.InDelta(t, 122, j.gone("d").Seconds(), 0.1)
@@ -130,7 +138,7 @@ func TestB_ASmallLockThatTakesTooLongToReadDelaysNoOther(t *testing.T) {
 		start := 30 + 3.7*float64(i)
 		h.Holders = append(h.Holders, lease(fmt.Sprint("n", i), start, 20).dies(start+1))
 	}
-	j := judged(t, h)
+	j := judged(t, h, calm)
 	require.InDelta(t, 26.7+20+2, j.gone("b").Seconds(), 0.6)
 	for i := range 30 {
 		require.InDelta(t, 52+3.7*float64(i), j.gone(fmt.Sprint("n", i)).Seconds(), 0.1)
