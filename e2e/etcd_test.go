@@ -34,6 +34,14 @@ const (
 	prefix = "/mutexes/"
 )
 
+// supported are the versions to test with: in the short form of the gate the newest alone.
+func supported() []string {
+	if testing.Short() {
+		return []string{newest}
+	}
+	return versions
+}
+
 // server is an etcd. It keeps its data when its process is killed and run again.
 type server struct {
 	*process

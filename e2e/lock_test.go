@@ -17,7 +17,7 @@ import (
 // stalls for some seconds costs no lock.
 func TestLockedDownHolder(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions {
+	for _, version := range supported() {
 		for method, user := range map[string]string{"certificate": "--no-password", "password": "--interactive=false < password"} {
 			t.Run(version+" "+method, func(t *testing.T) {
 				l := startLockedEtcd(t, version)

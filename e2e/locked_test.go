@@ -144,7 +144,7 @@ func buildEtcdTool(t *testing.T, name string) (path string) {
 // either kind.
 func TestLockedDown(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions {
+	for _, version := range supported() {
 		for _, method := range []string{"certificate", "password"} {
 			t.Run(version+" "+method, func(t *testing.T) {
 				l := startLockedEtcd(t, version)

@@ -15,7 +15,7 @@ import (
 // The locks and elections of etcdctl, on each version of etcd, for a user who may only read them.
 func TestNativeLocksOfEtcdctl(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions {
+	for _, version := range supported() {
 		t.Run(version, func(t *testing.T) {
 			l := startLockedEtcd(t, version)
 			for _, block := range []string{"role", "certificate", "enable"} {
