@@ -14,6 +14,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -122,6 +123,14 @@ func (d *daemon) awaitLeading() {
 	d.t.Helper()
 	d.awaitReaping()
 	d.awaitMetric(1, "unlocker_leader")
+}
+
+// requireNoFailures names the reason of a removal that failed.
+func (d *daemon) requireNoFailures() {
+	d.t.Helper()
+	for _, reason := range lockstore.Reasons() {
+		require.Zero(d.t, d.metric("unlocker_forced_unlock_failures_total", "reason", string(reason)), reason)
+	}
 }
 
 // metric scrapes, and returns what etcdtest.Metric does.

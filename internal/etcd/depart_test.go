@@ -60,7 +60,7 @@ func TestS3_ARequestAsksAfterItHasWaitedForAConnection(t *testing.T) {
 	d := &Departure{Open: func() bool { asked.Add(1); return open.Load() }}
 	done := make(chan error)
 	go func() { done <- put(t, c, d) }()
-	time.Sleep(100 * time.Millisecond) // a request that asked too early would have
+	<-time.After(100 * time.Millisecond) // a request that asked too early would have
 	require.Zero(t, asked.Load())
 	open.Store(false)
 	require.NoError(t, cluster.Restart(t.Context()))

@@ -124,11 +124,12 @@ func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (del
 func (st Store) commit(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()
-	resp, err := st.KV.Do(ctx, txn)
+	compares, ops, _ := txn.Txn()
+	resp, err := st.KV.Txn(ctx).If(compares...).Then(ops...).Commit()
 	if err != nil {
 		return nil, st.explain(err)
 	}
-	return resp.Txn(), nil
+	return resp, nil
 }
 
 func deletedBy(resp *clientv3.TxnResponse) (keys int64) {
