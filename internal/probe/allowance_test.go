@@ -99,7 +99,7 @@ func TestS3_AnOutageInProgressKeepsLocksFromComingDue(t *testing.T) {
 func TestS3_AnOutageInProgressDoesNotCountTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := &Probe{Options: Options{Patience: 2 * second}}
+		p := &Probe{Options: Options{Interval: second, Patience: 2 * second}}
 		began := time.Now()
 		p.begin(began)
 		pass(10 * second)
@@ -120,13 +120,13 @@ func TestAllowanceBeforeTheFirstProbeIsNone(t *testing.T) {
 	require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)))
 }
 
-func TestNoOutageWithinThePatience(t *testing.T) {
+func TestNoOutageWithinOneAndAHalfIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := &Probe{Options: Options{Patience: 2 * second}}
+		p := &Probe{Options: Options{Interval: second, Patience: 2 * second}}
 		p.begin(time.Now())
-		pass(2 * second)
-		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "as long as the patience")
+		pass(3 * second / 2)
+		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "one and a half intervals")
 		pass(1)
 		require.NotZero(t, p.Allowance(time.Now()))
 		require.False(t, p.ended(time.Now(), time.Now(), time.Now(), nil, errors.New("refused")))

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"slices"
 	"sort"
 	"time"
 )
@@ -62,7 +63,7 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 		return false
 	}
 	gap := end.Sub(p.since) // of several at the same time the one that began last counts
-	if outage = gap > p.Patience || alarmed; outage {
+	if outage = gap > p.gap() || alarmed; outage {
 		// The probe that ended the last outage lies in both gaps where its answer
 		// was slow: that time counts once.
 		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
@@ -79,12 +80,19 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 }
 
 // Overdue reports whether holders may be unable to renew at present: no probe that began within
-// the last Patience has shown that they can.
+// the last Patience, or three times what they took lately, has shown that they can.
 func (p *Probe) Overdue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.status.Good.IsZero() || time.Since(p.status.Good) > p.Patience
+	return p.status.Good.IsZero() || time.Since(p.status.Good) > max(p.Patience, p.slow())
 }
+
+// slow is three times what probes took lately: where etcd is steadily slow, that is neither an outage without end nor
+// a hold. One slow answer is an outage, after which the next counts in full. The caller holds the mutex.
+func (p *Probe) slow() time.Duration { return 3 * slices.Min(p.lately[:]) }
+
+// gap is the maximum time from good to good that is not an outage. The caller holds the mutex.
+func (p *Probe) gap() time.Duration { return max(p.Interval*3/2, p.slow()) }
 
 // unfinished is how long an outage in progress is assumed to last yet, so that what it
 // delays is not computed again and again. No lock is removed during an outage, and all is
@@ -97,7 +105,7 @@ func (p *Probe) Allowance(known time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.outages.since(known)
-	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.Patience {
+	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.gap() {
 		from := p.since
 		for _, t := range []time.Time{known, p.outages.end()} {
 			if t.After(from) {

@@ -31,8 +31,8 @@ type Options struct {
 	// Interval is the time between probes, Timeout the maximum duration of one. A quarter of the
 	// interval is how long a probe without an answer waits before it sends another request.
 	Interval, Timeout time.Duration
-	// Patience is the maximum time without etcd that does not count as an outage: the
-	// shortest grace of any lock.
+	// Patience is how long ago the last good probe may have begun before removals stop: the shortest grace of
+	// any lock.
 	Patience time.Duration
 	// Ended is called after an outage ends and Allowance is final; nil disables it. It may
 	// block: probes continue meanwhile, and Run waits for it before it returns. Outages that
@@ -52,6 +52,8 @@ type Probe struct {
 	// asked is when the probe in progress of Run began, or zero; took is how long its last one took.
 	asked time.Time
 	took  time.Duration
+	// lately is how long the last probes of Run took that were answered without an alarm.
+	lately [3]time.Duration
 	// answer is how long the last good answer took.
 	answer time.Duration
 	// begun is when the last probe of Begin began. news is closed when a good one was recorded; it is nil
@@ -141,10 +143,15 @@ func (p *Probe) notify(ctx context.Context) {
 func (p *Probe) once(ctx context.Context) {
 	began := time.Now()
 	p.begin(began)
-	p.record(began, p.ask(ctx))
+	a := p.ask(ctx)
+	p.record(began, a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.took, p.asked = time.Since(began), time.Time{}
+	if a.err == nil && len(a.resp.Alarms) == 0 {
+		copy(p.lately[:], p.lately[1:])
+		p.lately[len(p.lately)-1] = p.took
+	}
 }
 
 // record records the outcome of a probe that began at a time.

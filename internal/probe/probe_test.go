@@ -83,19 +83,19 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 		want [][2]float64
 		good float64
 	}{
-		"regular":                       {[]heard{{0, 1, nil}, {1, 1, nil}, {2, 2.9, nil}}, nil, 2},
-		"a gap as long as the patience": {[]heard{{0, 0, nil}, {1, 2, nil}}, nil, 1},
-		"a longer gap":                  {[]heard{{0, 0, nil}, {1, 2.5, nil}}, [][2]float64{{2.5, 2.5}}, 1},
-		"silence":                       {[]heard{{0, 0, nil}, {60, 61, nil}, {62, 62, nil}}, [][2]float64{{61, 61}}, 62},
-		"two":                           {[]heard{{0, 0, nil}, {5, 6, nil}, {15, 16, nil}}, [][2]float64{{6, 6}, {16, 10}}, 15},
-		"slow answer after an outage":   {[]heard{{0, 0, nil}, {4, 9, nil}, {9.1, 9.2, nil}, {10, 10, nil}}, [][2]float64{{9, 9}, {9.2, 0.2}}, 10},
-		"alarm, however short":          {[]heard{{0, 0, nil}, {1, 1, nospace}, {1.5, 1.5, nil}}, [][2]float64{{1.5, 1.5}}, 1.5},
-		"alarm":                         {[]heard{{0, 0, nil}, {1, 1, nospace}, {2, 2, nospace}, {3, 3, nil}, {4, 4, nil}}, [][2]float64{{3, 3}}, 4},
-		"late first answer":             {[]heard{{9, 9.5, nil}}, [][2]float64{{9.5, 9.5}}, 9},
-		"alarm from the start":          {[]heard{{0, 0, nospace}, {1, 1, nil}}, [][2]float64{{1, 1}}, 1},
+		"regular":                     {[]heard{{0, 1, nil}, {1, 1, nil}, {2, 2.5, nil}}, nil, 2},
+		"one and a half intervals":    {[]heard{{0, 0, nil}, {1, 1.5, nil}}, nil, 1},
+		"a longer gap":                {[]heard{{0, 0, nil}, {1, 1.6, nil}}, [][2]float64{{1.6, 1.6}}, 1},
+		"silence":                     {[]heard{{0, 0, nil}, {60, 61, nil}, {62, 62, nil}}, [][2]float64{{61, 61}, {62, 1}}, 62},
+		"two":                         {[]heard{{0, 0, nil}, {5, 6, nil}, {15, 16, nil}}, [][2]float64{{6, 6}, {16, 10}}, 15},
+		"slow answer after an outage": {[]heard{{0, 0, nil}, {4, 9, nil}, {9.1, 9.2, nil}, {10, 10, nil}}, [][2]float64{{9, 9}, {9.2, 0.2}}, 10},
+		"alarm, however short":        {[]heard{{0, 0, nil}, {1, 1, nospace}, {1.5, 1.5, nil}}, [][2]float64{{1.5, 1.5}}, 1.5},
+		"alarm":                       {[]heard{{0, 0, nil}, {1, 1, nospace}, {2, 2, nospace}, {3, 3, nil}, {4, 4, nil}}, [][2]float64{{3, 3}}, 4},
+		"late first answer":           {[]heard{{9, 9.5, nil}}, [][2]float64{{9.5, 9.5}}, 9},
+		"alarm from the start":        {[]heard{{0, 0, nospace}, {1, 1, nil}}, [][2]float64{{1, 1}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Probe{Options: Options{Patience: 2 * time.Second}, since: epoch}
+			p := &Probe{Options: Options{Interval: time.Second, Patience: 2 * time.Second}, since: epoch}
 			for _, h := range c.probes {
 				p.answered(after(h.start), after(h.end), h.alarms)
 				require.Equal(t, h.alarms, p.Status().Alarms)

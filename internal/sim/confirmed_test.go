@@ -15,7 +15,7 @@ func secondOutage(lasts float64) history {
 	h := holder{Name: "a", Start: s(20), Interval: s(6), TTL: s(18), Retry: s(14.63), LockedAt: true, AliveAt: true}
 	return history{Replicas: 1, Lasts: s(200), Holders: []holder{h}, Faults: []fault{
 		{Kind: slowDisk, At: s(55), For: s(45)}, {Kind: refused, Who: hosts, At: s(55), For: s(45)},
-		{Kind: slowDisk, At: s(114.5), For: s(lasts)}, {Kind: refused, Who: hosts, At: s(114.5), For: s(lasts)},
+		{Kind: slowDisk, At: s(115.5), For: s(lasts)}, {Kind: refused, Who: hosts, At: s(114.5), For: s(lasts + 1)},
 	}}
 }
 
@@ -23,7 +23,7 @@ func secondOutage(lasts float64) history {
 func TestS3_NoRemovalIsOnItsWayInAnOutage(t *testing.T) {
 	for _, lasts := range []float64{4, 8} {
 		early := run(t, secondOutage(lasts), without{confirmed: true, signals: neverOverdue}).gone("a")
-		require.Equal(t, s(114.5+lasts), early, "without the rule")
+		require.Equal(t, s(115.5+lasts), early, "without the rule")
 		// Renewed at 50 s; both outages count, and the grace.
 		if at := run(t, secondOutage(lasts), without{}).gone("a"); at != 0 {
 			require.Greater(t, at, s(50+18+2+45+lasts))

@@ -1,0 +1,48 @@
+package probe
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Where each answer takes longer than the interval, etcd is slow and not down.
+func TestASlowEtcdIsNoOutageWithoutEnd(t *testing.T) {
+	t.Parallel()
+	for _, latency := range []time.Duration{9 * second / 10, 11 * second / 10, 3 * second} {
+		probed(t, &members{answer: func(context.Context, int) error {
+			pass(latency)
+			return nil
+		}}, func(p *Probe) {
+			pass(10 * latency)
+			began := time.Now()
+			for range 1000 {
+				require.False(t, p.Overdue())
+				require.Zero(t, p.Allowance(began))
+				pass(second / 10)
+			}
+		})
+	}
+}
+
+// One slow answer says nothing of the next: a second outage counts in full.
+func TestS3_OneSlowAnswerHidesNoOutage(t *testing.T) {
+	t.Parallel()
+	var until atomic.Int64
+	m := &members{answer: func(context.Context, int) error {
+		pass(time.Until(time.Unix(0, until.Load())))
+		return nil
+	}}
+	probed(t, m, func(p *Probe) {
+		pass(10 * second)
+		for range 2 {
+			began := time.Now()
+			until.Store(began.Add(4 * second).UnixNano())
+			pass(4*second + second/2)
+			require.GreaterOrEqual(t, p.Allowance(began), 4*second-second/4)
+		}
+	})
+}
