@@ -81,25 +81,32 @@ func (t *trial) certificates(now time.Time) {
 func (t *trial) connect(ctx context.Context) (answers bool) {
 	for _, endpoint := range t.config.Etcd.Endpoints {
 		answers = t.try(ctx, "connect to "+endpoint, "", "", func(ctx context.Context) (string, error) {
-			return "answers", t.connectTo(ctx, endpoint)
+			return t.connectTo(ctx, endpoint)
 		}) || answers
 	}
 	return answers
 }
 
-// connectTo requires any answer of etcd: that it refuses the user is the error of the login.
-func (t *trial) connectTo(ctx context.Context, endpoint string) error {
+// connectTo requires any answer of etcd: that it refuses the user is the error of the login. The answer names a
+// version that has a known fault.
+func (t *trial) connectTo(ctx context.Context, endpoint string) (answer string, err error) {
 	c := t.config
 	c.Etcd.Endpoints = []string{endpoint}
 	client, err := dial(c, t.logger)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = client.Close() }()
-	if _, err = client.AlarmList(ctx); errors.As(err, new(rpctypes.EtcdError)) {
-		return nil
+	if _, err = client.AlarmList(ctx); err != nil && !errors.As(err, new(rpctypes.EtcdError)) {
+		return "", client.Explain(err, "", "")
 	}
-	return client.Explain(err, "", "")
+	answer = "answers"
+	if status, err := client.Status(ctx, endpoint); err == nil {
+		if upgrade := etcd.StaleReads(status.Version); upgrade != "" {
+			answer = fmt.Sprintf("answers, but etcd %s may read old data after a pause of its process: upgrade it to %s or later", status.Version, upgrade)
+		}
+	}
+	return answer, nil
 }
 
 // login tries whether etcd accepts the user.
