@@ -62,6 +62,9 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	if len(alarms) > 0 {
 		return false
 	}
+	if last := p.outages.end(); end.Before(last) {
+		end = last // that of another probe, which was recorded first
+	}
 	gap := end.Sub(p.since) // of several at the same time the one that began last counts
 	if outage = gap > p.gap() || alarmed; outage {
 		// The probe that ended the last outage lies in both gaps where its answer
