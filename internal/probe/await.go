@@ -24,32 +24,36 @@ func (p *Probe) Good() time.Time { return p.Status().Good }
 
 // Begin begins a probe next to those of Run, at most twenty times a second, and whether or not earlier ones
 // were answered. Its outcome is recorded like that of any other. Without Run it does nothing.
-func (p *Probe) Begin() {
+func (p *Probe) Begin() { p.another() }
+
+// another is Begin. It returns after how long the next probe may begin.
+func (p *Probe) another() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, ctx := time.Now(), p.running
-	if ctx == nil || now.Sub(p.begun) < minDistance {
-		return
+	if ctx == nil {
+		return minDistance
+	}
+	if early := minDistance - now.Sub(p.begun); early > 0 {
+		return early
 	}
 	p.begun = now
 	p.first(now)
 	p.requests.Go(func() { p.record(now, p.askAll(ctx, nil, p.Members)) })
+	return minDistance
 }
 
 // Await waits until a good probe is recorded that began at a time or later, and begins probes meanwhile. It
 // returns the error of ctx if there is none.
 func (p *Probe) Await(ctx context.Context, since time.Time) error {
-	again := time.NewTicker(minDistance)
-	defer again.Stop()
 	for {
 		good, news := p.next()
 		if !good.Before(since) {
 			return nil
 		}
-		p.Begin()
 		select {
 		case <-news:
-		case <-again.C:
+		case <-time.After(p.another()):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
