@@ -7,8 +7,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -113,4 +116,47 @@ func TestS3_AProbeFromBeforeTheEndOfAHoldDoesNotCount(t *testing.T) {
 	h.remove(all...)
 	require.Equal(t, unfit/2, h.removed())
 	require.Len(t, h.log.with(t, api.LogWithdrawn, ""), unfit/2)
+}
+
+// departing asks for each request whether it may go on a connection.
+type departing struct{ etcdserverpb.KVClient }
+
+func (d departing) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	if err := etcd.Departs(ctx); err != nil {
+		return nil, err
+	}
+	return d.KVClient.Txn(ctx, r, opts...)
+}
+
+// A removal waits for a connection while a hold comes and goes, or etcd is restored.
+func TestS3_ARemovalIsNotSentAfterAHoldThatItWaitedThrough(t *testing.T) {
+	for _, restored := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			var alarms, history atomic.Int32
+			h := newHarness(t, nil, func(o *reaper.Options) {
+				o.Holds.Settle = 0
+				o.Signals = func() verdict.Signals {
+					s := well()
+					s.Alarms, s.History = make([]string, alarms.Load()), int(history.Load())
+					return s
+				}
+			})
+			h.spy.KVClient = departing{h.spy.KVClient}
+			h.expired("a")
+			h.before = func(context.Context) {
+				if restored {
+					<-time.After(time.Second)
+					history.Add(1)
+					return
+				}
+				alarms.Store(1)
+				h.await(func() bool { return len(h.Holding()) > 0 })
+				alarms.Store(0)
+				h.await(func() bool { return len(h.Holding()) == 0 })
+			}
+			h.handle(h.due("a"))
+			require.Zero(t, h.removed())
+			require.Len(t, h.log.with(t, api.LogWithdrawn, ""), 1)
+		})
+	}
 }

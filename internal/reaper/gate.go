@@ -17,7 +17,7 @@ type gate struct {
 
 	mu      sync.Mutex
 	machine *verdict.Holds
-	// opened is when it was first found open since it was last closed.
+	// opened is when it was first found open since it was last closed, or etcd was restored.
 	opened time.Time
 	// history is the number of the history of etcd.
 	history int
@@ -37,6 +37,7 @@ func (g *gate) open() bool {
 	// reading, which UTC would strip: a step of our wall clock must not end or begin a hold.
 	now := time.Now()
 	s := g.signals()
+	restored := s.History != g.history
 	g.history = s.History
 	found := g.machine.Update(now, s)
 	open := !s.Overdue
@@ -61,7 +62,7 @@ func (g *gate) open() bool {
 	switch {
 	case !open:
 		g.opened = time.Time{}
-	case g.opened.IsZero():
+	case restored, g.opened.IsZero():
 		g.opened = now
 	}
 	return open

@@ -232,11 +232,11 @@ func (w *worker) send(batch []*attempt) error {
 	if len(batch) > 1 && !lockstore.Fits(records(batch)...) {
 		return w.halve(batch)
 	}
-	batch, pauses := w.stillDue(batch)
+	batch, terms := w.stillDue(batch)
 	if len(batch) == 0 {
 		return nil
 	}
-	deleted, revision, err := w.Store.Delete(w.requests, lockstore.Terms{Open: w.gate.open, Pauses: pauses}, records(batch)...)
+	deleted, revision, err := w.Store.Delete(w.requests, terms, records(batch)...)
 	if errors.Is(err, lockstore.ErrWithdrawn) {
 		w.end(ends.withdrawn, batch...)
 		w.Sleep(w.requests, updateInterval) // until the watch shows why
@@ -258,10 +258,13 @@ func (w *worker) send(batch []*attempt) error {
 
 // stillDue makes the verdicts again right before a transaction is sent, since the previous
 // transaction may have taken long. It withdraws the attempts on locks that must not be removed now. It also
-// returns the newest pause that these verdicts knew.
-func (w *worker) stillDue(batch []*attempt) (due []*attempt, pauses int64) {
+// returns the terms of the transaction: that the gate stays open, and no pause is newer than those that these
+// verdicts knew.
+func (w *worker) stillDue(batch []*attempt) (due []*attempt, terms lockstore.Terms) {
 	open := w.gate.open() // first, as in judge
-	pauses = w.Pauses.Newest()
+	opened := w.gate.since()
+	terms.Open = func() bool { return w.gate.open() && w.gate.since().Equal(opened) }
+	terms.Pauses = w.Pauses.Newest()
 	return slices.DeleteFunc(batch, func(a *attempt) bool {
 		good := w.Probe.Good() // first, so that the verdict includes the outage that it has ended
 		v, needs := w.decide(a)
@@ -270,7 +273,7 @@ func (w *worker) stillDue(batch []*attempt) (due []*attempt, pauses int64) {
 			w.end(ends.withdrawn, a)
 		}
 		return withdraw
-	}), pauses
+	}), terms
 }
 
 // sendFailed handles the error of a transaction. It returns the error if its cause is etcd rather
