@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -95,4 +97,20 @@ func TestAPauseIsLoggedAtInfo(t *testing.T) {
 	require.Equal(t, "paused by ada", line.Reason)
 	paused.Store(false)
 	h.await(func() bool { return len(h.log.with(t, api.LogHoldEnds, "")) == 1 })
+}
+
+// A pause that the watch does not show yet refuses each transaction: that is no hot loop, however many may be sent.
+func TestARemovalThatAPauseRefusesIsRepeatedTwentyTimesASecond(t *testing.T) {
+	_, client := newEtcd(t, localetcd.Options{})
+	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Store.Pauses, o.Concurrency = "/pauses/", 4 })
+	h.commit(clientv3.OpPut("/pauses/all", "{}"))
+	h.acquire(time.Now().Add(-time.Second), "a")
+	h.await(func() bool { return h.sent.Load() > 0 })
+	start, before := time.Now(), h.sent.Load()
+	<-time.After(time.Second)
+	require.LessOrEqual(t, float64(h.sent.Load()-before), 20*time.Since(start).Seconds()+1)
+	require.Zero(t, h.removed())
+	require.Zero(t, h.Stats().Conflicts)
+	h.commit(clientv3.OpDelete("/pauses/all"))
+	h.await(func() bool { return h.removed() == 1 })
 }
