@@ -124,7 +124,10 @@ func untilDue(a *attempt) time.Duration {
 	if !v.Leader {
 		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
 	}
-	return max(wait-a.lead, a.lead)
+	if wait <= a.lead {
+		return a.lead // it was waited for, but the clock did not get there
+	}
+	return max(wait-a.lead, time.Millisecond) // the table may know another lead
 }
 
 // afterFailure is for a temporary failure of etcd. For a lock that was read alone no worker waits.

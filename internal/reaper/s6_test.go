@@ -89,3 +89,13 @@ func TestRunEndsWhileWaitingForTheRate(t *testing.T) {
 		require.Equal(t, 1, h.removed())
 	})
 }
+
+// The lead became shorter after the table had computed when to return a lock: its probe then begins the lead before
+// due all the same, so that its answer is there at due.
+func TestS6_ALockThatComesTooEarlyComesAgainInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.handle(h.dated("a", time.Now().Add(lead+2*time.Millisecond-grace)))
+		require.Equal(t, 2*time.Millisecond, h.putBack())
+	})
+}
