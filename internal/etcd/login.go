@@ -79,6 +79,7 @@ func (l *login) intercept(ctx context.Context, method string, req, reply any, cc
 	if !l.begun.Load() {
 		return nil // reply is zero: the empty token
 	}
+	ctx = context.WithValue(ctx, departureKey{}, nil) // which is for the request that needs the login
 	asked := req.(*pb.AuthenticateRequest)
 	password := asked.GetPassword()
 	if l.file != "" {
