@@ -30,10 +30,10 @@ type without struct {
 	rules     func(*verdict.Rules)
 	signals   func(verdict.Signals) verdict.Signals
 	allowance bool
-	// confirmed takes out that a removal waits for a probe, and departs that it goes on a connection once.
-	confirmed, departs bool
-	source             func(*daemon) reaper.Source
-	handler            func(slog.Handler) slog.Handler
+	// confirmed takes out that a removal waits for a probe.
+	confirmed bool
+	source    func(*daemon) reaper.Source
+	handler   func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
 	request func(memetcd.Message)
 	answer  func(req, reply memetcd.Message, err error) error
@@ -81,7 +81,7 @@ func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		if err := etcd.Departs(ctx); err != nil && !d.w.without.departs {
+		if err := etcd.Departs(ctx); err != nil {
 			return err
 		}
 		if edit := d.w.without.request; edit != nil {
