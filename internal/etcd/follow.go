@@ -57,7 +57,8 @@ type FollowerStatus struct {
 	// Omitted reports whether there are keys that were not passed on: more than MaxKeys, or
 	// longer than MaxSize.
 	Omitted bool
-	// Newest is the newest mod_revision of the keys that were seen, also of those that were not passed on.
+	// Newest is the newest mod_revision of the keys that were seen, also of those that were not passed on. It is
+	// 0 from the end of a watch to the next listing: etcd may have been restored at a lower revision.
 	Newest int64
 	// Err is why the prefix is not synced; nil before the first failure.
 	Err error
@@ -117,6 +118,7 @@ func (f *Follower) Run(ctx context.Context) error {
 }
 
 func (f *Follower) failed(ctx context.Context, err error) error {
+	f.set(func(s *FollowerStatus) { s.Newest = 0 })
 	if errors.Is(err, errRelist) {
 		return nil // a prefix that is only listed again stays synced
 	}

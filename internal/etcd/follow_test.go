@@ -315,6 +315,21 @@ func TestResumedWatchesDoNotDelayTheListingAfterAFailure(t *testing.T) {
 	})
 }
 
+// A compare with what was seen before a restore would let pass what was written after it, at a lower revision.
+func TestS3_NewestIsUnknownUntilThePrefixIsListedAgain(t *testing.T) {
+	t.Parallel()
+	bubble(t, []string{"a", "1"}, func(t *testing.T, b *bubbled) {
+		newest := b.Status().Newest
+		require.Positive(t, newest)
+		b.fail(1)
+		b.link.Break()
+		b.synced(true, time.Second)
+		require.Zero(t, b.Status().Newest)
+		<-time.After(time.Minute)
+		require.Equal(t, newest, b.Status().Newest)
+	})
+}
+
 // What was written while the connection was lost is shown after it, and nothing twice.
 func TestConnectionLost(t *testing.T) {
 	t.Parallel()
