@@ -5,8 +5,7 @@
 // cannot be read as a pause pauses all. Pauses.Unseen is not empty unless all records are known,
 // as far as the watch shows.
 //
-// Not guaranteed: that a transaction which was sent before the pause was seen is not executed
-// after it.
+// Not guaranteed: that a pause is seen before a transaction is sent. The transaction compares Pauses.Newest.
 package pause
 
 import (
