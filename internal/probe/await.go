@@ -39,7 +39,7 @@ func (p *Probe) another() time.Duration {
 	}
 	p.begun = now
 	p.first(now)
-	p.requests.Go(func() { p.record(now, p.askAll(ctx, nil, p.Members)) })
+	p.requests.Go(func() { p.record(now, p.askAll(ctx, nil)) })
 	return minDistance
 }
 

@@ -89,3 +89,24 @@ func TestAwaitBeginsFewProbes(t *testing.T) {
 		require.Equal(t, asked, m.asked.Load())
 	})
 }
+
+// A probe of Begin fails no sooner than one of Run: after two refusals more than there are members.
+func TestOneRefusalFailsNoProbe(t *testing.T) {
+	t.Parallel()
+	var refuse atomic.Int32
+	probed(t, &members{answer: func(context.Context, int) error {
+		if refuse.Add(-1) >= 0 {
+			return errRefused
+		}
+		return nil
+	}}, func(p *Probe) {
+		for refused := range int32(3 + moreFailures + 1) {
+			pass(second / 2)
+			refuse.Store(refused)
+			p.Begin()
+			synctest.Wait()
+			require.Equal(t, refused < 3+moreFailures, p.Status().Failed.IsZero(), refused)
+			pass(second / 2)
+		}
+	})
+}

@@ -244,12 +244,11 @@ const (
 func (p *Probe) ask(ctx context.Context) answer {
 	another := time.NewTicker(max(p.Interval/shares, minShare))
 	defer another.Stop()
-	return p.askAll(ctx, another.C, p.Members+moreFailures)
+	return p.askAll(ctx, another.C)
 }
 
-// askAll sends a request to each member, and another one at each tick. It returns the first answer, or the
-// error after so many failures.
-func (p *Probe) askAll(ctx context.Context, another <-chan time.Time, most int) answer {
+// askAll sends a request to each member, and another one at each tick or, without ticks, for each that fails.
+func (p *Probe) askAll(ctx context.Context, another <-chan time.Time) answer {
 	deadline := time.Now().Add(p.Timeout)
 	answers, enough := make(chan answer), make(chan struct{})
 	defer close(enough)
@@ -260,8 +259,11 @@ func (p *Probe) askAll(ctx context.Context, another <-chan time.Time, most int) 
 		select {
 		case a := <-answers:
 			failures++
-			if a.err == nil || failures == most || ctx.Err() != nil || !time.Now().Before(deadline) {
+			if a.err == nil || failures == p.Members+moreFailures || ctx.Err() != nil || !time.Now().Before(deadline) {
 				return a
+			}
+			if another == nil {
+				p.request(ctx, deadline, answers, enough)
 			}
 		case <-another:
 			p.request(ctx, deadline, answers, enough)
