@@ -22,7 +22,7 @@ type daemon struct {
 func startDaemon(t *testing.T, etcd string, flags ...string) *daemon {
 	t.Helper()
 	d := &daemon{process: start(t, unlocker, append([]string{"serve", "--etcd-endpoints", etcd, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
-		"--reaper-freshness", "2s", "--reaper-grace", "1s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "250ms",
+		"--reaper-freshness", "2s", "--reaper-grace", "2s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "1s",
 		"--reaper-settle", "500ms", "--reaper-storm-min-locks", "0"}, flags...)...)}
 	d.base = "http://" + d.awaitLine(api.LogStarted)["ops"].(string)
 	return d

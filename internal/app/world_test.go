@@ -42,9 +42,9 @@ func newConfig(endpoints []string) config.Config {
 	c := config.Default()
 	c.Etcd.Endpoints, c.Etcd.RequestTimeout = endpoints, 8*time.Second
 	c.Ops.Listen, c.Web.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.Reaper.Grace, c.Reaper.ClockTolerance = time.Second, time.Second
+	c.Reaper.Grace, c.Reaper.ClockTolerance = 2*time.Second, time.Second
 	c.Reaper.Settle = 500 * time.Millisecond
-	c.Reaper.ProbeInterval = 200 * time.Millisecond
+	c.Reaper.ProbeInterval = time.Second // a stall of the machine for less than 1.5 s is no outage
 	c.Reaper.StandbyDelay = standbyDelay
 	c.Reaper.Freshness = 10 * time.Second
 	c.Reaper.Storm.MinLocks = 0

@@ -132,7 +132,7 @@ class Daemon(Process):
     def __init__(self, test, etcd):
         super().__init__(
             test, os.environ["UNLOCKER"], "serve", "--etcd-endpoints", etcd.url, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
-            "--reaper-freshness", "2s", "--reaper-grace", "1s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "250ms",
+            "--reaper-freshness", "2s", "--reaper-grace", "2s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "1s",
             "--reaper-settle", "500ms",
         )
         eventually(lambda: "unlocker started" in pathlib.Path(self.log.name).read_text())

@@ -160,7 +160,7 @@ module Support
   class Daemon < Program
     def initialize(etcd)
       super(ENV.fetch("UNLOCKER"), "serve", "--etcd-endpoints", etcd.url, "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
-            "--reaper-freshness", "2s", "--reaper-grace", "1s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "250ms", "--reaper-settle", "500ms")
+            "--reaper-freshness", "2s", "--reaper-grace", "2s", "--reaper-clock-tolerance", "1s", "--reaper-probe-interval", "1s", "--reaper-settle", "500ms")
       Support.eventually { File.read(log.path).include?("unlocker started") }
     end
   end
