@@ -56,9 +56,7 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 }
 
 func dial(c config.Config, logger *slog.Logger) (*etcd.Client, error) {
-	o := etcd.FromConfig(c.Etcd, logger)
-	o.FailFast = true
-	return etcd.New(o)
+	return etcd.New(etcd.Options{Etcd: c.Etcd, FailFast: true, Logger: logger})
 }
 
 // Close closes the connection. The Admin must not be used afterwards.

@@ -148,10 +148,9 @@ func (a *App) newRegistry(h *metrics.Histograms) error {
 }
 
 func (a *App) newClient() error {
-	o := etcd.FromConfig(a.config.Etcd, a.logger)
-	o.Registerer = a.registry
-	o.HangAfter = 2 * a.config.Reaper.ProbeInterval
-	client, err := etcd.New(o)
+	client, err := etcd.New(etcd.Options{
+		Etcd: a.config.Etcd, HangAfter: 2 * a.config.Reaper.ProbeInterval, Logger: a.logger, Registerer: a.registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -178,7 +177,7 @@ func (a *App) newPauses() (err error) {
 func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
 	a.table, err = table.New(table.Options{
 		Rules:         rules,
-		Storm:         verdict.StormFromConfig(a.config.Reaper),
+		Storm:         verdict.StormRules(a.config.Reaper.Storm),
 		Allowance:     func(known time.Time) time.Duration { return a.probe.Allowance(known) },
 		Paused:        a.pauses.Matches,
 		Lead:          func() time.Duration { return a.probe.Lead() },

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -52,7 +51,7 @@ func TestUnlockWhoseAnswerIsLostIsAmbiguous(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	c := config.Default()
 	c.Etcd.Endpoints = e.Endpoints()
-	client, err := etcd.New(etcd.FromConfig(c.Etcd, slog.New(slog.DiscardHandler)))
+	client, err := etcd.New(etcd.Options{Etcd: c.Etcd})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	layout, err := protocol.NewLayout(c.Prefix)

@@ -171,12 +171,6 @@ func newMetrics() *grpcprom.ClientMetrics {
 	return grpcprom.NewClientMetrics(grpcprom.WithClientHandlingTimeHistogram(grpcprom.WithHistogramBuckets(buckets)))
 }
 
-// FromConfig returns the options that the configuration describes, without a
-// Registerer.
-func FromConfig(c config.Etcd, logger *slog.Logger) Options {
-	return Options{Etcd: c, Logger: logger}
-}
-
 // LockPermission returns the permission that the daemon needs on the prefix of the locks.
 func LockPermission(c config.Config) string {
 	if c.Reaper.Mode == "enforce" || c.Web.AllowUnlock {

@@ -85,9 +85,8 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	if path, err = filepath.Abs(path); err != nil {
 		return 0, &NotStarted{err}
 	}
-	clientOptions := etcd.FromConfig(c.Etcd, logger)
-	clientOptions.FailFast = true // the errors then have causes; mutex repeats
-	client, err := etcd.New(clientOptions)
+	// To fail fast gives errors with causes; mutex repeats.
+	client, err := etcd.New(etcd.Options{Etcd: c.Etcd, FailFast: true, Logger: logger})
 	if err != nil {
 		return 0, err
 	}

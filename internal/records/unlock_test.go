@@ -1,7 +1,6 @@
 package records
 
 import (
-	"log/slog"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func TestUnlockThatLosesLeavesNothing(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	c := config.Default()
 	c.Etcd.Endpoints, c.Etcd.RequestTimeout = e.Endpoints(), etcdtest.Soon
-	client, err := etcd.New(etcd.FromConfig(c.Etcd, slog.New(slog.DiscardHandler)))
+	client, err := etcd.New(etcd.Options{Etcd: c.Etcd})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	layout, err := protocol.NewLayout(c.Prefix)

@@ -146,7 +146,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 		return err
 	}
 	d.table, err = table.New(table.Options{
-		Rules: rules, Storm: verdict.StormFromConfig(c.Reaper), Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
+		Rules: rules, Storm: verdict.StormRules(c.Reaper.Storm), Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
 		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {

@@ -156,6 +156,3 @@ func RulesFromConfig(c config.Config) Rules {
 func HoldsFromConfig(c config.Reaper) HoldRules {
 	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: Mode(c.Mode) == DryRun}
 }
-
-// StormFromConfig returns the rules of storms that the configuration describes.
-func StormFromConfig(c config.Reaper) StormRules { return StormRules(c.Storm) }

@@ -117,9 +117,6 @@ func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
 func TestRulesFromConfig(t *testing.T) {
 	c := config.Config{Policies: []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}}
 	c.Reaper = config.Reaper{Mode: "enforce", Grace: grace, ClockTolerance: tolerance, Settle: settle, StandbyDelay: standby, Freshness: time.Minute}
-	storm := &c.Reaper.Storm
-	storm.MinLocks, storm.Fraction, storm.Window, storm.Delay = 5, 0.5, time.Minute, time.Hour
-	require.Equal(t, verdict.StormRules{MinLocks: 5, Fraction: 0.5, Window: time.Minute, Delay: time.Hour}, verdict.StormFromConfig(c.Reaper))
 	require.Equal(t, rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour}), verdict.RulesFromConfig(c))
 	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute}
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
