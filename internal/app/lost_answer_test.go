@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -61,6 +62,8 @@ func TestUnlockWhoseAnswerIsLostIsAmbiguous(t *testing.T) {
 	store := lockstore.Store{KV: broken{client.KV}, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
 	u := unlocker{records.Unlocker{Config: c, Client: client, Store: store, Now: time.Now}, "host"}
 	_, err = u.Unlock(t.Context(), "a", api.Unlock{UUID: "u-a"}, "ada@host")
-	require.ErrorAs(t, err, new(*web.Ambiguous))
+	var ambiguous *web.Error
+	require.ErrorAs(t, err, &ambiguous)
+	require.Equal(t, http.StatusGatewayTimeout, ambiguous.Status)
 	require.Empty(t, e.Keys(""))
 }

@@ -106,11 +106,11 @@ func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 	case errors.Is(err, lockstore.ErrNoLock):
 		err = web.ErrNoLock
 	case errors.Is(err, lockstore.ErrOtherUUID):
-		err = &web.Conflict{Err: fmt.Errorf("nothing was removed: %w, since revision %d", err, now.Token)}
+		err = &web.Error{Status: http.StatusConflict, Err: fmt.Errorf("nothing was removed: %w, since revision %d", err, now.Token)}
 	case errors.Is(err, lockstore.ErrAmbiguous):
-		err = &web.Ambiguous{Err: err}
+		err = &web.Error{Status: http.StatusGatewayTimeout, Err: err}
 	case errors.Is(err, lockstore.ErrNoUUID), errors.Is(err, lockstore.ErrUnsteady), errors.Is(err, lockstore.ErrTooLarge):
-		err = &web.Conflict{Err: fmt.Errorf("nothing was removed: %w", err)}
+		err = &web.Error{Status: http.StatusConflict, Err: fmt.Errorf("nothing was removed: %w", err)}
 	}
 	return removed, err
 }

@@ -23,11 +23,7 @@ const (
 	maxLimit     = 1000
 )
 
-func (h *handler) locks(r *http.Request) (any, error) {
-	values, err := known(r, "state", "q", "hostname", "owner", "sort", "limit", "after")
-	if err != nil {
-		return nil, err
-	}
+func (h *handler) locks(r *http.Request, values url.Values) (any, error) {
 	q, err := query(values)
 	if err != nil {
 		return nil, err
@@ -38,7 +34,7 @@ func (h *handler) locks(r *http.Request) (any, error) {
 func (h *handler) list(r *http.Request, q api.Query) (api.LockPage, error) {
 	page, err := h.Source.Locks(r.Context(), q)
 	if errors.Is(err, api.ErrAfter) {
-		err = fmt.Errorf("after: %q is %w", clip(q.After), err)
+		err = badRequest(fmt.Sprintf("after: %q is %v", clip(q.After), err))
 	}
 	return page, err
 }
@@ -66,7 +62,7 @@ func (h *handler) events(f live.Format) http.HandlerFunc {
 		}
 		q.ByUrgency = true
 		if err := h.Events.Serve(w, r, q, f); err != nil {
-			h.fail(w, r, h.send, busy(err.Error()))
+			h.fail(w, r, h.send, failure(http.StatusServiceUnavailable, err.Error()))
 		}
 	}
 }
@@ -125,7 +121,7 @@ func limit(values url.Values) (int, error) {
 }
 
 // lock answers with the lock whose name follows the path, with plain or escaped slashes.
-func (h *handler) lock(r *http.Request) (any, error) {
+func (h *handler) lock(r *http.Request, _ url.Values) (any, error) {
 	name, err := h.name(r, apiLock)
 	if err != nil {
 		return nil, err
@@ -133,11 +129,7 @@ func (h *handler) lock(r *http.Request) (any, error) {
 	return h.Source.Lock(r.Context(), name)
 }
 
-func (h *handler) forced(r *http.Request) (any, error) {
-	values, err := known(r, "name", "limit")
-	if err != nil {
-		return nil, err
-	}
+func (h *handler) forced(_ *http.Request, values url.Values) (any, error) {
 	n, err := limit(values)
 	if err != nil {
 		return nil, err
@@ -145,11 +137,7 @@ func (h *handler) forced(r *http.Request) (any, error) {
 	return api.ForcedList{Forced: h.Source.Forced(values.Get("name"), n)}, nil
 }
 
-func (h *handler) history(r *http.Request) (any, error) {
-	values, err := known(r, "name")
-	if err != nil {
-		return nil, err
-	}
+func (h *handler) history(r *http.Request, values url.Values) (any, error) {
 	name := values.Get("name")
 	if err := protocol.ValidateName(name); err != nil {
 		return nil, badRequest("name: " + err.Error())
@@ -157,17 +145,11 @@ func (h *handler) history(r *http.Request) (any, error) {
 	return h.Source.History(r.Context(), name)
 }
 
-func (h *handler) native(r *http.Request) (any, error) {
-	if _, err := known(r); err != nil {
-		return nil, err
-	}
+func (h *handler) native(r *http.Request, _ url.Values) (any, error) {
 	return h.Source.Native(r.Context())
 }
 
-func (h *handler) status(r *http.Request) (any, error) {
-	if _, err := known(r); err != nil {
-		return nil, err
-	}
+func (h *handler) status(r *http.Request, _ url.Values) (any, error) {
 	return h.Source.Status(r.Context())
 }
 
@@ -183,11 +165,7 @@ func errorBody(err error) api.Error {
 //go:embed openapi.yaml
 var document []byte
 
-// openAPI returns the document.
-func openAPI(r *http.Request) (any, error) {
-	_, err := known(r)
-	return document, err
-}
+func openAPI(*http.Request, url.Values) (any, error) { return document, nil }
 
 // sendYAML answers with a document, or with an error in JSON.
 func (h *handler) sendYAML(w http.ResponseWriter, r *http.Request, status int, answer any) {
@@ -200,41 +178,36 @@ func (h *handler) sendYAML(w http.ResponseWriter, r *http.Request, status int, a
 	_, _ = w.Write(text)
 }
 
-// statusError is an error of the client, or a temporary one. Its text is the answer.
-type statusError struct {
-	status int
-	words  string
+// Error is an error with the HTTP status of its answer. The text of Err is the answer.
+type Error struct {
+	Status int
+	Err    error
 }
 
-func (e *statusError) Error() string { return e.words }
+func (e *Error) Error() string { return e.Err.Error() }
 
-func badRequest(words string) error { return &statusError{http.StatusBadRequest, words} }
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
 
-func busy(words string) error { return &statusError{http.StatusServiceUnavailable, words} }
+func failure(status int, words string) error { return &Error{status, errors.New(words)} }
+
+func badRequest(words string) error { return failure(http.StatusBadRequest, words) }
 
 func notFound() error {
-	return &statusError{http.StatusNotFound, "no such path: /api/v1/openapi.yaml has those of the API"}
+	return failure(http.StatusNotFound, "no such path: /api/v1/openapi.yaml has those of the API")
 }
 
 // fail answers with an error. Failures of etcd are logged and are part of the answer: the
 // API is for those who look for the cause.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, send sender, err error) {
 	status := http.StatusBadGateway
-	var known *statusError
+	var known *Error
 	switch {
-	case errors.As(err, &known):
-		status = known.status
-	case errors.As(err, new(*Conflict)):
-		status = http.StatusConflict
-	case errors.Is(err, api.ErrAfter):
-		status = http.StatusBadRequest
-	case errors.Is(err, ErrNoLock):
-		status = http.StatusNotFound
-	case errors.Is(err, ErrBusy):
-		status = http.StatusServiceUnavailable
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		return // the client has gone
-	case errors.As(err, new(*Ambiguous)), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &known):
+		status = known.Status
+	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusGatewayTimeout
 	}
 	if status == http.StatusServiceUnavailable {

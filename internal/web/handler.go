@@ -15,6 +15,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	pathpkg "path"
 	"strings"
 	"time"
@@ -45,11 +46,11 @@ type Source interface {
 	Status(ctx context.Context) (api.Status, error)
 }
 
-// ErrNoLock is the error for a lock that does not exist.
-var ErrNoLock = errors.New("no such lock")
-
-// ErrBusy is the error for what too many ask for.
-var ErrBusy = errors.New("too many requests of this kind, try again")
+// ErrNoLock is the error for a lock that does not exist, ErrBusy for what too many ask for.
+var (
+	ErrNoLock = failure(http.StatusNotFound, "no such lock")
+	ErrBusy   = failure(http.StatusServiceUnavailable, "too many requests of this kind, try again")
+)
 
 // Options configure the handler.
 type Options struct {
@@ -80,24 +81,24 @@ type handler struct {
 	single  http.HandlerFunc // /api/v1/locks/NAME
 	shown   http.HandlerFunc // /locks/NAME
 	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
-	origin  *http.CrossOriginProtection
+	origin  http.CrossOriginProtection
 	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time.
 	slots, unlockSlots, turn chan struct{}
 }
 
-// getter returns the value to answer as JSON.
-type getter func(*http.Request) (any, error)
+// getter returns the value to answer, by the parameters in the query.
+type getter func(*http.Request, url.Values) (any, error)
 
 // sender sends the value of a getter, or an api.Error.
 type sender func(w http.ResponseWriter, r *http.Request, status int, answer any)
 
 // inTurn serves as many requests at a time as turns has places; the others wait.
 func inTurn(turns chan struct{}, get getter) getter {
-	return func(r *http.Request) (any, error) {
+	return func(r *http.Request, values url.Values) (any, error) {
 		select {
 		case turns <- struct{}{}:
 			defer func() { <-turns }()
-			return get(r)
+			return get(r, values)
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
@@ -114,27 +115,30 @@ func New(o Options) (http.Handler, error) {
 		return nil, err
 	}
 	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: make(chan struct{}, maxInFlight),
-		unlockSlots: make(chan struct{}, maxUnlocks), turn: make(chan struct{}, 1), encoder: make(chan struct{}, 1),
-		origin: http.NewCrossOriginProtection()}
+		unlockSlots: make(chan struct{}, maxUnlocks), turn: make(chan struct{}, 1), encoder: make(chan struct{}, 1)}
 	// A page of locks blocks the table; the other answers may take megabytes.
 	list, single, forced := make(chan struct{}, 1), make(chan struct{}, 2), make(chan struct{}, 2)
 	h.single = h.answer(h.send, inTurn(single, h.lock))
 	h.unlocks = h.respond(h.unlockSlots, h.send, h.unlock)
-	h.shown = h.answer(h.sendPage, inTurn(single, h.lockPage))
-	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks)))
-	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced)))
-	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history))
+	h.shown = h.answer(h.sendPage, inTurn(single, h.lockPage), liveParam)
+	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks), "state", "q", "hostname", "owner", "sort", "limit", "after"))
+	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced), "name", "limit"))
+	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, h.native)))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, h.status))
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, openAPI))
-	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard)))
-	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage)))
-	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, h.nativePage)))
-	h.mux.HandleFunc("/health", h.answer(h.sendPage, h.healthPage))
+	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "limit", "after"))
+	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))
+	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, h.nativePage), liveParam))
+	h.mux.HandleFunc("/health", h.answer(h.sendPage, h.healthPage, liveParam))
 	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)
-	h.mux.HandleFunc("/", h.answer(h.send, func(*http.Request) (any, error) { return nil, notFound() }))
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if h.readOnly(w, r, h.send) {
+			h.fail(w, r, h.send, notFound())
+		}
+	})
 	return h, nil
 }
 
@@ -176,9 +180,9 @@ func secure(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// answer returns the handler that sends the value of a getter.
-func (h *handler) answer(send sender, get getter) http.HandlerFunc {
-	serve := h.respond(h.slots, send, get)
+// answer returns the handler that sends the value of a getter, which takes these parameters.
+func (h *handler) answer(send sender, get getter, parameters ...string) http.HandlerFunc {
+	serve := h.respond(h.slots, send, get, parameters...)
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !h.readOnly(w, r, send) {
 			return
@@ -189,18 +193,23 @@ func (h *handler) answer(send sender, get getter) http.HandlerFunc {
 
 // respond returns the handler that answers with the value of a getter, in one of few slots and within
 // the timeout.
-func (h *handler) respond(slots chan struct{}, send sender, get getter) http.HandlerFunc {
+func (h *handler) respond(slots chan struct{}, send sender, get getter, parameters ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
 		default:
-			h.fail(w, r, send, busy("too many requests in flight, try again"))
+			h.fail(w, r, send, failure(http.StatusServiceUnavailable, "too many requests in flight, try again"))
+			return
+		}
+		values, err := known(r, parameters...)
+		if err != nil {
+			h.fail(w, r, send, err)
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
-		body, err := get(r.WithContext(ctx))
+		body, err := get(r.WithContext(ctx), values)
 		if err != nil {
 			h.fail(w, r, send, err)
 			return
@@ -215,7 +224,7 @@ func (h *handler) readOnly(w http.ResponseWriter, r *http.Request, send sender) 
 		return true
 	}
 	w.Header().Set("Allow", "GET, HEAD")
-	h.fail(w, r, send, &statusError{http.StatusMethodNotAllowed, "only GET and HEAD are allowed here"})
+	h.fail(w, r, send, failure(http.StatusMethodNotAllowed, "only GET and HEAD are allowed here"))
 	return false
 }
 

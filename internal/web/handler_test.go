@@ -292,7 +292,7 @@ func TestFewRequestsAtATime(t *testing.T) {
 // A page keeps the table from everything else: there is one at a time.
 func TestPagesComeInTurn(t *testing.T) {
 	var inside, most atomic.Int32
-	get := inTurn(make(chan struct{}, 1), func(*http.Request) (any, error) {
+	get := inTurn(make(chan struct{}, 1), func(*http.Request, url.Values) (any, error) {
 		most.Store(max(most.Load(), inside.Add(1)))
 		runtime.Gosched()
 		inside.Add(-1)
@@ -300,7 +300,7 @@ func TestPagesComeInTurn(t *testing.T) {
 	})
 	var all sync.WaitGroup
 	for range 50 {
-		all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil)) })
+		all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil), nil) })
 	}
 	all.Wait()
 	require.EqualValues(t, 1, most.Load())
@@ -309,17 +309,17 @@ func TestPagesComeInTurn(t *testing.T) {
 func TestTheTurnIsNotAwaitedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
-		get := inTurn(make(chan struct{}, 1), func(*http.Request) (any, error) {
+		get := inTurn(make(chan struct{}, 1), func(*http.Request, url.Values) (any, error) {
 			<-stuck
 			return nil, nil
 		})
 		var all sync.WaitGroup
-		all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil)) })
+		all.Go(func() { _, _ = get(httptest.NewRequest(http.MethodGet, "/", nil), nil) })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start := time.Now()
-		_, err := get(httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		_, err := get(httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, time.Minute, time.Since(start))
 		close(stuck)

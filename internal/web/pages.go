@@ -15,11 +15,7 @@ import (
 )
 
 // dashboard answers / with the parameters of /api/v1/locks.
-func (h *handler) dashboard(r *http.Request) (any, error) {
-	values, err := known(r, "state", "q", "hostname", "owner", "limit", "after")
-	if err != nil {
-		return nil, err
-	}
+func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 	q, err := query(values)
 	if err != nil {
 		return nil, err
@@ -44,19 +40,13 @@ func (h *handler) pageEvents() live.Format {
 }
 
 // nativePage answers /native.
-func (h *handler) nativePage(r *http.Request) (any, error) {
-	if _, err := known(r, liveParam); err != nil {
-		return nil, err
-	}
+func (h *handler) nativePage(r *http.Request, _ url.Values) (any, error) {
 	list, err := h.Source.Native(r.Context())
 	return page.Native{NativeList: list}, err
 }
 
 // healthPage answers /health.
-func (h *handler) healthPage(r *http.Request) (any, error) {
-	if _, err := known(r, liveParam); err != nil {
-		return nil, err
-	}
+func (h *handler) healthPage(r *http.Request, _ url.Values) (any, error) {
 	status, err := h.Source.Status(r.Context())
 	return page.Health{Status: status}, err
 }
@@ -92,10 +82,7 @@ func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, a
 }
 
 // name returns the name of a lock that follows a path, with plain or escaped slashes.
-func (h *handler) name(r *http.Request, path string, parameters ...string) (string, error) {
-	if _, err := known(r, parameters...); err != nil {
-		return "", err
-	}
+func (h *handler) name(r *http.Request, path string) (string, error) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+path))
 	if err == nil {
 		err = protocol.ValidateName(name)
@@ -118,8 +105,8 @@ const (
 
 // lockPage answers /locks/NAME, the path in the links of alerts. It has no history if the page asks
 // for itself again.
-func (h *handler) lockPage(r *http.Request) (any, error) {
-	name, err := h.name(r, pageLock, liveParam)
+func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
+	name, err := h.name(r, pageLock)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +122,7 @@ func (h *handler) lockPage(r *http.Request) (any, error) {
 		view.Detail = &detail
 	}
 	view.Forced = h.Source.Forced(name, maxForced)
-	if view.Unread == "" && !r.URL.Query().Has(liveParam) {
+	if view.Unread == "" && !values.Has(liveParam) {
 		view.History, view.NoHistory = h.pageHistory(r.Context(), name)
 	}
 	return view, nil
@@ -153,15 +140,12 @@ func (h *handler) pageHistory(ctx context.Context, name string) (*page.History, 
 }
 
 // forcedPage answers /forced with the parameters of /api/v1/forced-unlocks.
-func (h *handler) forcedPage(r *http.Request) (any, error) {
-	values, err := known(r, "name", "limit", liveParam)
+func (h *handler) forcedPage(r *http.Request, values url.Values) (any, error) {
+	shown, err := limit(values)
 	if err != nil {
 		return nil, err
 	}
-	view := page.Forced{Name: values.Get("name")}
-	if view.Limit, err = limit(values); err != nil {
-		return nil, err
-	}
+	view := page.Forced{Name: values.Get("name"), Limit: shown}
 	if view.Status, err = h.Source.Status(r.Context()); err != nil {
 		return nil, err
 	}

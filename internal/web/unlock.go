@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -20,25 +21,10 @@ type Unlocker interface {
 	// User returns who makes a request. Any error is answered with 401.
 	User(r *http.Request) (string, error)
 	// Unlock removes a lock if it is held under the uuid, and records who did that and why. The
-	// error is ErrNoLock, a Conflict, a context's, or Ambiguous; after any other nothing was removed.
+	// error is ErrNoLock, a context's, or an Error: of 409 if the state of the lock does not allow it, of
+	// 504 if the lock may have been removed. After any other nothing was removed.
 	Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error)
 }
-
-// Conflict is the error of an unlock that the state of the lock does not allow.
-type Conflict struct{ Err error }
-
-func (e *Conflict) Error() string { return e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *Conflict) Unwrap() error { return e.Err }
-
-// Ambiguous is the error of an unlock that was not answered: the lock may have been removed.
-type Ambiguous struct{ Err error }
-
-func (e *Ambiguous) Error() string { return e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *Ambiguous) Unwrap() error { return e.Err }
 
 // verb is the last segment of the path of an unlock. A GET of the same path is of the lock whose name
 // ends with it.
@@ -50,22 +36,24 @@ const (
 )
 
 // unlock removes the lock whose name stands before the verb.
-func (h *handler) unlock(r *http.Request) (any, error) {
+func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
 	if h.Unlocker == nil {
-		return nil, &statusError{http.StatusForbidden, "web.allow_unlock is off: use the command unlocker unlock"}
+		return nil, failure(http.StatusForbidden, "web.allow_unlock is off: use the command unlocker unlock")
 	}
 	if err := h.origin.Check(r); err != nil {
-		return nil, &statusError{http.StatusForbidden, "only a page of the same origin may unlock; a proxy must pass on the Host of the browser"}
+		return nil, failure(http.StatusForbidden, "only a page of the same origin may unlock; a proxy must pass on the Host of the browser")
 	}
 	who, err := h.Unlocker.User(r)
 	if err != nil {
-		return nil, &statusError{http.StatusUnauthorized, err.Error()}
+		return nil, failure(http.StatusUnauthorized, err.Error())
 	}
 	name, what, err := h.unlockRequest(r)
 	if err != nil {
 		return nil, err
 	}
-	removed, err := inTurn(h.turn, func(r *http.Request) (any, error) { return h.Unlocker.Unlock(r.Context(), name, what, who) })(r)
+	removed, err := inTurn(h.turn, func(r *http.Request, _ url.Values) (any, error) {
+		return h.Unlocker.Unlock(r.Context(), name, what, who)
+	})(r, nil)
 	outcome := "removed"
 	if err != nil {
 		outcome = errorBody(err).Error
@@ -82,14 +70,14 @@ func (h *handler) unlockRequest(r *http.Request) (name string, what api.Unlock, 
 	}
 	name = strings.TrimSuffix(name, verb)
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return "", what, &statusError{http.StatusUnsupportedMediaType, "the Content-Type must be application/json"}
+		return "", what, failure(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err != nil {
 		return "", what, badRequest("cannot read the body")
 	}
 	if len(body) > maxBody {
-		return "", what, &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have at most %d bytes", maxBody)}
+		return "", what, failure(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have at most %d bytes", maxBody))
 	}
 	if what, err = parseUnlock(body); err != nil {
 		return "", what, badRequest("body: " + err.Error())

@@ -174,9 +174,9 @@ func TestUnlockFails(t *testing.T) {
 	}{
 		"no user":     {unlocker{userErr: errors.New("no header")}, 401, false},
 		"gone":        {unlocker{err: ErrNoLock}, 404, true},
-		"other uuid":  {unlocker{err: &Conflict{errors.New("another uuid")}}, 409, true},
+		"other uuid":  {unlocker{err: &Error{409, errors.New("another uuid")}}, 409, true},
 		"no answer":   {unlocker{err: context.DeadlineExceeded}, 504, true},
-		"lost answer": {unlocker{err: &Ambiguous{errors.New("broken connection")}}, 504, true},
+		"lost answer": {unlocker{err: &Error{504, errors.New("broken connection")}}, 504, true},
 		"etcd is ill": {unlocker{err: errors.New("no space")}, 502, true},
 	} {
 		t.Run(name, func(t *testing.T) {

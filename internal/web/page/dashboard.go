@@ -116,8 +116,8 @@ type Filter struct{ api.Query }
 // defaultLimit is the number of locks on the dashboard unless limit says otherwise.
 const defaultLimit = 100
 
-// query returns the parameters of the filter, with one of them replaced.
-func (f Filter) query(name, value string) string {
+// With returns the query of the filter with one of its parameters replaced.
+func (f Filter) With(name, value string) string {
 	values := url.Values{}
 	all := map[string]string{"state": f.State(), "q": f.Contains, "hostname": f.Hostname, "owner": f.Owner}
 	if f.Limit != defaultLimit {
@@ -137,21 +137,6 @@ func (f Filter) State() string { return strings.Join(f.States, ",") }
 
 // Is reports whether only this state is shown.
 func (f Filter) Is(state string) bool { return slices.Equal(f.States, []string{state}) }
-
-// InState returns the query for the locks in a state.
-func (f Filter) InState(state string) string { return f.query("state", state) }
-
-// Live returns the query of the stream.
-func (f Filter) Live() string { return f.query("limit", strconv.Itoa(f.Limit)) }
-
-// OfOwner returns the query for the locks of a service.
-func (f Filter) OfOwner(owner string) string { return f.query("owner", owner) }
-
-// OnHost returns the query for the locks of a host.
-func (f Filter) OnHost(host string) string { return f.query("hostname", host) }
-
-// Page returns the query of another page.
-func (f Filter) Page(after string) string { return f.query("after", after) }
 
 // Set reports whether the filter leaves out locks.
 func (f Filter) Set() bool { return cmp.Or(f.State(), f.Contains, f.Hostname, f.Owner) != "" }

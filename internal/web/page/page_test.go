@@ -186,9 +186,9 @@ func TestLinkOfALock(t *testing.T) {
 
 func TestFilterStaysInLinks(t *testing.T) {
 	f := Filter{api.Query{States: []string{"held"}, Contains: "a b", Owner: "o", Limit: 250, After: "x"}}
-	require.Equal(t, "?limit=250&owner=o&q=a+b&state=expired", f.InState("expired"))
-	require.Equal(t, "?limit=250&owner=o&q=a+b", f.InState(""))
-	require.Equal(t, "?after=y&limit=250&owner=o&q=a+b&state=held", f.Page("y"))
+	require.Equal(t, "?limit=250&owner=o&q=a+b&state=expired", f.With("state", "expired"))
+	require.Equal(t, "?limit=250&owner=o&q=a+b", f.With("state", ""))
+	require.Equal(t, "?after=y&limit=250&owner=o&q=a+b&state=held", f.With("after", "y"))
 	require.Equal(t, []int{100, 250, 1000, 7}, Filter{api.Query{Limit: 7}}.Limits())
 	require.False(t, Filter{api.Query{Limit: 7}}.Set())
 }
