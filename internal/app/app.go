@@ -143,8 +143,8 @@ func (a *App) newRegistry(h *metrics.Histograms) error {
 	if err != nil {
 		return err
 	}
-	a.registry, err = metrics.NewRegistry(h, collector)
-	return err
+	a.registry = prometheus.NewRegistry()
+	return metrics.Register(a.registry, collector, h)
 }
 
 func (a *App) newClient() error {

@@ -63,8 +63,8 @@ type Source interface {
 	Snapshot(ctx context.Context) (Snapshot, error)
 }
 
-// DefaultTimeout leaves room within Prometheus's default scrape timeout of 10 s.
-const DefaultTimeout = 5 * time.Second
+// snapshotTimeout leaves room within Prometheus's default scrape timeout of 10 s.
+const snapshotTimeout = 5 * time.Second
 
 // Options are what a Collector needs.
 type Options struct {
@@ -72,8 +72,6 @@ type Options struct {
 	// MaxLockSeries is the maximum number of locks with series of their own, and the
 	// same for forced unlocks; 0 means none.
 	MaxLockSeries int
-	// Timeout bounds the wait for a snapshot; 0 means DefaultTimeout.
-	Timeout time.Duration
 }
 
 // Collector is a prometheus.Collector that reads one snapshot per scrape. Its
@@ -83,15 +81,13 @@ type Collector struct {
 	families []family
 }
 
-// New validates the options and returns a Collector. Register it with one registry, once.
+// New validates the options and returns a Collector.
 func New(o Options) (*Collector, error) {
 	switch {
 	case o.Source == nil:
 		return nil, errors.New("metrics: Source is required")
-	case o.MaxLockSeries < 0, o.Timeout < 0:
-		return nil, fmt.Errorf("metrics: max lock series %d or timeout %s out of range", o.MaxLockSeries, o.Timeout)
-	case o.Timeout == 0:
-		o.Timeout = DefaultTimeout
+	case o.MaxLockSeries < 0:
+		return nil, fmt.Errorf("metrics: max lock series %d out of range", o.MaxLockSeries)
 	}
 	return &Collector{Options: o, families: families()}, nil
 }
@@ -107,11 +103,11 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 // metric, which fails the scrape.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	// prometheus.Collector has no context of the scrape.
-	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
 	defer cancel()
 	s, err := c.Source.Snapshot(ctx)
 	if err != nil {
-		err = fmt.Errorf("taking a snapshot for the scrape, timeout %s: %w", c.Timeout, err)
+		err = fmt.Errorf("taking a snapshot for the scrape, timeout %s: %w", snapshotTimeout, err)
 		ch <- prometheus.NewInvalidMetric(c.families[0].desc, err)
 		return
 	}
@@ -127,23 +123,15 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// NewRegistry returns a registry with the given collectors, go_*, process_* and
-// unlocker_build_info. It shares nothing with any other registry.
-func NewRegistry(given ...prometheus.Collector) (*prometheus.Registry, error) {
-	reg := prometheus.NewRegistry()
-	if err := register(reg, given...); err != nil {
-		return nil, err
-	}
-	return reg, nil
-}
-
-func register(reg prometheus.Registerer, given ...prometheus.Collector) error {
-	standard := []prometheus.Collector{
+// Register registers all metrics, with go_*, process_* and unlocker_build_info. Use each Collector and each
+// Histograms with one registry.
+func Register(reg prometheus.Registerer, c *Collector, h *Histograms) error {
+	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("unlocker"),
-	}
-	for _, c := range append(standard, given...) {
+		c, h.ForcedUnlockDelay, h.LockHoldDuration, h.RenewalMargin,
+	} {
 		if err := reg.Register(c); err != nil {
 			return fmt.Errorf("registering a metrics collector: %w", err)
 		}

@@ -28,7 +28,7 @@ func full() Snapshot {
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},
 			OverdueTotal: 4,
-			Acquired:     10, Renewed: 20, Released: 30, Drift: 1,
+			Totals:       table.Totals{Acquired: 10, Renewed: 20, Released: 30, Drift: 1},
 			Clocks: table.Clocks{Hosts: 3, Median: -1500 * time.Millisecond, Skewed: []api.HostClock{
 				{Hostname: "h1", Offset: -3600}, {Hostname: "h2\xff", Offset: 4}, {Hostname: "h2\xfe", Offset: 3},
 			}},
@@ -192,16 +192,12 @@ func TestExposition(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for want, o := range map[string]Options{
-		"metrics: Source is required":                             {},
-		"metrics: max lock series -1 or timeout 0s out of range":  {Source: always{}, MaxLockSeries: -1},
-		"metrics: max lock series 0 or timeout -1ns out of range": {Source: always{}, Timeout: -1},
+		"metrics: Source is required":              {},
+		"metrics: max lock series -1 out of range": {Source: always{}, MaxLockSeries: -1},
 	} {
 		_, err := New(o)
 		require.EqualError(t, err, want)
 	}
-	c, err := New(Options{Source: always{}})
-	require.NoError(t, err)
-	require.Equal(t, DefaultTimeout, c.Timeout)
 }
 
 // perLock are the families with a series for each overdue lock, and the number of

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 )
@@ -19,8 +20,8 @@ func scrape(t *testing.T, s Source) *httptest.ResponseRecorder {
 	t.Helper()
 	c, err := New(Options{Source: s, MaxLockSeries: 1})
 	require.NoError(t, err)
-	reg, err := NewRegistry(c, NewHistograms())
-	require.NoError(t, err)
+	reg := prometheus.NewRegistry()
+	require.NoError(t, Register(reg, c, NewHistograms()))
 	rec := httptest.NewRecorder()
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return rec
@@ -49,7 +50,7 @@ func TestSnapshotTimeout(t *testing.T) {
 			<-ctx.Done()
 			return Snapshot{}, ctx.Err()
 		}))
-		require.Equal(t, DefaultTimeout, time.Since(start))
+		require.Equal(t, snapshotTimeout, time.Since(start))
 		require.Equal(t, http.StatusInternalServerError, rec.Code)
 		require.Contains(t, rec.Body.String(), "taking a snapshot for the scrape, timeout 5s: context deadline exceeded")
 	})

@@ -26,8 +26,7 @@ type Histograms struct {
 	RenewalMargin prometheus.Histogram
 }
 
-// NewHistograms returns histograms that are not registered. Histograms is itself a
-// prometheus.Collector.
+// NewHistograms returns histograms that are not registered.
 func NewHistograms() *Histograms {
 	return &Histograms{
 		ForcedUnlockDelay: histogram("unlocker_forced_unlock_delay_seconds",
@@ -66,18 +65,4 @@ func histogram(name, help string, buckets []float64) prometheus.Histogram {
 		NativeHistogramMaxBucketNumber:  maxBuckets,
 		NativeHistogramMinResetDuration: resetInterval,
 	})
-}
-
-// Describe implements prometheus.Collector.
-func (h *Histograms) Describe(ch chan<- *prometheus.Desc) {
-	h.ForcedUnlockDelay.Describe(ch)
-	h.LockHoldDuration.Describe(ch)
-	h.RenewalMargin.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (h *Histograms) Collect(ch chan<- prometheus.Metric) {
-	h.ForcedUnlockDelay.Collect(ch)
-	h.LockHoldDuration.Collect(ch)
-	h.RenewalMargin.Collect(ch)
 }

@@ -91,10 +91,11 @@ func TestExpositionOfHistogram(t *testing.T) {
 }
 
 func TestRegistryRefusesDuplicates(t *testing.T) {
-	_, err := NewRegistry(NewHistograms(), NewHistograms())
-	require.ErrorContains(t, err, "registering a metrics collector: ")
+	c, err := New(Options{Source: always{}})
+	require.NoError(t, err)
 	for range 2 { // registries share nothing
-		_, err = NewRegistry(NewHistograms())
-		require.NoError(t, err)
+		reg := prometheus.NewRegistry()
+		require.NoError(t, Register(reg, c, NewHistograms()))
+		require.ErrorContains(t, Register(reg, c, NewHistograms()), "registering a metrics collector: ")
 	}
 }

@@ -60,7 +60,7 @@ func newRegistry(tb testing.TB, s Source, limit int) (*prometheus.Registry, *His
 	require.NoError(tb, err)
 	h := NewHistograms()
 	reg := prometheus.NewPedanticRegistry()
-	require.NoError(tb, register(reg, c, h))
+	require.NoError(tb, Register(reg, c, h))
 	return reg, h
 }
 

@@ -27,16 +27,11 @@ type core struct {
 
 	counts  [protocol.NumStates]int
 	backlog int
-	totals  totals
+	totals  Totals
 	storm   storm
 
 	listing listing
 	hosts   hosts
-}
-
-// totals are counters since the start.
-type totals struct {
-	acquired, renewed, released, drift uint64
 }
 
 func newCore(o Options) *core {
@@ -96,7 +91,7 @@ func (c *core) released(e *entry, rev int64, now reading) {
 		c.reportGone(e, rev, now, past)
 		return
 	}
-	c.totals.released++
+	c.totals.Released++
 }
 
 // reportGone reports that the lock was deleted, past its deadline or while Take had returned it.

@@ -89,7 +89,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e.mark(measured|aliveSeen|unanswered, false)
 		e.mark(acquiredSeen, true)
 		e.margin = 0
-		c.totals.acquired++
+		c.totals.Acquired++
 		c.setPhase(e, waiting)
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock
@@ -97,7 +97,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e.mark(measured|acquiredSeen|aliveSeen, false)
 		e.margin = 0
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
-		c.totals.renewed++
+		c.totals.Renewed++
 	}
 }
 

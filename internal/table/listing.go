@@ -129,7 +129,7 @@ func same(known, listed *protocol.Lock) bool {
 // countUnseen counts the changes of which the watch showed no events.
 func (c *core) countUnseen(e *entry, l *protocol.Lock, now reading) {
 	if c.listing.resync {
-		c.totals.drift++
+		c.totals.Drift++
 	}
 	switch {
 	case e.Token == l.Token:
@@ -139,7 +139,7 @@ func (c *core) countUnseen(e *entry, l *protocol.Lock, now reading) {
 		c.reportGone(e, 0, now, false) // an orphan, where a lock is now
 	}
 	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
-		c.totals.acquired++
+		c.totals.Acquired++
 	}
 }
 
@@ -153,7 +153,7 @@ func (c *core) end() {
 			continue
 		}
 		if c.listing.resync {
-			c.totals.drift++
+			c.totals.Drift++
 		}
 		if e.Token != 0 {
 			c.released(e, 0, now)

@@ -11,6 +11,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
+// Totals are counters since the start. Released does not include locks that Gone reports.
+type Totals struct{ Acquired, Renewed, Released, Drift uint64 }
+
 // Stats are the aggregates of the table.
 type Stats struct {
 	// Locks is the number of locks in each state, indexed by protocol.State.
@@ -22,9 +25,7 @@ type Stats struct {
 	// asked for; OverdueTotal counts all of them.
 	Overdue      []View
 	OverdueTotal int
-	// Acquired, Renewed, Released and Drift are counters since the start. Released does not
-	// include locks that Gone reports.
-	Acquired, Renewed, Released, Drift uint64
+	Totals
 	// Clocks are the clocks of the holders' hosts.
 	Clocks Clocks
 	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to
@@ -40,10 +41,7 @@ func (c *core) stats(overdue int) Stats {
 		Backlog:      c.backlog,
 		StormDelayed: c.storm.waiting,
 		OverdueTotal: c.overdue.Len(),
-		Acquired:     c.totals.acquired,
-		Renewed:      c.totals.renewed,
-		Released:     c.totals.released,
-		Drift:        c.totals.drift,
+		Totals:       c.totals,
 		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.Tolerance, overdue),
 	}
 	s.NearMisses = c.misses.worst(now)

@@ -51,16 +51,11 @@ type Options struct {
 // block until Run serves them.
 type Table struct {
 	core    *core
-	ops     chan op
+	ops     chan func(*core)
 	due     chan struct{}
 	gone    chan []Gone
 	changed chan struct{}
 	stopped chan struct{}
-}
-
-type op struct {
-	do   func(*core)
-	done chan struct{}
 }
 
 // ErrStopped is returned by all methods once Run has returned.
@@ -82,7 +77,7 @@ func New(o Options) (*Table, error) {
 	}
 	return &Table{
 		core:    newCore(o),
-		ops:     make(chan op),
+		ops:     make(chan func(*core)),
 		due:     make(chan struct{}),
 		gone:    make(chan []Gone),
 		changed: make(chan struct{}, 1),
@@ -104,9 +99,8 @@ func (t *Table) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case o := <-t.ops:
-			o.do(t.core)
-			close(o.done)
+		case do := <-t.ops:
+			do(t.core)
 		case onlyIf(t.core.ready.Len() > 0, t.due) <- struct{}{}:
 		case onlyIf(len(t.core.gone) > 0, t.gone) <- t.core.gone:
 			t.core.gone = nil
@@ -142,10 +136,10 @@ func onlyIf[T any](yes bool, ch chan T) chan T {
 }
 
 func (t *Table) do(ctx context.Context, f func(*core)) error {
-	o := op{do: f, done: make(chan struct{})}
+	done := make(chan struct{})
 	select {
-	case t.ops <- o:
-		<-o.done
+	case t.ops <- func(c *core) { f(c); close(done) }:
+		<-done
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
