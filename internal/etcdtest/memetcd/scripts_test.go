@@ -40,12 +40,7 @@ func scripts() []script {
 			r.puts("=1")
 			r.get("")
 			r.delete("")
-			r.do(clientv3.OpPut("a", "", clientv3.WithIgnoreValue()))
-			r.do(clientv3.OpPut("a", "", clientv3.WithIgnoreLease()))
 			r.puts("a=1")
-			r.do(clientv3.OpPut("a", "x", clientv3.WithIgnoreValue()))
-			r.do(clientv3.OpPut("a", "", clientv3.WithIgnoreValue(), clientv3.WithPrevKV()))
-			r.do(clientv3.OpPut("a", "5", clientv3.WithIgnoreLease()))
 			r.do(clientv3.OpPut("a", "5", clientv3.WithLease(r.lease(9))))
 			r.get("a", clientv3.WithRev(r.base+100))
 			r.do(clientv3.OpPut("a", strings.Repeat("x", 1600<<10)))
@@ -146,7 +141,6 @@ func scripts() []script {
 			r.txn(nil, ops{clientv3.OpPut("x", "1"), clientv3.OpGet("x", clientv3.WithRev(r.base+500))}, nil)
 			r.txn(nil, ops{clientv3.OpPut("x", "1"), clientv3.OpTxn(nil, ops{clientv3.OpPut("y", "1", clientv3.WithLease(r.lease(9)))}, nil)}, nil)
 			r.txn(nil, ops{clientv3.OpPut("x", "1"), clientv3.OpTxn(nil, nil, ops{clientv3.OpPut("y", "1", clientv3.WithLease(r.lease(9)))})}, nil)
-			r.txn(nil, ops{clientv3.OpPut("none", "", clientv3.WithIgnoreValue())}, nil)
 			r.txn(nil, ops{clientv3.OpPut("x", "2", clientv3.WithPrevKV()), clientv3.OpPut("z", "2", clientv3.WithPrevKV())}, nil)
 			r.get("", clientv3.WithFromKey())
 		}},
@@ -207,7 +201,6 @@ func scripts() []script {
 			r.puts("b=detached")
 			on("c", 2)
 			r.delete("d")
-			r.do(clientv3.OpPut("a", "y", clientv3.WithIgnoreLease()))
 			r.get("", clientv3.WithFromKey())
 			if streams {
 				r.get("a", clientv3.WithKeysOnly())

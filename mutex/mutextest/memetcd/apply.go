@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,8 +52,6 @@ func (c *Cluster) apply(head int64, req Message) (Message, error) {
 		return c.revoke(r.ID)
 	case *pb.LeaseTimeToLiveRequest:
 		return c.timeToLive(r), nil
-	case *pb.LeaseLeasesRequest:
-		return c.leaseList(), nil
 	case *pb.AlarmRequest:
 		return c.alarm(r), nil
 	}
@@ -137,12 +134,8 @@ func (c *Cluster) possible(op *pb.RequestOp, p plan) error {
 	case *pb.RequestOp_RequestRange:
 		return c.check(op.RequestRange.Revision)
 	case *pb.RequestOp_RequestPut:
-		r := op.RequestPut
-		if r.Lease != 0 && c.leases[r.Lease] == nil {
+		if lease := op.RequestPut.Lease; lease != 0 && c.leases[lease] == nil {
 			return rpctypes.ErrGRPCLeaseNotFound
-		}
-		if (r.IgnoreValue || r.IgnoreLease) && at(c.versions[string(r.Key)], c.rev) == nil {
-			return rpctypes.ErrGRPCKeyNotFound
 		}
 	case *pb.RequestOp_RequestTxn:
 		nested := p.nested[op.RequestTxn]
@@ -183,18 +176,7 @@ func (w *write) do(op *pb.RequestOp, p plan) *pb.ResponseOp {
 }
 
 func (w *write) doPut(r *pb.PutRequest) *pb.PutResponse {
-	value, leaseID := r.Value, r.Lease
-	var before *mvccpb.KeyValue
-	if r.IgnoreValue || r.IgnoreLease {
-		before = at(w.versions[string(r.Key)], w.now())
-	}
-	if r.IgnoreValue {
-		value = before.Value
-	}
-	if r.IgnoreLease {
-		leaseID = before.Lease
-	}
-	prev := w.put(string(r.Key), value, leaseID)
+	prev := w.put(string(r.Key), r.Value, r.Lease)
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: w.begin + 1}}
 	if r.PrevKv {
 		resp.PrevKv = prev

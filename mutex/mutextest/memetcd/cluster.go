@@ -15,8 +15,9 @@
 // so, a lease ends exactly at its TTL, and the members' states differ only by
 // [Faults]. There is one permission per client instead of users and roles.
 // Responses of watches are never split into fragments, which the client library
-// would join. Membership, snapshots as a download, defragmentation, hashes and
-// leader transfer are Unimplemented, and a request's size is estimated.
+// would join, and tell progress only when they are asked for it. Membership, snapshots as
+// a download, defragmentation, hashes, leader transfer, lists of leases and puts that keep
+// the value or the lease are Unimplemented, and a request's size is estimated.
 //
 // This package links by go:linkname, once, and nothing else in the module does:
 // it sets a channel of the client library to nil, which was made outside of

@@ -280,21 +280,6 @@ func TestNextMemberMayKnowLess(t *testing.T) {
 	})
 }
 
-func TestProgressUnasked(t *testing.T) {
-	inBubble(t, func(w *world) {
-		watch := w.link.Watch(w.Context(), "a", clientv3.WithProgressNotify())
-		rev := w.put("other", "1")
-		keys, seen := w.events(watch)
-		require.Empty(w, keys)
-		require.Equal(w, rev, seen)
-		w.at(10 * time.Minute)
-		w.put("a", "1")
-		w.events(watch)
-		_, _ = w.events(watch)
-		w.at(30 * time.Minute) // not where there was an event
-	})
-}
-
 func TestRollbackInPlace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.put("kept", "1")

@@ -87,13 +87,6 @@ func (c *Cluster) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveRe
 	return resp
 }
 
-// inOrder returns the leases in the order in which they end.
-func (c *Cluster) inOrder() []*lease {
-	return slices.SortedFunc(maps.Values(c.leases), func(a, b *lease) int {
-		return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id))
-	})
-}
-
 // arm sets the timer for the lease that ends next.
 func (c *Cluster) arm() {
 	c.expiry.Stop()
@@ -116,7 +109,8 @@ func (c *Cluster) expire() {
 	if c.faults.NoLeader || c.closed {
 		return
 	}
-	for _, l := range c.inOrder() {
+	inOrder := func(a, b *lease) int { return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id)) }
+	for _, l := range slices.SortedFunc(maps.Values(c.leases), inOrder) {
 		if l.expiry.After(time.Now()) {
 			break
 		}
@@ -133,12 +127,4 @@ func (c *Cluster) promote() {
 		l.renew(time.Now())
 	}
 	c.arm()
-}
-
-func (c *Cluster) leaseList() *pb.LeaseLeasesResponse {
-	resp := &pb.LeaseLeasesResponse{Header: c.header(c.rev)}
-	for _, l := range c.inOrder() {
-		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: l.id})
-	}
-	return resp
 }

@@ -225,7 +225,7 @@ func (l *Link) stream(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientCon
 	case methodKeepAlive:
 		h = &keepAlives{}
 	case methodWatch:
-		h = newWatchStream()
+		h = &watchStream{}
 	default:
 		return nil, status.Errorf(codes.Unimplemented, "memetcd: %s", method)
 	}

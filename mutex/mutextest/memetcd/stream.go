@@ -275,7 +275,7 @@ func needsQuorum(req Message) bool {
 	switch r := req.(type) {
 	case *pb.RangeRequest:
 		return !r.Serializable
-	case *pb.StatusRequest, *pb.WatchRequest, *pb.LeaseLeasesRequest:
+	case *pb.StatusRequest, *pb.WatchRequest:
 		return false
 	}
 	return true

@@ -7,6 +7,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // maxTxnOps is etcd's limit on the compares, and on the operations of a branch; a
@@ -59,10 +61,8 @@ func checkPut(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
 		return rpctypes.ErrGRPCEmptyKey
-	case r.IgnoreValue && len(r.Value) > 0:
-		return rpctypes.ErrGRPCValueProvided
-	case r.IgnoreLease && r.Lease != 0:
-		return rpctypes.ErrGRPCLeaseProvided
+	case r.IgnoreValue, r.IgnoreLease:
+		return status.Error(codes.Unimplemented, "memetcd: a put that keeps the value or the lease")
 	}
 	return nil
 }

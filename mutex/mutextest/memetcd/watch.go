@@ -15,15 +15,12 @@ const (
 	syncPause = 100 * time.Millisecond
 	// syncBatch is how many revisions one response has then.
 	syncBatch = 1000
-	// progressPause is how often etcd sends progress by itself.
-	progressPause = 10 * time.Minute
 )
 
 // watchStream is etcd's end of a stream of watchers.
 type watchStream struct {
 	next     int64
 	watchers []*watcher // in the order of their ids
-	tick     time.Time
 }
 
 type watcher struct {
@@ -32,14 +29,10 @@ type watcher struct {
 	// start is what the client asked for, next the revision that comes next.
 	start, next int64
 	// catchUp is when a watcher that is behind catches up, zero for one that is not.
-	catchUp  time.Time
-	filters  []pb.WatchCreateRequest_FilterType
-	prev     bool
-	progress bool // WithProgressNotify
-	idle     bool // has sent nothing since the last progress
+	catchUp time.Time
+	filters []pb.WatchCreateRequest_FilterType
+	prev    bool
 }
-
-func newWatchStream() *watchStream { return &watchStream{} }
 
 func (ws *watchStream) receive(s *stream, req Message) {
 	rev := s.link.visible()
@@ -71,7 +64,7 @@ func (ws *watchStream) create(s *stream, r *pb.WatchCreateRequest, rev int64) {
 	if len(r.Key) == 0 {
 		r.Key = []byte{0}
 	}
-	w := &watcher{id: ws.next, span: spanOf(r.Key, r.RangeEnd), start: r.StartRevision, filters: r.Filters, prev: r.PrevKv, progress: r.ProgressNotify, idle: true}
+	w := &watcher{id: ws.next, span: spanOf(r.Key, r.RangeEnd), start: r.StartRevision, filters: r.Filters, prev: r.PrevKv}
 	resp := &pb.WatchResponse{Header: c.header(rev), WatchId: w.id, Created: true}
 	if reason := ws.refuse(s, w); reason != "" {
 		resp.WatchId, resp.Canceled, resp.CancelReason = clientv3.InvalidWatchID, true, reason
@@ -81,9 +74,6 @@ func (ws *watchStream) create(s *stream, r *pb.WatchCreateRequest, rev int64) {
 	w.next = max(rev+1, w.start)
 	if w.start != 0 && w.start <= rev {
 		w.next, w.catchUp = w.start, time.Now().Add(syncPause)
-	}
-	if ws.tick.IsZero() {
-		ws.tick = time.Now().Add(progressPause)
 	}
 	ws.next++
 	ws.watchers = append(ws.watchers, w)
@@ -130,7 +120,7 @@ func (ws *watchStream) pump(s *stream) (again time.Time) {
 		}
 		return false
 	})
-	return earliest(earliest(again, s.link.shows(rev+1)), ws.notify(s, now, rev))
+	return earliest(again, s.link.shows(rev+1))
 }
 
 // sync brings a watcher up to revision rev in one response, whose header has that
@@ -161,7 +151,6 @@ func (w *watcher) sync(s *stream, now time.Time, rev int64) (again time.Time) {
 
 func (w *watcher) send(s *stream, rev int64, events []*mvccpb.Event) {
 	if len(events) > 0 {
-		w.idle = false
 		s.send(&pb.WatchResponse{Header: s.link.cluster.header(rev), WatchId: w.id, Events: events}, 0, nil)
 	}
 }
@@ -182,21 +171,4 @@ func (w *watcher) match(events []*mvccpb.Event, compacted int64) (wanted []*mvcc
 		wanted = append(wanted, own)
 	}
 	return wanted
-}
-
-// notify sends WithProgressNotify's progress to watchers that had no event.
-func (ws *watchStream) notify(s *stream, now time.Time, rev int64) (again time.Time) {
-	if !slices.ContainsFunc(ws.watchers, func(w *watcher) bool { return w.progress }) {
-		return again
-	}
-	for !now.Before(ws.tick) {
-		ws.tick = ws.tick.Add(progressPause)
-		for _, w := range ws.watchers {
-			if w.progress && w.idle && w.current(rev) {
-				s.send(&pb.WatchResponse{Header: s.link.cluster.header(rev), WatchId: w.id}, 0, nil)
-			}
-			w.idle = true
-		}
-	}
-	return ws.tick
 }
