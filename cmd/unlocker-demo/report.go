@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // The checks: the story came true if all of them passed.
@@ -37,10 +37,10 @@ func checks() []string {
 
 // The colours of lines.
 const (
-	plain = ""
-	good  = "\x1b[32m"
-	warn  = "\x1b[33m"
-	bad   = "\x1b[31;1m"
+	plain = terminal.Plain
+	good  = terminal.Green
+	warn  = terminal.Yellow
+	bad   = terminal.Red
 )
 
 // report prints what was observed and keeps what the checks need.
@@ -58,13 +58,10 @@ type report struct {
 }
 
 func newReport(o options, stop func()) *report {
-	r := &report{options: o, start: time.Now(), stop: stop, outcome: errInterrupted}
-	r.locks, r.seen = map[string]*lockKeys{}, map[string]bool{}
-	if f, ok := o.out.(*os.File); ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
-		info, err := f.Stat()
-		r.colour = err == nil && info.Mode()&os.ModeCharDevice != 0
+	return &report{
+		options: o, colour: terminal.Colored(o.out), start: time.Now(), stop: stop,
+		locks: map[string]*lockKeys{}, seen: map[string]bool{}, outcome: errInterrupted,
 	}
-	return r
 }
 
 // first notes what is seen, and reports whether it is for the first time.
@@ -171,16 +168,16 @@ Everything keeps running until Ctrl-C. Try this in another terminal:
 
 // say prints a line with the time and who says it. It escapes control characters, as
 // names and values in etcd may be anything.
-func (r *report) say(who, colour, format string, args ...any) {
+func (r *report) say(who string, colour terminal.Color, format string, args ...any) {
 	quoted := strconv.Quote(fmt.Sprintf(format, args...))
 	r.print("%5.1f  %-9s  %s\n", time.Since(r.start).Seconds(), who, r.paint(colour, quoted[1:len(quoted)-1]))
 }
 
-func (r *report) paint(colour, text string) string {
-	if !r.colour || colour == plain {
+func (r *report) paint(colour terminal.Color, text string) string {
+	if !r.colour {
 		return text
 	}
-	return colour + text + "\x1b[0m"
+	return terminal.Paint(text, colour)
 }
 
 // print writes text; it ends the demo when the output is closed.

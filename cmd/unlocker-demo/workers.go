@@ -12,6 +12,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // The workers' locks.
@@ -100,7 +102,7 @@ func (w *worker) run(ctx context.Context) error {
 	return nil
 }
 
-func (w *worker) say(colour, format string, args ...any) {
+func (w *worker) say(colour terminal.Color, format string, args ...any) {
 	w.report.mu.Lock()
 	defer w.report.mu.Unlock()
 	w.report.say(w.host, colour, format, args...)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
@@ -238,7 +239,7 @@ func TestCertificatesAreTried(t *testing.T) {
 	valid, expired := time.Now().Add(time.Hour), time.Now().Add(-time.Minute)
 	cert, key := certificate(t, valid)
 	oldCert, oldKey := certificate(t, expired)
-	w := newTried(t, localetcd.Options{TLS: localetcd.TLS{CertFile: cert, KeyFile: key, CAFile: cert}})
+	w := newTried(t, localetcd.Options{TLS: transport.TLSInfo{CertFile: cert, KeyFile: key, TrustedCAFile: cert, ClientCertAuth: true}})
 	files := &w.config.Etcd.TLS
 	files.CAFile, files.CertFile, files.KeyFile = cert, cert, key
 	tried, answers, failed := w.try(t.Context())

@@ -31,7 +31,7 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 		Pauses: a.pauses.Count(),
 		Probe:  a.probe.Status(),
 		Leader: a.leads(),
-		Native: a.native.Status(),
+		Native: a.native.Listings(),
 
 		Certificates: a.client.Certificates(),
 	}, nil

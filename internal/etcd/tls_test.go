@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -38,7 +39,7 @@ func newSecure(t *testing.T) *secure {
 	s.caFile = s.ca.file(t, s.dir)
 	server := s.ca.issue(t, s.dir, "server")
 	s.cluster = etcdtest.Start(t, localetcd.Options{
-		TLS: localetcd.TLS{CertFile: server.cert, KeyFile: server.key, CAFile: s.caFile},
+		TLS: transport.TLSInfo{CertFile: server.cert, KeyFile: server.key, TrustedCAFile: s.caFile, ClientCertAuth: s.caFile != ""},
 	})
 	return s
 }

@@ -26,6 +26,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -40,9 +41,8 @@ type Options struct {
 	// Dir holds the data and is kept. If it is empty, the data is in a temporary directory
 	// that Close removes.
 	Dir string
-	// TLS makes the client endpoints use https, and require a client certificate if CAFile
-	// is set. Peers always use http.
-	TLS TLS
+	// TLS makes the client endpoints use https. Peers always use http.
+	TLS transport.TLSInfo
 	// QuotaBackendBytes is the size at which the NOSPACE alarm is raised; 0 means 2 GiB.
 	QuotaBackendBytes int64
 	// MaxTxnOps is the maximum number of operations in a transaction; 0 means 128.
@@ -58,9 +58,6 @@ type Options struct {
 	// JSON gateway.
 	Server []grpc.ServerOption
 }
-
-// TLS names the server's PEM files.
-type TLS struct{ CertFile, KeyFile, CAFile string }
 
 // Cluster is a running set of members. Its methods may be called from several
 // goroutines, but faults on one member must not overlap.

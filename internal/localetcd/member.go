@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -100,12 +99,7 @@ func (m *member) config() *embed.Config {
 	cfg.AdvertisePeerUrls = cfg.ListenPeerUrls
 	cfg.InitialCluster = m.initialCluster()
 	cfg.InitialClusterToken = fmt.Sprintf("localetcd-%d", m.generation)
-	cfg.ClientTLSInfo = transport.TLSInfo{
-		CertFile:       o.TLS.CertFile,
-		KeyFile:        o.TLS.KeyFile,
-		TrustedCAFile:  o.TLS.CAFile,
-		ClientCertAuth: o.TLS.CAFile != "",
-	}
+	cfg.ClientTLSInfo = o.TLS
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
 	cfg.GRPCAdditionalServerOptions = o.Server
 	cfg.BcryptCost = 4 // the minimum, to save CPU time

@@ -51,7 +51,7 @@ type Snapshot struct {
 	// Leader reports whether this replica removes first.
 	Leader bool
 	// Native are the native prefixes that could be listed.
-	Native []native.Status
+	Native []native.Listing
 	// Certificates are those of the etcd client.
 	Certificates []api.Certificate
 }

@@ -49,7 +49,9 @@ func full() Snapshot {
 		Holds:  []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
 		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}},
 		Leader: true,
-		Native: []native.Status{{Prefix: "/locks/", Held: 3, Oldest: noon}, {Prefix: "/elections/"}},
+		Native: []native.Listing{
+			{NativePrefix: api.NativePrefix{Prefix: "/locks/", Held: 3}, Oldest: noon}, {NativePrefix: api.NativePrefix{Prefix: "/elections/"}},
+		},
 		Certificates: []api.Certificate{
 			{Name: "etcd_ca", Expires: time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)}, {Name: "etcd_client", Expires: noon.Add(time.Second / 2)},
 		},

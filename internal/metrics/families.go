@@ -138,12 +138,11 @@ func certificates(v *view, e emit) {
 }
 
 func hostOffsets(v *view, e emit) {
-	seen := make(map[string]bool)
-	for _, h := range v.Table.Clocks.Skewed {
-		if host := label(h.Hostname, maxHost); !seen[host] {
-			seen[host] = true
-			e(h.Offset, host)
-		}
+	for _, h := range distinct(v.Table.Clocks.Skewed, len(v.Table.Clocks.Skewed), func(h *api.HostClock) string {
+		h.Hostname = label(h.Hostname, maxHost)
+		return h.Hostname
+	}) {
+		e(h.Offset, h.Hostname)
 	}
 }
 

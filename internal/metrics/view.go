@@ -22,42 +22,34 @@ type view struct {
 }
 
 func newView(s Snapshot, maximum int) *view {
-	v := &view{Snapshot: s}
-	v.chooseOverdue(maximum)
-	v.chooseForced(maximum)
-	return v
-}
-
-// chooseOverdue merges by name alone, not by all labels of unlocker_lock_info: queries
-// join other series with it, which requires one series for each lock. Of locks with the
-// same label, the one overdue longest is kept.
-func (v *view) chooseOverdue(maximum int) {
-	seen := make(map[string]bool, min(maximum, len(v.Table.Overdue)))
-	for _, l := range v.Table.Overdue {
-		if len(v.overdue) >= maximum {
-			return
-		}
-		if l.Name = label(l.Name, maxName); !seen[l.Name] {
-			seen[l.Name] = true
-			v.overdue = append(v.overdue, l)
-		}
+	return &view{
+		Snapshot: s,
+		// By name alone, not by all labels of unlocker_lock_info: queries join other series
+		// with it, which requires one series for each lock.
+		overdue: distinct(s.Table.Overdue, maximum, func(l *table.View) string {
+			l.Name = label(l.Name, maxName)
+			return l.Name
+		}),
+		forced: distinct(s.Forced, maximum, func(r *api.Forced) [4]string {
+			r.Name, r.Hostname, r.Owner = label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost)
+			return [...]string{r.Name, r.Hostname, r.Owner, string(r.Trigger)}
+		}),
 	}
 }
 
-// chooseForced keeps the newest removal for each set of labels.
-func (v *view) chooseForced(maximum int) {
-	seen := make(map[[4]string]bool, min(maximum, len(v.Forced)))
-	for _, r := range v.Forced {
-		if len(v.forced) >= maximum {
-			return
+// distinct returns the first value for each set of labels, up to a maximum. The function makes the labels.
+func distinct[T any, K comparable](all []T, maximum int, labels func(*T) K) (kept []T) {
+	seen := make(map[K]bool, min(maximum, len(all)))
+	for _, v := range all {
+		if len(kept) >= maximum {
+			break
 		}
-		r.Name, r.Hostname, r.Owner = label(r.Name, maxName), label(r.Hostname, maxHost), label(r.Owner, maxHost)
-		labels := [...]string{r.Name, r.Hostname, r.Owner, string(r.Trigger)}
-		if !seen[labels] {
-			seen[labels] = true
-			v.forced = append(v.forced, r)
+		if key := labels(&v); !seen[key] {
+			seen[key] = true
+			kept = append(kept, v)
 		}
 	}
+	return kept
 }
 
 // omitted returns the number of locks past their alert time that have no series of their

@@ -3,10 +3,10 @@ package native
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -39,7 +39,15 @@ func Describe(ctx context.Context, client *clientv3.Client, maximum int, prefixe
 	for _, k := range all {
 		k.Lease, k.LeaseState = leaseID(leaseOf(k.Key)), api.LeaseUnknown
 	}
-	each(all[:min(len(all), maximum)], func(k *api.NativeKey) { read(ctx, client, k) })
+	var reads errgroup.Group
+	reads.SetLimit(inFlight)
+	for _, k := range all[:min(len(all), maximum)] {
+		reads.Go(func() error {
+			read(ctx, client, k)
+			return nil
+		})
+	}
+	_ = reads.Wait()
 	for i := range prefixes {
 		p := &prefixes[i]
 		kept := p.Holders[:0]
@@ -50,24 +58,6 @@ func Describe(ctx context.Context, client *clientv3.Client, maximum int, prefixe
 		}
 		p.Holders = kept
 	}
-}
-
-// each calls do for all keys, several at a time.
-func each(keys []*api.NativeKey, do func(*api.NativeKey)) {
-	next := make(chan *api.NativeKey)
-	var all sync.WaitGroup
-	for range inFlight {
-		all.Go(func() {
-			for k := range next {
-				do(k)
-			}
-		})
-	}
-	for _, k := range keys {
-		next <- k
-	}
-	close(next)
-	all.Wait()
 }
 
 // read reads the value and the lease of a key. Where etcd does not answer, they stay unknown. A key

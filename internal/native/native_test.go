@@ -46,15 +46,18 @@ func TestMutexWithWaiters(t *testing.T) {
 	require.Less(t, h.Waiters[1].Revision, h.Waiters[2].Revision)
 	require.Equal(t, w.Prefix+"billing "+leaseOf(other[0])+":alive", shows(p.Holders[1]))
 
-	status := w.Status()
-	require.Equal(t, []native.Status{{Prefix: w.Prefix, Held: 2, Oldest: h.Since}}, status)
+	listed := w.Listings()
+	require.Len(t, listed, 1)
+	require.Equal(t, w.Prefix, listed[0].Prefix)
+	require.Equal(t, 2, listed[0].Held)
+	require.Equal(t, h.Since, listed[0].Oldest)
 	released := time.Now()
 	require.NoError(t, sessions[0].Close())
 	p = w.prefix(func(p api.NativePrefix) bool { return p.Held == 2 && p.Waiting == 2 })
 	require.Equal(t, w.Prefix+"deploy/web "+leaseOf(sessions[1])+":alive "+leaseOf(sessions[2])+":alive "+leaseOf(sessions[3])+":alive",
 		shows(p.Holders[0]), "the next in turn")
 	require.WithinRange(t, p.Holders[0].Since, released, time.Now())
-	require.Equal(t, p.Holders[1].Since, w.Status()[0].Oldest, "the other one has been held longer now")
+	require.Equal(t, p.Holders[1].Since, w.Listings()[0].Oldest, "the other one has been held longer now")
 }
 
 func TestElection(t *testing.T) {
@@ -141,7 +144,7 @@ func TestReleasedSinceTheListing(t *testing.T) {
 	w.put(w.Prefix+"c/x", "blocks")
 	w.put(w.Prefix+"c/1f", "waits")
 	w.run()
-	etcdtest.Eventually(t, func() bool { return len(w.Status()) == 1 })
+	etcdtest.Eventually(t, func() bool { return len(w.Listings()) == 1 })
 	for _, s := range []*concurrency.Session{sessions[0], sessions[2], alone[0]} {
 		require.NoError(t, s.Close())
 	}
@@ -187,7 +190,7 @@ func TestLimits(t *testing.T) {
 	p = w.prefix(func(p api.NativePrefix) bool { return p.Error != "" })
 	require.Equal(t, "1001 keys below "+w.Prefix+": at most 1000 are read", p.Error)
 	require.Equal(t, 30, p.Held, "as listed before")
-	require.Empty(t, w.Status(), "no metric")
+	require.Empty(t, w.Listings(), "no metric")
 	require.Len(t, w.log.Lines(api.LogNativeNotListed), 1, "a warning a minute")
 }
 
@@ -242,11 +245,11 @@ func TestPermissionDenied(t *testing.T) {
 	})
 	require.Equal(t, api.LeaseAlive, list.Prefixes[0].Holders[0].LeaseState)
 	require.Equal(t, api.NativePrefix{Prefix: "/theirs/", Error: "refused", Holders: []api.NativeHolder{}}, list.Prefixes[1])
-	require.Len(t, w.Status(), 1)
-	require.Equal(t, "/mine/", w.Status()[0].Prefix)
+	require.Len(t, w.Listings(), 1)
+	require.Equal(t, "/mine/", w.Listings()[0].Prefix)
 	_, err := e.Client.RoleGrantPermission(t.Context(), "unlocker", "/theirs/", "/theirs0", clientv3.PermissionType(clientv3.PermRead))
 	require.NoError(t, err)
-	etcdtest.Eventually(t, func() bool { return len(w.Status()) == 2 })
+	etcdtest.Eventually(t, func() bool { return len(w.Listings()) == 2 })
 }
 
 // Without etcd a view has the last listing, and does not wait for long.
@@ -323,7 +326,7 @@ func TestViewReadsALimitedNumberOfKeysOnceASecond(t *testing.T) {
 	}
 	w.put(w.Prefix+"b/1", "")
 	w.run()
-	etcdtest.Eventually(t, func() bool { return len(w.Status()) == 1 })
+	etcdtest.Eventually(t, func() bool { return len(w.Listings()) == 1 })
 	began := time.Now()
 	limited := func() (keys int) {
 		keys, _ = kv.reads()

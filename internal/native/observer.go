@@ -124,22 +124,13 @@ func (o *Observer) list(ctx context.Context, i int, seed maphash.Seed) {
 	}
 }
 
-// Status is what the last listing of a prefix found.
-type Status struct {
-	Prefix string
-	// Held counts the keys that hold. Oldest is since when the longest of them is known to hold;
-	// zero if nothing is held.
-	Held   int
-	Oldest time.Time
-}
-
-// Status returns the status of the prefixes whose last listing succeeded.
-func (o *Observer) Status() (all []Status) {
+// Listings returns the listings of the prefixes whose last one succeeded. They must not be changed.
+func (o *Observer) Listings() (all []Listing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i, known := range o.observed {
+	for _, known := range o.observed {
 		if known.err == nil && known.listing.Revision > 0 {
-			all = append(all, Status{o.Prefixes[i], known.listing.Held, known.listing.Oldest})
+			all = append(all, known.listing)
 		}
 	}
 	return all
