@@ -118,10 +118,10 @@ func (f *checkFlags) settle(cmd *cobra.Command, args []string) error {
 // report prints a result, and returns its exit code as an error if it is not 0.
 func report(w io.Writer, r check.Result) error {
 	if _, err := io.WriteString(w, r.String()); err != nil {
-		return exitCode(check.Unknown)
+		return exitCode(int(check.Unknown))
 	}
 	if r.State != check.OK {
-		return exitCode(r.State)
+		return exitCode(int(r.State))
 	}
 	return nil
 }

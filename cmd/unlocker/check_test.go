@@ -138,5 +138,5 @@ type fullDisk struct{}
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestCheckCannotPrint(t *testing.T) {
-	require.Equal(t, exitCode(check.Unknown), report(fullDisk{}, check.Result{}))
+	require.Equal(t, exitCode(int(check.Unknown)), report(fullDisk{}, check.Result{}))
 }

@@ -49,7 +49,7 @@ a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.
 				return err
 			}
 			if err := records.CheckUsers(c.Web); err != nil {
-				return usageError{err}
+				return usageError(err)
 			}
 			if source == "" {
 				source = "no file: flags, environment and defaults"

@@ -48,10 +48,10 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 		ValidArgsFunction: completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if b.Periods < 1 || b.Periods > maxPeriods {
-				return usageError{fmt.Errorf("--limit must be 1 to %d", maxPeriods)}
+				return usageError(fmt.Errorf("--limit must be 1 to %d", maxPeriods))
 			}
 			if b.Time < time.Second || b.Time > maxHistoryTime {
-				return usageError{fmt.Errorf("--timeout must be 1s to %s", maxHistoryTime)}
+				return usageError(fmt.Errorf("--timeout must be 1s to %s", maxHistoryTime))
 			}
 			if err := daemon.prepare(); err != nil {
 				return err

@@ -95,13 +95,13 @@ func (l *listRun) run(cmd *cobra.Command) error {
 		return listNative(cmd, options)
 	}
 	if err := l.filter.Validate(); err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	if l.follow && (l.daemon.url != "" || l.filter.Limit > 0 || !l.format.Watches()) {
-		return usageError{errors.New("--watch cannot be used with --url, --limit, -o yaml or -o name")}
+		return usageError(errors.New("--watch cannot be used with --url, --limit, -o yaml or -o name"))
 	}
 	if l.daemon.url != "" && (l.format == output.Table || l.format == output.Name) {
-		return usageError{errors.New("--url requires -o wide, json, yaml or jsonpath")}
+		return usageError(errors.New("--url requires -o wide, json, yaml or jsonpath"))
 	}
 	if err := l.daemon.prepare(); err != nil {
 		return err
@@ -192,13 +192,13 @@ func clientLogger(cmd *cobra.Command, c config.Config) *slog.Logger {
 func listNative(cmd *cobra.Command, o output.Options) error {
 	for _, flag := range []string{"state", "hostname", "match", "sort", "limit", "watch", "url"} {
 		if cmd.Flags().Changed(flag) {
-			return usageError{fmt.Errorf("--%s cannot be used with --native", flag)}
+			return usageError(fmt.Errorf("--%s cannot be used with --native", flag))
 		}
 	}
 	return withAdmin(cmd, func(a *admin.Admin) error {
 		list, err := a.Native(cmd.Context())
 		if errors.Is(err, admin.ErrNoNativePrefixes) {
-			return usageError{err}
+			return usageError(err)
 		}
 		for _, p := range list.Prefixes {
 			remarkNative(cmd, p)

@@ -110,7 +110,7 @@ func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err erro
 		return 0, err
 	}
 	if f.Name, err = admin.ParseName(c.Prefix, args[0]); err != nil {
-		return 0, usageError{err}
+		return 0, usageError(err)
 	}
 	f.Command = args[1:]
 	if f.Owner == "" {
@@ -119,7 +119,7 @@ func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err erro
 	return job.Run(cmd.Context(), c, clientLogger(cmd, c), f.Options)
 }
 
-func misused(err error) error { return usageError{fmt.Errorf("%w; see unlocker lock --help", err)} }
+func misused(err error) error { return usageError(fmt.Errorf("%w; see unlocker lock --help", err)) }
 
 // settle checks the flags, and fits those that were not given to the others.
 func (f *lockFlags) settle(cmd *cobra.Command) error {
@@ -160,11 +160,11 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 
 // code adds its exit code to an error.
 func (f *lockFlags) code(status int, err error) error {
-	interrupted := (*job.Interrupted)(nil)
+	interrupted, coded := (*job.Interrupted)(nil), codedError{}
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, new(usageError)):
+	case errors.As(err, &coded) && coded.code == exitUsage:
 		return codedError{err, exitLockUsage}
 	case errors.Is(err, mutex.ErrHeld):
 		return codedError{err, f.conflict}

@@ -44,17 +44,6 @@ const (
 	exitUsage   = 2 // the command line or the configuration is wrong
 )
 
-// usageError is the error of a wrong command line or configuration.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// exitCode is the error of a command that has printed its result and exits with a code
-// of its own.
-type exitCode int
-
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
 // codedError is an error with an exit code of its own.
 type codedError struct {
 	error
@@ -62,6 +51,14 @@ type codedError struct {
 }
 
 func (e codedError) Unwrap() error { return e.error }
+
+// usageError is the error of a wrong command line or configuration.
+func usageError(err error) error { return codedError{err, exitUsage} }
+
+var errPrinted = errors.New("the result is printed")
+
+// exitCode is the error of a command that has printed its result.
+func exitCode(code int) error { return codedError{errPrinted, code} }
 
 // maxError is the maximum length of a printed error, in bytes.
 const maxError = 4 << 10
@@ -74,18 +71,13 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	if code := exitCode(0); errors.As(err, &code) {
-		return int(code)
+	if !errors.Is(err, errPrinted) {
+		// The error may quote the answer of a server.
+		_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(protocol.Clip([]byte(err.Error()), maxError)))
 	}
-	// The error may quote the answer of a server.
-	_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(protocol.Clip([]byte(err.Error()), maxError)))
-	if coded := (codedError{}); errors.As(err, &coded) {
-		return coded.code
-	}
-	if errors.As(err, new(usageError)) {
-		return exitUsage
-	}
-	return exitFailure
+	coded := codedError{code: exitFailure}
+	errors.As(err, &coded)
+	return coded.code
 }
 
 func newRoot() *cobra.Command {
@@ -112,7 +104,7 @@ overrides the default. All commands but check read the same configuration.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newConfig(), newVersion())
 	root.AddCommand(extra()...)
@@ -123,7 +115,7 @@ overrides the default. All commands but check read the same configuration.`,
 func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
 	c, source, err := config.Load(cmd.Flags())
 	if err != nil {
-		return c, source, usageError{err}
+		return c, source, usageError(err)
 	}
 	return c, source, nil
 }
@@ -206,7 +198,7 @@ func strict(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+				return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 			}
 			return nil
 		}
@@ -232,7 +224,7 @@ const fileHint = ": --config names the configuration file"
 // knownTopic accepts the names of commands only.
 func knownTopic(cmd *cobra.Command, args []string) error {
 	if _, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {
-		return usageError{fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " "))}
+		return usageError(fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " ")))
 	}
 	return nil
 }

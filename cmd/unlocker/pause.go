@@ -36,7 +36,7 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, flag := range []string{"for", "reason"} {
 				if !cmd.Flags().Changed(flag) {
-					return usageError{fmt.Errorf("--%s is required", flag)}
+					return usageError(fmt.Errorf("--%s is required", flag))
 				}
 			}
 			if err := validMatch(cmd, match, admin.ValidatePause(match, lasts, reason)); err != nil {
@@ -107,7 +107,7 @@ func validMatch(cmd *cobra.Command, match string, err error) error {
 		err = errors.New("--match: must not be empty: leave it out for all locks")
 	}
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	return nil
 }

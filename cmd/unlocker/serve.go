@@ -28,7 +28,7 @@ func newServe() *cobra.Command {
 			}
 			logger, err := newLogger(cmd.ErrOrStderr(), c.Log)
 			if err != nil {
-				return usageError{err}
+				return usageError(err)
 			}
 			logger.Info(api.LogConfigurationRead, "file", source)
 			if err := serve(cmd.Context(), c, logger); err != nil {

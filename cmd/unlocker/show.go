@@ -60,7 +60,7 @@ func withLock(cmd *cobra.Command, arg string, f func(a *admin.Admin, name string
 	return withAdmin(cmd, func(a *admin.Admin) error {
 		name, err := admin.ParseName(a.Prefix(), arg)
 		if err != nil {
-			return usageError{err}
+			return usageError(err)
 		}
 		return f(a, name)
 	})
@@ -105,13 +105,13 @@ func (e *explainer) prepare() (err error) {
 	o := &e.options
 	if e.url == "" {
 		if o.CAFile+o.CertFile+o.KeyFile+o.ServerName+o.Username+o.PasswordFile != "" {
-			return usageError{errors.New("--ca-file, --cert-file, --key-file, --server-name, --username and --password-file require --url; for etcd there are --etcd-… flags")}
+			return usageError(errors.New("--ca-file, --cert-file, --key-file, --server-name, --username and --password-file require --url; for etcd there are --etcd-… flags"))
 		}
 		return nil
 	}
 	o.URLs, o.Timeout = []string{e.url}, explainTimeout
 	if e.client, err = client.New(*o); err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	return nil
 }

@@ -49,13 +49,13 @@ lock, it is held under another uuid, you declined, or etcd refused or did not an
 		ValidArgsFunction: completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("uuid") {
-				return usageError{errors.New("--uuid is required: see unlocker show")}
+				return usageError(errors.New("--uuid is required: see unlocker show"))
 			}
 			if len(reason) > records.MaxText || !utf8.ValidString(reason) {
-				return usageError{fmt.Errorf("--reason must be UTF-8 of at most %d bytes", records.MaxText)}
+				return usageError(fmt.Errorf("--reason must be UTF-8 of at most %d bytes", records.MaxText))
 			}
 			if !yes && !isTerminal(cmd.InOrStdin()) {
-				return usageError{errors.New("--yes is required when stdin is not a terminal")}
+				return usageError(errors.New("--yes is required when stdin is not a terminal"))
 			}
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
 				removed, err := a.Unlock(cmd.Context(), name, terminal.Unquote(uuid), reason, confirm(cmd, yes))

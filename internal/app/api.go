@@ -29,8 +29,8 @@ type view struct {
 	histories chan struct{}
 }
 
-func (a *App) newWebHandler(layout protocol.Layout) (http.Handler, error) {
-	store := a.newStore(layout)
+func (a *App) newWebHandler() (http.Handler, error) {
+	store := a.newStore()
 	unlocker, err := a.newUnlocker(store)
 	if err != nil {
 		return nil, err

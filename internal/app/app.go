@@ -40,23 +40,26 @@ import (
 
 // App is the daemon.
 type App struct {
-	config   config.Config
-	logger   *slog.Logger
-	client   *etcd.Client
-	table    *table.Table
-	scanner  *scan.Scanner
-	reaper   *reaper.Reaper
-	probe    *probe.Probe
-	records  *etcd.Follower
-	pauses   *pause.Pauses
-	native   *native.Observer
-	elector  *elect.Elector // nil if the election is disabled
-	registry *prometheus.Registry
-	ops      *server
-	web      *server // nil if the web listener is disabled
-	events   *live.Hub
-	identity string
-	started  time.Time
+	config     config.Config
+	layout     protocol.Layout
+	rules      verdict.Rules
+	logger     *slog.Logger
+	client     *etcd.Client
+	table      *table.Table
+	scanner    *scan.Scanner
+	reaper     *reaper.Reaper
+	probe      *probe.Probe
+	records    *etcd.Follower
+	pauses     *pause.Pauses
+	native     *native.Observer
+	elector    *elect.Elector // nil if the election is disabled
+	registry   *prometheus.Registry
+	histograms *metrics.Histograms
+	ops        *server
+	web        *server // nil if the web listener is disabled
+	events     *live.Hub
+	identity   string
+	started    time.Time
 
 	// Stop runs the cleanups in reverse order.
 	cleanups []cleanup
@@ -71,49 +74,29 @@ type cleanup struct {
 
 // New makes the daemon and binds its listeners. On an error it closes what it opened.
 func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
-	a := &App{config: c, logger: logger, started: time.Now(), failed: make(chan error, 8)}
+	a := &App{
+		config: c, rules: verdict.RulesFromConfig(c), logger: logger, histograms: metrics.NewHistograms(),
+		started: time.Now(), failed: make(chan error, 8),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Stop(context.Background()))
 		}
 	}()
-	layout, err := protocol.NewLayout(c.Prefix)
-	if err != nil {
+	if a.layout, err = protocol.NewLayout(c.Prefix); err != nil {
 		return nil, err
 	}
-	histograms := metrics.NewHistograms()
-	if err := a.newRegistry(histograms); err != nil {
-		return nil, err
-	}
-	if err := a.newClient(); err != nil {
-		return nil, err
-	}
-	rules := verdict.RulesFromConfig(c)
-	if err := a.newPauses(); err != nil {
-		return nil, err
-	}
-	if err := a.newScan(layout, rules, histograms); err != nil {
-		return nil, err
-	}
-	if err := a.newElector(); err != nil {
-		return nil, err
-	}
-	if err := a.newReaper(layout, rules, histograms); err != nil {
-		return nil, err
-	}
-	if err := a.newRecords(); err != nil {
-		return nil, err
-	}
-	if err := a.newNative(); err != nil {
-		return nil, err
-	}
-	if err := a.newListeners(layout); err != nil {
-		return nil, err
+	for _, part := range []func() error{
+		a.newRegistry, a.newClient, a.newPauses, a.newScan, a.newElector, a.newReaper, a.newRecords, a.newNative, a.newListeners,
+	} {
+		if err := part(); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
 }
 
-func (a *App) newListeners(layout protocol.Layout) (err error) {
+func (a *App) newListeners() (err error) {
 	c := a.config
 	a.ops, err = newServer("ops", c.Ops.Listen, c.Ops.WebConfigFile, maxOpsConns, newOpsHandler(a.registry, a.missing, c.Ops.PProf, a.logger), a.logger)
 	if err != nil {
@@ -126,7 +109,7 @@ func (a *App) newListeners(layout protocol.Layout) (err error) {
 	if err := records.CheckUsers(c.Web); err != nil {
 		return err
 	}
-	handler, err := a.newWebHandler(layout)
+	handler, err := a.newWebHandler()
 	if err != nil {
 		return err
 	}
@@ -138,13 +121,13 @@ func (a *App) newListeners(layout protocol.Layout) (err error) {
 	return nil
 }
 
-func (a *App) newRegistry(h *metrics.Histograms) error {
+func (a *App) newRegistry() error {
 	collector, err := metrics.New(metrics.Options{Source: a, MaxLockSeries: a.config.Metrics.MaxLockSeries})
 	if err != nil {
 		return err
 	}
 	a.registry = prometheus.NewRegistry()
-	return metrics.Register(a.registry, collector, h)
+	return metrics.Register(a.registry, collector, a.histograms)
 }
 
 func (a *App) newClient() error {
@@ -174,16 +157,16 @@ func (a *App) newPauses() (err error) {
 	return err
 }
 
-func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
+func (a *App) newScan() (err error) {
 	a.table, err = table.New(table.Options{
-		Rules:         rules,
+		Rules:         a.rules,
 		Storm:         verdict.StormRules(a.config.Reaper.Storm),
 		Allowance:     func(known time.Time) time.Duration { return a.probe.Allowance(known) },
 		Paused:        a.pauses.Matches,
 		Lead:          func() time.Duration { return a.probe.Lead() },
 		OrphanGrace:   a.config.Reaper.OrphanGrace,
-		HoldDuration:  h.LockHoldDuration,
-		RenewalMargin: h.RenewalMargin,
+		HoldDuration:  a.histograms.LockHoldDuration,
+		RenewalMargin: a.histograms.RenewalMargin,
 	})
 	if err != nil {
 		return err
@@ -194,7 +177,7 @@ func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Hi
 		Explain:  a.explainLocks,
 		Interval: a.config.Reaper.ProbeInterval,
 		Timeout:  a.config.Etcd.RequestTimeout,
-		Patience: rules.MinGrace(),
+		Patience: a.rules.MinGrace(),
 		// The error is only that the table has stopped.
 		Ended: func(ctx context.Context) { _ = a.table.Reschedule(ctx) },
 	})
@@ -203,10 +186,10 @@ func (a *App) newScan(layout protocol.Layout, rules verdict.Rules, h *metrics.Hi
 	}
 	a.scanner, err = scan.New(scan.Options{
 		Client:         a.client.Client,
-		Layout:         layout,
+		Layout:         a.layout,
 		Table:          a.table,
 		Freshness:      a.config.Reaper.Freshness,
-		Tolerance:      rules.Tolerance,
+		Tolerance:      a.rules.Tolerance,
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
@@ -220,15 +203,15 @@ func (a *App) explainLocks(err error) error {
 	return a.client.Explain(err, etcd.LockPermission(a.config), a.config.Prefix)
 }
 
-func (a *App) newStore(layout protocol.Layout) lockstore.Store {
-	return lockstore.Store{KV: a.client.KV, Layout: layout, Pauses: a.config.PauseKeys(), RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
+func (a *App) newStore() lockstore.Store {
+	return lockstore.Store{KV: a.client.KV, Layout: a.layout, Pauses: a.config.PauseKeys(), RequestTimeout: a.config.Etcd.RequestTimeout, Explain: a.explainLocks}
 }
 
-func (a *App) newReaper(layout protocol.Layout, rules verdict.Rules, h *metrics.Histograms) (err error) {
+func (a *App) newReaper() (err error) {
 	a.reaper, err = reaper.New(reaper.Options{
-		Store:       a.newStore(layout),
+		Store:       a.newStore(),
 		Source:      a.table,
-		Rules:       rules,
+		Rules:       a.rules,
 		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
 		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe, a.pauses) },
 		Leader:      a.leads,
@@ -238,7 +221,7 @@ func (a *App) newReaper(layout protocol.Layout, rules verdict.Rules, h *metrics.
 		BatchSize:   a.config.Reaper.BatchSize,
 		Concurrency: a.config.Reaper.Concurrency,
 		Retention:   a.config.Metrics.ForcedUnlockRetention,
-		Delay:       h.ForcedUnlockDelay,
+		Delay:       a.histograms.ForcedUnlockDelay,
 		Logger:      a.logger,
 	})
 	return err

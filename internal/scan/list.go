@@ -74,7 +74,10 @@ const batchLocks = 512
 func (l *lister) run(ctx context.Context, rev int64) (keys int, err error) {
 	err = l.stream(ctx, rev)
 	if status.Code(err) == codes.Unimplemented {
-		err = l.pages(ctx, rev) // etcd before 3.7
+		// etcd before 3.7
+		err = etcd.Pages(ctx, l.kv, l.layout.Prefix(), l.layout.End(), rev, etcd.LargePage, l.timeout, func(page *clientv3.GetResponse) error {
+			return l.add(page.Kvs)
+		})
 	}
 	if err != nil {
 		return l.keys, fmt.Errorf("list %s at revision %d: %w", l.layout.Prefix(), rev, err)
@@ -113,13 +116,6 @@ func (l *lister) stream(ctx context.Context, rev int64) error {
 	return context.Cause(ctx)
 }
 
-// pages lists page by page.
-func (l *lister) pages(ctx context.Context, rev int64) error {
-	return etcd.Pages(ctx, l.kv, l.layout.Prefix(), l.layout.End(), rev, etcd.LargePage, l.timeout, func(page *clientv3.GetResponse) error {
-		return l.add(page.Kvs)
-	})
-}
-
 // add adds keys, which must be in order.
 func (l *lister) add(kvs []*mvccpb.KeyValue) error {
 	l.keys += len(kvs)
@@ -127,22 +123,24 @@ func (l *lister) add(kvs []*mvccpb.KeyValue) error {
 		if l.newest == nil || kv.ModRevision > l.newest.ModRevision {
 			l.newest = kv
 		}
-		name, field, valid := l.layout.Split(kv.Key)
+		name, key := split(l.layout, kv)
 		o, err := l.openFor(name, kv.Key)
 		if err != nil {
 			return err
-		}
-		key := toKV(kv)
-		if valid {
-			key.Field = protocol.ParseField(field)
 		}
 		o.build.Add(key)
 	}
 	return nil
 }
 
-func toKV(kv *mvccpb.KeyValue) protocol.KV {
-	return protocol.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
+// split returns the name of the lock that a key belongs to, and the key for the table.
+func split(layout protocol.Layout, kv *mvccpb.KeyValue) (name []byte, key protocol.KV) {
+	name, field, valid := layout.Split(kv.Key)
+	key = protocol.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
+	if valid {
+		key.Field = protocol.ParseField(field)
+	}
+	return name, key
 }
 
 // openFor returns the open lock of a key, and closes the locks that can get no more keys. With

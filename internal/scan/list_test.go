@@ -101,7 +101,7 @@ func TestLocksOfAllMixturesOfKeys(t *testing.T) {
 			if want[string(name)] == nil {
 				want[string(name)] = &protocol.Builder{}
 			}
-			k := toKV(kv)
+			k := protocol.KV{Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
 			if valid {
 				k.Field = protocol.ParseField(field)
 			}

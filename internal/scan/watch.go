@@ -13,7 +13,6 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
-	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // watching is one watch and its goroutines.
@@ -180,12 +179,8 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 // events converts events of etcd to events of the table.
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
 	for _, ev := range from {
-		name, field, valid := w.Layout.Split(ev.Kv.Key)
-		e := table.Event{Name: name, KV: toKV(ev.Kv), Deleted: ev.Type == mvccpb.DELETE}
-		if valid {
-			e.KV.Field = protocol.ParseField(field)
-		}
-		into = append(into, e)
+		name, key := split(w.Layout, ev.Kv)
+		into = append(into, table.Event{Name: name, KV: key, Deleted: ev.Type == mvccpb.DELETE})
 	}
 	return into
 }
