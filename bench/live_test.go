@@ -176,7 +176,7 @@ func removeBeside(b *testing.B, n int) (rate float64, delay time.Duration) {
 	a, stop := startDaemon(b, e, func(c *config.Config) { c.Web.Listen = "127.0.0.1:0" })
 	defer stop()
 	if n > 0 {
-		defer followMany(b, "http://"+a.WebAddr().String(), n)()
+		defer followMany(b, "http://"+a.WebAddr(), n)()
 	}
 	var delays []time.Duration
 	for i := range 15 {

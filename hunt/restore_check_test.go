@@ -273,7 +273,7 @@ func (r *round) checkShown() {
 func (r *round) shownByDaemons() []map[string]shown {
 	var urls []string
 	for _, d := range r.replicas {
-		urls = append(urls, "http://"+d.app.WebAddr().String())
+		urls = append(urls, "http://"+d.app.WebAddr())
 	}
 	daemons, err := client.New(client.Options{URLs: urls, Timeout: 10 * time.Second})
 	require.NoError(r.t, err)

@@ -114,7 +114,7 @@ func runAll(ctx context.Context, r *report) (err error) {
 	group.Go(func() error { return d.app.Run(ctx) }) // returns nil if it stops in order
 	start(func(ctx context.Context) error { return r.awaitEnd(ctx, d) })
 	start(func(ctx context.Context) error {
-		return watchMetrics(ctx, r, "http://"+d.app.OpsAddr().String()+"/metrics", func() {
+		return watchMetrics(ctx, r, "http://"+d.app.OpsAddr()+"/metrics", func() {
 			r.ready(d)
 			start(func(ctx context.Context) error { return watchLocks(ctx, d.client, r) })
 			for i, w := range workers() {

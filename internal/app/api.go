@@ -213,19 +213,13 @@ func (v view) History(ctx context.Context, name string) (api.History, error) {
 	return h, nil
 }
 
-// nativeInterval is the minimum time between two listings of the native prefixes.
-const nativeInterval = 5 * time.Second
-
-// nativeLimits bound what the daemon reads and keeps of each native prefix.
-func nativeLimits() native.Limits { return native.Limits{Keys: 200_000, Locks: 200, Waiters: 50} }
-
 func (a *App) newNative() (err error) {
 	a.native, err = native.New(native.Options{
 		Client:         a.client.Client,
 		Prefixes:       a.config.NativePrefixes,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
-		Interval:       nativeInterval,
-		Limits:         nativeLimits(),
+		Interval:       5 * time.Second,
+		Limits:         native.Limits{Keys: 200_000, Locks: 200, Waiters: 50},
 		Explain:        func(err error, prefix string) error { return a.client.Explain(err, etcd.Read, prefix) },
 		Logger:         a.logger,
 	})

@@ -23,7 +23,7 @@ import (
 // getAPI decodes the answer of the API.
 func (d *daemon) getAPI(path string, into any) (status int) {
 	d.t.Helper()
-	resp, err := d.http.Get("http://" + d.WebAddr().String() + path)
+	resp, err := d.http.Get("http://" + d.WebAddr() + path)
 	require.NoError(d.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	require.NoError(d.t, json.NewDecoder(resp.Body).Decode(into))
@@ -246,7 +246,7 @@ func TestAPIStatus(t *testing.T) {
 func TestWebListenerCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Web.Listen = "" })
-	require.Nil(t, d.WebAddr())
+	require.Empty(t, d.WebAddr())
 }
 
 func TestAPIStatusHasCertificates(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -228,15 +227,10 @@ func (a *App) newReaper() (err error) {
 }
 
 // OpsAddr returns the address of the ops listener.
-func (a *App) OpsAddr() net.Addr { return a.ops.listener.Addr() }
+func (a *App) OpsAddr() string { return a.ops.addr() }
 
-// WebAddr returns the address of the web listener, or nil if it is disabled.
-func (a *App) WebAddr() net.Addr {
-	if a.web == nil {
-		return nil
-	}
-	return a.web.listener.Addr()
-}
+// WebAddr returns the address of the web listener, or "" if it is disabled.
+func (a *App) WebAddr() string { return a.web.addr() }
 
 // Start starts all parts, each after those that it depends on.
 func (a *App) Start() {
@@ -261,7 +255,7 @@ func (a *App) Start() {
 	a.start("records of manual unlocks", a.records.Run)
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info(api.LogStarted, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
-		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr().String(), "web", a.web.addr())
+		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr(), "web", a.WebAddr())
 }
 
 // start runs a part until Stop.

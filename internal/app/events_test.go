@@ -37,7 +37,7 @@ type stream struct {
 func (d *daemon) follow(query string, before *stream) *stream {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.WebAddr().String()+"/api/v1/events?"+query, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.WebAddr()+"/api/v1/events?"+query, nil)
 	require.NoError(d.t, err)
 	s := &stream{ended: make(chan struct{}), shown: map[string]api.Lock{}}
 	if before != nil {

@@ -32,15 +32,15 @@ import (
 type listener struct {
 	key  string
 	file func(*config.Config) *string
-	addr func(*daemon) net.Addr
+	addr func(*daemon) string
 	// path answers 200 without etcd.
 	path string
 }
 
 func listeners() []listener {
 	return []listener{
-		{"ops", func(c *config.Config) *string { return &c.Ops.WebConfigFile }, func(d *daemon) net.Addr { return d.OpsAddr() }, "/livez"},
-		{"web", func(c *config.Config) *string { return &c.Web.WebConfigFile }, func(d *daemon) net.Addr { return d.WebAddr() }, "/api/v1/status"},
+		{"ops", func(c *config.Config) *string { return &c.Ops.WebConfigFile }, func(d *daemon) string { return d.OpsAddr() }, "/livez"},
+		{"web", func(c *config.Config) *string { return &c.Web.WebConfigFile }, func(d *daemon) string { return d.WebAddr() }, "/api/v1/status"},
 	}
 }
 
@@ -151,8 +151,8 @@ func TestListenerWithTLS(t *testing.T) {
 		w := newWebFiles(t, withTLS)
 		d := l.start(t, w)
 		for _, other := range listeners() {
-			secure := "https://" + other.addr(d).String() + other.path
-			plain := "http://" + other.addr(d).String() + other.path
+			secure := "https://" + other.addr(d) + other.path
+			plain := "http://" + other.addr(d) + other.path
 			if other.key != l.key {
 				require.Equal(t, http.StatusOK, w.status(plain))
 				continue
@@ -171,12 +171,12 @@ func TestListenerWithBasicAuth(t *testing.T) {
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, withUsers(t, "ada", "secret"))
 		d := l.start(t, w)
-		url := "http://" + l.addr(d).String() + l.path
+		url := "http://" + l.addr(d) + l.path
 		require.Equal(t, http.StatusUnauthorized, w.status(url))
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "ada", "guess"))
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "eve", "secret"))
 		require.Equal(t, http.StatusOK, w.status(url, "ada", "secret"))
-		require.Equal(t, http.StatusUnauthorized, w.status("http://"+l.addr(d).String()+"/elsewhere"), "unknown paths need credentials, too")
+		require.Equal(t, http.StatusUnauthorized, w.status("http://"+l.addr(d)+"/elsewhere"), "unknown paths need credentials, too")
 
 		w.write("web.yml", []byte(withUsers(t, "ada", "rotated")))
 		require.Equal(t, http.StatusUnauthorized, w.status(url, "ada", "secret"), "the file is read for each request")
@@ -189,7 +189,7 @@ func TestListenerWithClientCertificates(t *testing.T) {
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_auth_type: RequireAndVerifyClientCert, client_ca_file: cert.pem}\n")
 		d := l.start(t, w)
-		_, err := w.get("https://" + l.addr(d).String() + l.path)
+		_, err := w.get("https://" + l.addr(d) + l.path)
 		require.ErrorContains(t, err, "certificate required")
 	})
 }
@@ -201,7 +201,7 @@ func TestListenerCertificateIsReadAtEachConnection(t *testing.T) {
 	eachListener(t, func(t *testing.T, l listener) {
 		w := newWebFiles(t, withTLS)
 		d := l.start(t, w)
-		url := "https://" + l.addr(d).String() + l.path
+		url := "https://" + l.addr(d) + l.path
 		serial := func() int64 {
 			a, err := w.get(url)
 			require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	d := startDaemon(t, nowhere)
 	const limit = 512
 	open := func() (net.Conn, *bufio.Reader) {
-		c, err := net.Dial("tcp", d.WebAddr().String())
+		c, err := net.Dial("tcp", d.WebAddr())
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		_, err = io.WriteString(c, "HEAD /api/v1/openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -91,7 +91,7 @@ func TestOpsListenerWithTLSAndBasicAuth(t *testing.T) {
 	t.Parallel()
 	w := newWebFiles(t, withTLS+withUsers(t, "scraper", "secret"))
 	d := startDaemon(t, nowhere, func(c *config.Config) { c.Ops.WebConfigFile = w.path() })
-	addr := d.OpsAddr().String()
+	addr := d.OpsAddr()
 	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/metrics"))
 	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/livez"), "basic auth guards the whole listener")
 	require.Equal(t, http.StatusUnauthorized, w.status("https://"+addr+"/metrics", "scraper", "wrong"))

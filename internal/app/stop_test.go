@@ -49,7 +49,7 @@ func stalls() (stalled func() time.Duration) {
 // may remain.
 func requireStops(t *testing.T, d *daemon, before goleak.Option, others ...func()) {
 	t.Helper()
-	addr := d.OpsAddr().String()
+	addr := d.OpsAddr()
 	stalled := stalls()
 	took := d.stop()
 	require.Less(t, took-stalled(), promised)

@@ -48,7 +48,7 @@ func (d *daemon) postUnlock(base, name, uuid, reason string, edit func(*http.Req
 	return resp.StatusCode, string(text)
 }
 
-func (d *daemon) webURL() string { return "http://" + d.WebAddr().String() }
+func (d *daemon) webURL() string { return "http://" + d.WebAddr() }
 
 func as(user string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("X-Forwarded-User", user) }

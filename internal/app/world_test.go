@@ -74,7 +74,7 @@ func newDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) 
 			t.Logf("the last of the log:\n%s", log.Tail(20))
 		}
 	})
-	return &daemon{App: a, t: t, log: log, http: newHTTP(), base: "http://" + a.OpsAddr().String()}
+	return &daemon{App: a, t: t, log: log, http: newHTTP(), base: "http://" + a.OpsAddr()}
 }
 
 // stop may be called more than once. It returns how long it took.

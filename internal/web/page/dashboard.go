@@ -51,20 +51,6 @@ func (v Dashboard) Alarming() string {
 	return strings.Join(all, ", ")
 }
 
-// stateCount is the number of locks in a state.
-type stateCount struct {
-	State string
-	N     int
-}
-
-// Counts returns the number of locks in each state, the most urgent first.
-func (document) Counts(s api.Status) (all []stateCount) {
-	for _, state := range api.StatesByUrgency() {
-		all = append(all, stateCount{state, s.Locks[state]})
-	}
-	return all
-}
-
 // Total returns the number of locks in all states.
 func (v Dashboard) Total() (n int) {
 	for _, in := range v.Status.Locks {

@@ -160,6 +160,7 @@ func functions() template.FuncMap {
 		"line":     line, // one line of untrusted text
 		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
 		"sentence": sentence,
+		"states":   api.StatesByUrgency,
 		"text":     terminal.Text, // several lines
 		"waiting":  func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
 
