@@ -59,7 +59,6 @@ func (t *trial) read(name string) (fields, error) {
 	return f, nil
 }
 
-// fields reads a lock.
 func (t *trial) fields(name string) fields {
 	f, err := t.read(name)
 	t.must(err)
@@ -93,7 +92,6 @@ func (t *trial) fresh(name string, g grant) fields {
 	return f
 }
 
-// instant reads a timestamp.
 func (t *trial) instant(f fields, field string) time.Time {
 	at, err := protocol.ParseTimestamp([]byte(f.text(field)))
 	if err != nil {
@@ -172,7 +170,6 @@ func (t *trial) otherWrites() error {
 	return nil
 }
 
-// revision returns the newest revision.
 func (t *trial) revision() int64 {
 	ctx, cancel := t.request()
 	defer cancel()

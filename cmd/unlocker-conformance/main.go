@@ -84,7 +84,6 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return code
 }
 
-// choose selects the checks.
 func (k *kit) choose(pattern string) error {
 	re, err := regexp.Compile(pattern)
 	if err != nil {

@@ -132,7 +132,6 @@ func (t *trial) pause(d time.Duration) {
 	}
 }
 
-// driver starts a process of the client.
 func (t *trial) driver() *driver {
 	var urls []string
 	for _, p := range t.proxies {
@@ -160,7 +159,6 @@ func (t *trial) answer(p *pending) answer {
 	return a
 }
 
-// do sends a command and returns the answer.
 func (t *trial) do(d *driver, c command) answer { return t.answer(t.begin(d, c)) }
 
 // succeed is do for a command that must succeed.
@@ -240,7 +238,6 @@ func (t *trial) withhold() (execute func()) {
 	}
 }
 
-// restart kills etcd and starts it again.
 func (t *trial) restart(while func()) {
 	t.cluster.Kill(0)
 	while()

@@ -12,7 +12,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/client"
 )
 
-// checkFlags are the flags of check.
 type checkFlags struct {
 	client.Options
 	check.Rules

@@ -188,7 +188,6 @@ func clientLogger(cmd *cobra.Command, c config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// listNative is list --native.
 func listNative(cmd *cobra.Command, o output.Options) error {
 	for _, flag := range []string{"state", "hostname", "match", "sort", "limit", "watch", "url"} {
 		if cmd.Flags().Changed(flag) {

@@ -28,7 +28,6 @@ const (
 
 const maxLockDuration = 30 * 24 * time.Hour
 
-// lockFlags are the flags of lock.
 type lockFlags struct {
 	job.Options
 	conflict int
@@ -158,7 +157,6 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 	return nil
 }
 
-// code adds its exit code to an error.
 func (f *lockFlags) code(status int, err error) error {
 	interrupted, coded := (*job.Interrupted)(nil), codedError{}
 	switch {

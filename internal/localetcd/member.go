@@ -5,14 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 )
 
@@ -92,7 +89,7 @@ func (m *member) config() *embed.Config {
 	o := m.opts
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = m.name, m.dir
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet())
+	cfg.LogLevel = "panic" // or fatal, after which etcd ends the process
 	cfg.ListenClientUrls = []url.URL{*m.clientURL()}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: m.peer}}
@@ -124,11 +121,4 @@ func (m *member) initialCluster() string {
 		parts = append(parts, p.name+"=http://"+p.peer)
 	}
 	return strings.Join(parts, ",")
-}
-
-// quiet drops every level below Panic. Fatal messages are kept, since etcd then ends the
-// process.
-func quiet() *zap.Logger {
-	enc := zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig())
-	return zap.New(zapcore.NewCore(enc, zapcore.Lock(os.Stderr), zapcore.PanicLevel))
 }

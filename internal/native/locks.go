@@ -126,7 +126,6 @@ func (c *collector) closeUntil(key string) {
 	}
 }
 
-// lock adds the lock of a directory.
 func (c *collector) lock(d *directory) {
 	keys, waiting := d.own, d.count-1
 	foreign := d.own[0] != d.oldest

@@ -137,7 +137,6 @@ func Reasons() []Reason {
 
 var errRegressed = errors.New("etcd was restored or diverged: another cluster, an older revision, or other writes")
 
-// classify returns the reason of an error.
 func classify(err error) Reason {
 	if errors.Is(err, errRegressed) || errors.Is(err, table.ErrOlder) {
 		return ReasonRegressed

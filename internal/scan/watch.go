@@ -90,7 +90,6 @@ func (w *watching) run() etcd.Watch {
 	}
 }
 
-// each applies the events of a response to the table.
 func (w *watching) each(ctx context.Context, r clientv3.WatchResponse) error {
 	if cluster := w.history.cluster(); cluster != 0 && r.Header.GetClusterId() != 0 && r.Header.GetClusterId() != cluster {
 		return errRegressed
@@ -176,7 +175,6 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	w.status.progressed(w.history.saw(0, seen, newest, deleted))
 }
 
-// events converts events of etcd to events of the table.
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
 	for _, ev := range from {
 		name, key := split(w.Layout, ev.Kv)

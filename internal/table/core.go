@@ -288,7 +288,6 @@ func (c *core) setState(e *entry, s protocol.State) {
 	e.state = s
 }
 
-// dated counts the locks with a deadline.
 func (c *core) dated() int {
 	return c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
 }
@@ -317,7 +316,6 @@ func (c *core) keepAfterStep(e *entry, before reading) {
 	}
 }
 
-// scheduleAll computes the due of every lock again.
 func (c *core) scheduleAll() {
 	now := c.now()
 	for _, e := range c.locks {
@@ -325,7 +323,6 @@ func (c *core) scheduleAll() {
 	}
 }
 
-// advance schedules every lock whose transition has come.
 func (c *core) advance() {
 	now := c.now()
 	for e := c.pending.top(); e != nil && e.wake <= now.mono; e = c.pending.top() {
@@ -333,7 +330,6 @@ func (c *core) advance() {
 	}
 }
 
-// sleep returns the time until the next transition.
 func (c *core) sleep() time.Duration {
 	e := c.pending.top()
 	if e == nil {

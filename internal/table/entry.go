@@ -56,7 +56,6 @@ func (e *entry) learn(now, known instant) {
 	}
 }
 
-// marks are flags of a lock.
 type marks uint16
 
 const (

@@ -60,7 +60,6 @@ func (x *index) remove(e *entry) {
 	}
 }
 
-// clear removes all entries.
 func (x *index) clear() {
 	for _, e := range x.entries {
 		*x.pos(e) = 0

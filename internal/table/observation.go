@@ -115,7 +115,6 @@ type instant int64
 
 const never instant = math.MaxInt64
 
-// clock reads the monotonic and the wall clock.
 type clock struct {
 	base time.Time
 	wall func() time.Time
@@ -126,7 +125,6 @@ type clock struct {
 	last time.Duration
 }
 
-// reading is the time of both clocks.
 type reading struct {
 	mono instant
 	wall protocol.Timestamp
@@ -156,7 +154,6 @@ func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	return step, true
 }
 
-// time converts a monotonic instant to wall-clock time.
 func (r reading) time(i instant) time.Time {
 	return r.wall.Time().Add(time.Duration(i - r.mono))
 }

@@ -91,7 +91,6 @@ func (c *core) postpone(v View, delay time.Duration) {
 	c.schedule(e, now)
 }
 
-// resume schedules all locks whose removal was paused.
 func (c *core) resume() {
 	now := c.now()
 	for _, e := range c.locks {

@@ -145,14 +145,6 @@ func (h *handler) history(r *http.Request, values url.Values) (any, error) {
 	return h.Source.History(r.Context(), name)
 }
 
-func (h *handler) native(r *http.Request, _ url.Values) (any, error) {
-	return h.Source.Native(r.Context())
-}
-
-func (h *handler) status(r *http.Request, _ url.Values) (any, error) {
-	return h.Source.Status(r.Context())
-}
-
 // clip bounds what an answer or a log line quotes of a request.
 func clip(text string) string { return protocol.Clip([]byte(text), 200) }
 
@@ -164,8 +156,6 @@ func errorBody(err error) api.Error {
 //
 //go:embed openapi.yaml
 var document []byte
-
-func openAPI(*http.Request, url.Values) (any, error) { return document, nil }
 
 // sendYAML answers with a document, or with an error in JSON.
 func (h *handler) sendYAML(w http.ResponseWriter, r *http.Request, status int, answer any) {

@@ -72,7 +72,6 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// handler answers requests.
 type handler struct {
 	Options
 	mux     *http.ServeMux
@@ -91,6 +90,11 @@ type getter func(*http.Request, url.Values) (any, error)
 
 // sender sends the value of a getter, or an api.Error.
 type sender func(w http.ResponseWriter, r *http.Request, status int, answer any)
+
+// always returns the getter of what depends on nothing in the request.
+func always[T any](value func(context.Context) (T, error)) getter {
+	return func(r *http.Request, _ url.Values) (any, error) { return value(r.Context()) }
+}
 
 // inTurn serves as many requests at a time as turns has places; the others wait.
 func inTurn(turns chan struct{}, get getter) getter {
@@ -124,15 +128,15 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks), "state", "q", "hostname", "owner", "sort", "limit", "after"))
 	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced), "name", "limit"))
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
-	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, h.native)))
-	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, h.status))
+	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
+	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
-	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, openAPI))
+	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, func(*http.Request, url.Values) (any, error) { return document, nil }))
 	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "limit", "after"))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))
-	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, h.nativePage), liveParam))
-	h.mux.HandleFunc("/health", h.answer(h.sendPage, h.healthPage, liveParam))
+	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, always(h.nativePage)), liveParam))
+	h.mux.HandleFunc("/health", h.answer(h.sendPage, always(h.healthPage), liveParam))
 	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if h.readOnly(w, r, h.send) {
@@ -218,7 +222,6 @@ func (h *handler) respond(slots chan struct{}, send sender, get getter, paramete
 	}
 }
 
-// readOnly refuses methods that change something.
 func (h *handler) readOnly(w http.ResponseWriter, r *http.Request, send sender) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return true
@@ -228,7 +231,6 @@ func (h *handler) readOnly(w http.ResponseWriter, r *http.Request, send sender) 
 	return false
 }
 
-// send answers with JSON.
 func (h *handler) send(w http.ResponseWriter, _ *http.Request, status int, answer any) {
 	body, err := h.encode(func() ([]byte, error) {
 		body, err := json.MarshalIndent(answer, "", "  ")

@@ -14,7 +14,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// dashboard answers / with the parameters of /api/v1/locks.
 func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 	q, err := query(values)
 	if err != nil {
@@ -39,15 +38,13 @@ func (h *handler) pageEvents() live.Format {
 	}}
 }
 
-// nativePage answers /native.
-func (h *handler) nativePage(r *http.Request, _ url.Values) (any, error) {
-	list, err := h.Source.Native(r.Context())
+func (h *handler) nativePage(ctx context.Context) (page.Native, error) {
+	list, err := h.Source.Native(ctx)
 	return page.Native{NativeList: list}, err
 }
 
-// healthPage answers /health.
-func (h *handler) healthPage(r *http.Request, _ url.Values) (any, error) {
-	status, err := h.Source.Status(r.Context())
+func (h *handler) healthPage(ctx context.Context) (page.Health, error) {
+	status, err := h.Source.Status(ctx)
 	return page.Health{Status: status}, err
 }
 
@@ -58,7 +55,6 @@ func (h *handler) asset(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sendPage answers with a page.
 func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	view, ok := answer.(page.View)
 	if e, failed := answer.(api.Error); failed {
@@ -139,7 +135,6 @@ func (h *handler) pageHistory(ctx context.Context, name string) (*page.History, 
 	return page.NewHistory(past), ""
 }
 
-// forcedPage answers /forced with the parameters of /api/v1/forced-unlocks.
 func (h *handler) forcedPage(r *http.Request, values url.Values) (any, error) {
 	shown, err := limit(values)
 	if err != nil {

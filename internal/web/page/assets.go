@@ -12,7 +12,6 @@ import (
 	"strings"
 )
 
-// asset is a file that pages use.
 type asset struct {
 	contentType   string
 	plain, packed []byte

@@ -60,7 +60,6 @@ func lasted(about string, from, to time.Time) string {
 	return about + terminal.Duration(to.Sub(from))
 }
 
-// ending says how a period ended.
 func ending(e *api.Ended) string {
 	if e == nil {
 		return "held"
@@ -103,7 +102,6 @@ type percent float64
 
 func (p percent) String() string { return fmt.Sprintf("%.2f%%", float64(p)) }
 
-// bar is one period.
 type bar struct {
 	// N is the number of the period in the table.
 	N int

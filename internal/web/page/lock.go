@@ -49,7 +49,6 @@ func (l Lock) Version() string {
 	return fmt.Sprintf("%d-%d-%t-%s", token, removed, l.Gone(), uuid)
 }
 
-// outlook returns what will happen to the lock.
 func (l Lock) outlook() outlook { return outlookOf(l.Detail, holding(&l.Status)) }
 
 // trace is a field that has one line for each call.
@@ -59,7 +58,6 @@ func traces() []trace {
 	return []trace{{"Backtrace of the acquisition", "backtrace"}, {"Stack when alert_at passed", "stack"}}
 }
 
-// field returns the value of a field, or nil.
 func field(d *api.LockDetail, name string) *value {
 	for _, f := range d.Fields {
 		if f.Name == name && f.Value != "" {

@@ -270,7 +270,6 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// needsQuorum reports whether a request needs a quorum.
 func needsQuorum(req Message) bool {
 	switch r := req.(type) {
 	case *pb.RangeRequest:
