@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -86,11 +85,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		}
 		c.tempDir, o.Dir = dir, dir
 	}
-	err := c.startOn(ctx, o)
-	for range addrRetries {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err = c.startOn(ctx, o)
-		}
+	err := c.build(o)
+	if err == nil {
+		err = c.Restart(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -98,40 +95,17 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// addrRetries is how often Start tries other addresses, if another program took one after
-// it was found to be free.
-const addrRetries = 3
-
-// startOn starts the members on free addresses. It stops those of an earlier attempt.
-func (c *Cluster) startOn(ctx context.Context, o Options) error {
-	for _, m := range c.members {
-		m.kill()
-		if c.tempDir != "" {
-			if err := os.RemoveAll(m.dir); err != nil {
-				return err
-			}
-		}
-	}
-	c.members = nil
-	if err := c.build(o); err != nil {
-		return err
-	}
-	return c.Restart(ctx)
-}
-
-func (c *Cluster) build(o Options) error {
-	addrs, err := freeAddrs(2 * o.Members)
-	if err != nil {
-		return err
-	}
+func (c *Cluster) build(o Options) (err error) {
 	for i := range o.Members {
-		c.members = append(c.members, &member{
-			name:   fmt.Sprintf("m%d", i),
-			dir:    filepath.Join(o.Dir, fmt.Sprintf("m%d", i)),
-			client: addrs[2*i],
-			peer:   addrs[2*i+1],
-			opts:   o,
-		})
+		name := fmt.Sprintf("m%d", i)
+		m := &member{name: name, dir: filepath.Join(o.Dir, name), opts: o}
+		if m.client, err = FreeAddr(); err != nil {
+			return err
+		}
+		if m.peer, err = FreeAddr(); err != nil {
+			return err
+		}
+		c.members = append(c.members, m)
 	}
 	for _, m := range c.members {
 		m.all = c.members
@@ -210,18 +184,18 @@ type freePorts struct {
 func (f *freePorts) listen() (net.Listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.next == len(f.own)*(blockPorts-1) && !f.claim() {
-		f.next = 0
-	}
-	for range len(f.own) * (blockPorts - 1) {
+	for range portBlocks * blockPorts {
+		if f.next == len(f.own)*(blockPorts-1) && !f.claim() {
+			f.next = 0
+		}
+		if len(f.own) == 0 {
+			break
+		}
 		first := f.own[f.next/(blockPorts-1)].Addr().(*net.TCPAddr).Port
 		l, err := listenOn(first + 1 + f.next%(blockPorts-1))
 		f.next++
 		if err == nil {
 			return l, nil
-		}
-		if f.next == len(f.own)*(blockPorts-1) && !f.claim() {
-			f.next = 0
 		}
 	}
 	return nil, errors.New("localetcd: no free port")
@@ -240,19 +214,6 @@ func (f *freePorts) claim() bool {
 
 func listenOn(port int) (net.Listener, error) {
 	return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-}
-
-// freeAddrs returns n free loopback addresses.
-func freeAddrs(n int) ([]string, error) {
-	addrs := make([]string, 0, n)
-	for range n {
-		addr, err := FreeAddr()
-		if err != nil {
-			return nil, err
-		}
-		addrs = append(addrs, addr)
-	}
-	return addrs, nil
 }
 
 // FreeAddr returns a loopback address with a free port, for a server in another process. The
