@@ -102,7 +102,8 @@ overrides the default. All commands but check read the same configuration.`,
 	}
 	root.Flags().Bool("version", false, "print the version")
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
+	// The help of flags may be long.
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 100 "))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
@@ -227,9 +228,4 @@ func knownTopic(cmd *cobra.Command, args []string) error {
 		return usageError(fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " ")))
 	}
 	return nil
-}
-
-// usageTemplate wraps the help of flags, which may be long.
-func usageTemplate(cobras string) string {
-	return strings.ReplaceAll(cobras, ".FlagUsages ", ".FlagUsagesWrapped 100 ")
 }

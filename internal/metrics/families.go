@@ -56,7 +56,9 @@ func families() []family {
 	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a recently force-unlocked lock was removed.",
 		removals, "lock", "hostname", "owner", "trigger")
 	add("unlocker_forced_unlocks_total", counter, "Locks that were force-unlocked, by trigger.",
-		func(v *view, e emit) { counts(e, triggers(), v.Reaper.Removed) }, "trigger")
+		func(v *view, e emit) {
+			counts(e, []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual}, v.Reaper.Removed)
+		}, "trigger")
 	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that deleted nothing: the lock was modified or released concurrently, or another replica removed it.",
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
 	add("unlocker_forced_unlock_failures_total", counter, "Attempts to remove a lock that failed, by reason.",
@@ -191,10 +193,6 @@ func removals(v *view, e emit) {
 func releases(v *view, e emit) {
 	e(float64(v.Reaper.ReleasedBySelf), "self")
 	e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
-}
-
-func triggers() []verdict.Trigger {
-	return []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual}
 }
 
 // counts emits the known labels, starting at zero, and all others that were counted.

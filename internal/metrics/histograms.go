@@ -30,31 +30,23 @@ type Histograms struct {
 func NewHistograms() *Histograms {
 	return &Histograms{
 		ForcedUnlockDelay: histogram("unlocker_forced_unlock_delay_seconds",
-			"Time from when a lock was due until its deletion was observed.", delayBuckets()),
+			"Time from when a lock was due until its deletion was observed.",
+			// Even steps up to a second, the range of one transaction, and then a bound just
+			// above each intended wait: standby_delay (5 s) and settle (15 s).
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 7.5, 10, 20, 60, 150, 300),
 		LockHoldDuration: histogram("unlocker_lock_hold_duration_seconds",
-			"How long released locks had been held.", holdBuckets()),
+			"How long released locks had been held.",
+			// The deadlines that people choose: seconds, minutes, hours, a shift, a day.
+			.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4*3600, 8*3600, 24*3600),
 		RenewalMargin: histogram("unlocker_renewal_margin_ratio",
-			"Share of the patience that was left at each renewal; 0 at or past the deadline.", marginBuckets()),
+			"Share of the patience that was left at each renewal; 0 at or past the deadline.",
+			// The bound of a near miss, a tenth, and even steps around what clients leave that
+			// renew in time.
+			.01, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1),
 	}
 }
 
-// delayBuckets has even steps up to a second, the range of one transaction, and then a
-// bound just above each intended wait: standby_delay (5 s) and settle (15 s).
-func delayBuckets() []float64 {
-	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 7.5, 10, 20, 60, 150, 300}
-}
-
-// holdBuckets has bounds at the deadlines that people choose: seconds, minutes, hours,
-// a shift, a day.
-func holdBuckets() []float64 {
-	return []float64{.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 8 * 3600, 24 * 3600}
-}
-
-// marginBuckets has the bound of a near miss, a tenth, and even steps around what clients leave
-// that renew in time.
-func marginBuckets() []float64 { return []float64{.01, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1} }
-
-func histogram(name, help string, buckets []float64) prometheus.Histogram {
+func histogram(name, help string, buckets ...float64) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:                        name,
 		Help:                        help,

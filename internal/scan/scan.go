@@ -133,7 +133,11 @@ func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 		return err
 	}
 	s.status.listed(rev)
-	s.Logger.LogAttrs(ctx, listLevel(resync), api.LogListed,
+	level := slog.LevelInfo
+	if resync {
+		level = slog.LevelDebug // not logged by default
+	}
+	s.Logger.LogAttrs(ctx, level, api.LogListed,
 		slog.Int("locks", locks), slog.Int("keys", keys), slog.Int64("revision", rev),
 		slog.Duration("took", time.Since(start)), slog.Bool("resync", resync))
 	return nil
@@ -173,12 +177,4 @@ func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err err
 		err = refused // whatever failed first: the table will not say so again
 	}
 	return locks, keys, err
-}
-
-// listLevel returns a level at which resyncs are not logged by default.
-func listLevel(resync bool) slog.Level {
-	if resync {
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
 }

@@ -2,6 +2,7 @@ package table
 
 import (
 	"cmp"
+	"container/list"
 	"math"
 	"time"
 
@@ -35,7 +36,11 @@ type core struct {
 }
 
 func newCore(o Options) *core {
-	c := &core{options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts), storm: newStorm(o.Storm), misses: newNearMisses()}
+	c := &core{
+		options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts),
+		storm:  storm{rules: o.Storm, came: window{width: instant(o.Storm.Window)}, gone: window{width: instant(o.Storm.Window)}},
+		misses: nearMisses{make(map[missKey]*list.Element), list.New()},
+	}
 	c.clock = clock{base: time.Now(), wall: o.Now, tolerance: o.Rules.Tolerance}
 	now := c.clock.read()
 	c.clock.last = time.Duration(now.wall) - time.Duration(now.mono)
@@ -152,8 +157,8 @@ func (c *core) drop(e *entry, rev int64, now reading) {
 	c.pending.remove(e)
 	c.overdue.remove(e)
 	delete(c.locks, e.Name)
-	if e.has(deletedLast) { // or the listing shows what the watch has lost
-		c.listing.noteDeleted(e.Name)
+	if c.listing.deleted != nil && e.has(deletedLast) { // or the listing shows what the watch has lost
+		c.listing.deleted[e.Name] = struct{}{}
 	}
 }
 

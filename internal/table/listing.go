@@ -25,12 +25,6 @@ type listing struct {
 	deleted map[string]struct{}
 }
 
-func (l *listing) noteDeleted(name string) {
-	if l.deleted != nil {
-		l.deleted[name] = struct{}{}
-	}
-}
-
 // begin starts a listing of all keys at a revision. If resync is set, the table must
 // have every event up to that revision and none after it: a lock that was deleted after
 // it, but before begin, would appear again.

@@ -112,8 +112,6 @@ type miss struct {
 
 func (m *miss) key() missKey { return missKey{m.Name, m.Owner} }
 
-func newNearMisses() nearMisses { return nearMisses{make(map[missKey]*list.Element), list.New()} }
-
 func (n nearMisses) add(e *entry, share float64, now instant) {
 	key := missKey{protocol.Clip([]byte(e.Name), maxMissName), e.Owner()}
 	element := n.of[key]

@@ -13,11 +13,6 @@ type storm struct {
 	waiting int
 }
 
-func newStorm(rules verdict.StormRules) storm {
-	w := window{width: instant(rules.Window)}
-	return storm{rules: rules, came: w, gone: w}
-}
-
 // delays counts a lock that came due, once for each deadline, and reports whether it
 // is delayed. dated is the number of locks with a deadline.
 func (s *storm) delays(e *entry, now instant, dated int) bool {

@@ -15,6 +15,7 @@ package live
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (h *Hub) join(q api.Query, f Format) (*view, error) {
 		return nil, ErrBusy
 	}
 	if v == nil {
-		v = newView(q, f)
+		v = &view{query: q, format: f, epoch: rand.Text()[:10], grown: make(chan struct{})}
 		h.views[key] = v
 	}
 	v.clients++

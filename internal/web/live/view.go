@@ -2,7 +2,6 @@ package live
 
 import (
 	"bytes"
-	"crypto/rand"
 	"reflect"
 	"strconv"
 	"strings"
@@ -32,10 +31,6 @@ type view struct {
 	ring   ring
 	// grown is closed, and replaced, when there is more for the clients.
 	grown chan struct{}
-}
-
-func newView(q api.Query, f Format) *view {
-	return &view{query: q, format: f, epoch: rand.Text()[:10], grown: make(chan struct{})}
 }
 
 // id is that of the n-th event, and of a reset after it.

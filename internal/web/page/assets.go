@@ -49,9 +49,6 @@ func loadAssets() (assets, error) {
 	return a, nil
 }
 
-// path returns the directory of the assets, below the prefix.
-func (a assets) path() string { return "/assets/" + a.hash + "/" }
-
 // Asset returns an asset by the hash and the name in its path. It returns false if there is
 // none of that name.
 func (p *Pages) Asset(w http.ResponseWriter, r *http.Request, hash, name string) bool {

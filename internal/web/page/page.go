@@ -80,7 +80,7 @@ func (p *Pages) Render(v View, now time.Time) ([]byte, error) {
 // execute returns the HTML of a template of the page of a view.
 func (p *Pages) execute(name string, v View, now time.Time) ([]byte, error) {
 	var html bytes.Buffer
-	d := document{View: v, Prefix: p.prefix, Now: now, assets: p.assets.path(), html: &html}
+	d := document{View: v, Prefix: p.prefix, Now: now, assets: "/assets/" + p.assets.hash + "/", html: &html}
 	if err := p.templates[v.template()].ExecuteTemplate(&html, name, d); err != nil {
 		return nil, fmt.Errorf("render %s of the page %s: %w", name, v.template(), err)
 	}
