@@ -192,6 +192,12 @@ func (p *pending) wait(limit time.Duration) (answer, error) {
 		a.sent = p.sent
 		return a, nil
 	case <-p.d.done:
+		select {
+		case a := <-p.answer: // the last one before the end
+			a.sent = p.sent
+			return a, nil
+		default:
+		}
 		p.d.mu.Lock()
 		defer p.d.mu.Unlock()
 		return answer{}, fmt.Errorf("%s: the driver did not answer: %w", p.c.Op, p.d.err)
