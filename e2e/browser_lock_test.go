@@ -76,7 +76,7 @@ func TestLockPage(t *testing.T) {
 	s.awaitMetric(0, "unlocker_reaper_hold")
 	b := s.open("/locks/"+billing, keepCopied())
 	b.awaitText("#outlook", "held Will be removed in 2h59m unless its holder renews it. The lock is removed at ")
-	require.Contains(t, b.text("#outlook"), "unless its holder renews it: grace 1s after auto_unlock_at")
+	require.Contains(t, b.text("#outlook"), "unless its holder renews it: grace 2s after auto_unlock_at")
 	require.Contains(t, b.text("#facts"), "billing on worker-1, pid 4711")
 	require.Contains(t, b.text("#history"), "released")
 	require.Equal(t, 2, eval[int](b, `document.querySelectorAll("#history svg .known").length`))
