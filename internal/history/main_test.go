@@ -56,7 +56,7 @@ type spy struct {
 	etcdserverpb.KVClient
 	beforeRead func()
 	// afterRead may fail the transaction.
-	afterRead func(*etcdserverpb.TxnRequest) error
+	afterRead func(context.Context, *etcdserverpb.TxnRequest) error
 }
 
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
@@ -65,7 +65,7 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 	}
 	resp, err := s.KVClient.Txn(ctx, r, opts...)
 	if err == nil && s.afterRead != nil {
-		err = s.afterRead(r)
+		err = s.afterRead(ctx, r)
 	}
 	return resp, err
 }

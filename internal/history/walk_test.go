@@ -85,7 +85,7 @@ func TestHistoryEndsWithItsTime(t *testing.T) {
 		w.Set("b", "x", "x")
 	}
 	stop := func() {}
-	w.afterRead = func(r *etcdserverpb.TxnRequest) error {
+	w.afterRead = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
 		if len(r.Success) == maxGets {
 			stop()
 			return context.DeadlineExceeded
@@ -100,10 +100,10 @@ func TestHistoryEndsWithItsTime(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "etcd is too slow")
 
 	limited := Bounds{Periods: 1, Time: 5 * time.Second} // enough for what comes before
-	w.afterRead = func(r *etcdserverpb.TxnRequest) error {
+	w.afterRead = func(ctx context.Context, r *etcdserverpb.TxnRequest) error {
 		if len(r.Success) == maxGets {
-			<-time.After(limited.Time) // etcd is slow
-			return context.DeadlineExceeded
+			<-ctx.Done() // etcd is slow
+			return ctx.Err()
 		}
 		return nil
 	}
@@ -131,7 +131,7 @@ func TestHistoryWhileEtcdIsCompacted(t *testing.T) {
 			compactAt = 0
 		}
 	}
-	w.afterRead = func(r *etcdserverpb.TxnRequest) error {
+	w.afterRead = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
 		if len(r.Success) > 1 && compactAt == 0 && newest != 0 { // the period is being read
 			compactAt, newest = newest-100, 0
 		}
@@ -165,7 +165,7 @@ func TestHistoryWithASmallTransactionLimit(t *testing.T) {
 	for range 2 * maxGets {
 		w.Set("b", "x", "x")
 	}
-	w.afterRead = func(r *etcdserverpb.TxnRequest) error {
+	w.afterRead = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
 		if len(r.Success) > minGets {
 			return rpctypes.ErrGRPCTooManyOps
 		}
