@@ -147,7 +147,7 @@ func TestEventsShowWhatAPageShows(t *testing.T) {
 	d.awaitReaping()
 	putLocks(e, 20, time.Now().Add(-time.Second))
 	s := d.follow("limit=10", nil)
-	agrees := func(explained string) func() bool {
+	agrees := func(explained string, moves bool) func() bool {
 		return func() bool {
 			var page api.LockPage
 			require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?limit=10&sort=urgency", &page))
@@ -157,13 +157,16 @@ func TestEventsShowWhatAPageShows(t *testing.T) {
 				shown := s.shown[l.Name]
 				moved := shown.Due.Sub(l.Due).Abs()
 				shown.Due = l.Due
+				if moves && strings.Contains(shown.Explanation, explained) { // during an outage due moves with the time
+					shown.Explanation, moved = l.Explanation, 0
+				}
 				return shown != l || moved > 200*time.Millisecond || !strings.Contains(l.Explanation, explained)
 			})
 		}
 	}
-	etcdtest.Eventually(t, agrees("waits until"))
+	etcdtest.Eventually(t, agrees("waits until", false))
 	proxy.Blackhole()
-	etcdtest.Eventually(t, agrees("removals on hold"))
+	etcdtest.Eventually(t, agrees("removals on hold", true))
 }
 
 // Streams would keep the server from ending for a second, after which it closes their connections.
