@@ -185,31 +185,11 @@ type full struct {
 	once atomic.Bool
 }
 
-type fullTxn struct {
-	clientv3.Txn
-	kv *full
-}
+func (f *full) Txn(ctx context.Context) clientv3.Txn { return &hookedTxn{f.KV.Txn(ctx), f.commit} }
 
-func (f *full) Txn(ctx context.Context) clientv3.Txn { return &fullTxn{f.KV.Txn(ctx), f} }
-
-func (t *fullTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.Txn = t.Txn.If(cs...)
-	return t
-}
-
-func (t *fullTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.Txn = t.Txn.Then(ops...)
-	return t
-}
-
-func (t *fullTxn) Else(ops ...clientv3.Op) clientv3.Txn {
-	t.Txn = t.Txn.Else(ops...)
-	return t
-}
-
-func (t *fullTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := t.Txn.Commit()
-	if err == nil && t.kv.once.CompareAndSwap(false, true) {
+func (f *full) commit(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+	resp, err := txn.Commit()
+	if err == nil && f.once.CompareAndSwap(false, true) {
 		return nil, rpctypes.ErrNoSpace
 	}
 	return resp, err

@@ -28,41 +28,44 @@ type late struct {
 	first  chan clientv3.Txn
 }
 
-type lateTxn struct {
-	clientv3.Txn
-	kv *late
-}
-
 func (l *late) Txn(context.Context) clientv3.Txn {
-	return &lateTxn{l.KV.Txn(context.Background()), l}
+	return &hookedTxn{l.KV.Txn(context.Background()), l.commit}
 }
 
-func (t *lateTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+func (l *late) commit(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+	if l.sent.Add(1) <= int64(cap(l.first)) {
+		l.first <- txn
+		return nil, status.Error(codes.Unavailable, "error reading from server: EOF")
+	}
+	if l.silent.Load() {
+		l.giveUp()
+		return nil, context.DeadlineExceeded
+	}
+	return txn.Commit()
+}
+
+// hookedTxn is given to a function that commits it.
+type hookedTxn struct {
+	clientv3.Txn
+	commit func(clientv3.Txn) (*clientv3.TxnResponse, error)
+}
+
+func (t *hookedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
 	t.Txn = t.Txn.If(cs...)
 	return t
 }
 
-func (t *lateTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+func (t *hookedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
 	t.Txn = t.Txn.Then(ops...)
 	return t
 }
 
-func (t *lateTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+func (t *hookedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
 	t.Txn = t.Txn.Else(ops...)
 	return t
 }
 
-func (t *lateTxn) Commit() (*clientv3.TxnResponse, error) {
-	if t.kv.sent.Add(1) <= int64(cap(t.kv.first)) {
-		t.kv.first <- t.Txn
-		return nil, status.Error(codes.Unavailable, "error reading from server: EOF")
-	}
-	if t.kv.silent.Load() {
-		t.kv.giveUp()
-		return nil, context.DeadlineExceeded
-	}
-	return t.Txn.Commit()
-}
+func (t *hookedTxn) Commit() (*clientv3.TxnResponse, error) { return t.commit(t.Txn) }
 
 // execute makes etcd execute the next of the first transactions, which then takes the lock.
 func (l *late) execute(t *testing.T) {
