@@ -8,15 +8,15 @@ import (
 // The lead is how long before a lock is due the probe may begin that its removal needs: long enough for the
 // answer to be there when it is due, and too short for a renewal.
 const (
-	MinLead = 10 * time.Millisecond
-	MaxLead = 100 * time.Millisecond
+	minLead = 10 * time.Millisecond
+	maxLead = 100 * time.Millisecond
 )
 
 // Lead returns what the last good probe took, within the limits.
 func (p *Probe) Lead() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return min(max(p.answer, MinLead), MaxLead)
+	return min(max(p.answer, minLead), maxLead)
 }
 
 // Good is that of Status.
