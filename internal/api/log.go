@@ -20,6 +20,7 @@ const (
 	LogKeysOmitted     = "key limit exceeded; ignoring some keys"
 	LogNativeNotListed = "a prefix of native_prefixes cannot be listed"
 	LogMemberHangs     = "etcd member hangs while another answers; closing the connection"
+	LogStaleReads      = "etcd member may answer reads with old data after a pause of its process; upgrade it"
 	LogLeading         = "elected leader"
 	LogNotLeading      = "no longer the leader"
 	LogElectionFailed  = "election attempt failed; retrying"

@@ -239,6 +239,7 @@ func (a *App) Start() {
 	a.start("scanner", a.scanner.Run)
 	a.start("probe", a.probe.Run)
 	a.start("pauses", a.pauses.Run)
+	a.start("versions of etcd", a.client.LogStaleReads)
 	if len(a.config.NativePrefixes) > 0 {
 		a.start("native prefixes", a.native.Run)
 	}
