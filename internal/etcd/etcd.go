@@ -72,7 +72,7 @@ type Client struct {
 	options    Options
 	login      *login
 	asked      *atomic.Bool // whether etcd asked for a client certificate and there was none
-	expiries   expiries
+	trusted    time.Time    // when the first of the authorities in use expires: those that the CA file had in New
 	unregister func()
 }
 
@@ -133,7 +133,7 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	login.begin()
-	return &Client{Client: cli, options: o, login: login, asked: asked, expiries: newExpiries(o.TLS), unregister: unregister}, nil
+	return &Client{Client: cli, options: o, login: login, asked: asked, trusted: earliestEnd(o.TLS.CAFile), unregister: unregister}, nil
 }
 
 // Close ends all calls, watches and lease keepalives of the client, and unregisters its

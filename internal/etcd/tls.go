@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,38 +89,6 @@ func checkPair(cert, key string) error {
 	return nil
 }
 
-// expiry is the time when the certificates of a PEM file expire. The file is read again
-// only if it has changed.
-type expiry struct {
-	path string
-	of   func([]*x509.Certificate) time.Time
-
-	mu    sync.Mutex
-	read  os.FileInfo // the file that was read last
-	until time.Time
-}
-
-// at returns the zero time if the file has no certificate or cannot be read.
-func (e *expiry) at() time.Time {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now, err := os.Stat(e.path)
-	if err != nil {
-		e.read = nil
-		return time.Time{}
-	}
-	if e.read == nil || !sameFile(e.read, now) {
-		e.read, e.until = now, e.of(certificates(e.path))
-	}
-	return e.until
-}
-
-// sameFile compares the identity too: when Kubernetes updates a Secret it changes a link,
-// possibly to a file of the same age and size.
-func sameFile(a, b os.FileInfo) bool {
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
-}
-
 // certificates returns the certificates of a file. It skips those that cannot be parsed,
 // as crypto/x509 does with authorities.
 func certificates(path string) (found []*x509.Certificate) {
@@ -154,57 +121,34 @@ func leafOf(path string) *x509.Certificate {
 	return nil
 }
 
-func firstEnd(all []*x509.Certificate) time.Time {
-	if len(all) == 0 {
-		return time.Time{}
-	}
-	return all[0].NotAfter
-}
-
-func earliestEnd(all []*x509.Certificate) time.Time {
-	earliest := firstEnd(all)
-	for _, c := range all {
-		if c.NotAfter.Before(earliest) {
+// earliestEnd returns when the first of the certificates of a file expires, or the zero time if it has none or
+// cannot be read.
+func earliestEnd(path string) (earliest time.Time) {
+	for _, c := range certificates(path) {
+		if earliest.IsZero() || c.NotAfter.Before(earliest) {
 			earliest = c.NotAfter
 		}
 	}
-	return earliest
-}
-
-// expiries are those of the files that the options name; nil for a file that is not set.
-type expiries struct {
-	authorities, client *expiry
-	// trusted is when the first of the authorities in use expires: those that the CA
-	// file had in New.
-	trusted time.Time
-}
-
-func newExpiries(t config.TLS) expiries {
-	var x expiries
-	if t.CAFile != "" {
-		x.authorities = &expiry{path: t.CAFile, of: earliestEnd}
-		x.trusted = x.authorities.at()
-	}
-	if t.CertFile != "" {
-		x.client = &expiry{path: t.CertFile, of: firstEnd}
-	}
-	return x
+	return earliest.UTC()
 }
 
 // Certificates returns when the certificates in the files of the client expire. "etcd_ca" is the earliest expiry of the
 // authorities in use and of those in the file. "etcd_client" is that of the client
-// certificate in the file, which the next connection uses. It may be called concurrently,
-// and often.
+// certificate in the file, which the next connection uses. It reads the files.
 func (c *Client) Certificates() (all []api.Certificate) {
-	if x := c.expiries; x.authorities != nil {
-		end := x.authorities.at()
-		if x.trusted.Before(end) {
-			end = x.trusted
+	if file := c.options.TLS.CAFile; file != "" {
+		end := earliestEnd(file)
+		if c.trusted.Before(end) {
+			end = c.trusted
 		}
-		all = append(all, api.Certificate{Name: "etcd_ca", Expires: end.UTC()})
+		all = append(all, api.Certificate{Name: "etcd_ca", Expires: end})
 	}
-	if x := c.expiries; x.client != nil {
-		all = append(all, api.Certificate{Name: "etcd_client", Expires: x.client.at().UTC()})
+	if file := c.options.TLS.CertFile; file != "" {
+		own := api.Certificate{Name: "etcd_client"}
+		if leaf := leafOf(file); leaf != nil {
+			own.Expires = leaf.NotAfter.UTC()
+		}
+		all = append(all, own)
 	}
 	return all
 }

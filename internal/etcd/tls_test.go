@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
 	"os"
@@ -198,7 +197,6 @@ func TestCertificatesEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := withCertificates(t, tt.ca, tt.pair)
 			require.Equal(t, tt.want, c.Certificates())
-			require.Equal(t, tt.want, c.Certificates(), "cached")
 		})
 	}
 }
@@ -239,39 +237,6 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	first := authority.issueUntil(t, filepath.Join(dir, "ca3"), "ca", soon)
 	concat(t, bundle, last.cert, first.cert)
 	require.Equal(t, soon, expires(c, "etcd_ca"), "the next start uses the file")
-}
-
-// Kubernetes changes a link, possibly to a file of the same age and size.
-func TestCertificatesFollowALink(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	authority := newCA(t, "ca")
-	ends := map[string]time.Time{"old": until(time.Hour), "new": until(2 * time.Hour)}
-	link := filepath.Join(dir, "current")
-	e := &expiry{path: filepath.Join(link, "c.pem"), of: firstEnd}
-	stamp := time.Now().Add(-time.Minute)
-	for _, version := range []string{"old", "new"} {
-		require.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-		p := authority.issueUntil(t, filepath.Join(dir, version, "c"), "c", ends[version])
-		require.NoError(t, os.Chtimes(p.cert, stamp, stamp))
-		_ = os.Remove(link) // the first time there is none
-		require.NoError(t, os.Symlink(version, link))
-		require.Equal(t, ends[version], e.at())
-	}
-}
-
-func TestCertificateFileIsReadWhenItChanged(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	p := newCA(t, "ca").issue(t, dir, "client")
-	read := 0
-	e := &expiry{path: p.cert, of: firstEnd}
-	count := e.of
-	e.of = func(c []*x509.Certificate) time.Time { read++; return count(c) }
-	for range 3 {
-		require.False(t, e.at().IsZero())
-	}
-	require.Equal(t, 1, read)
 }
 
 func TestClientCertificateThatVanishedIsNamed(t *testing.T) {
