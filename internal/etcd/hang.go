@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/stats"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
@@ -34,16 +33,14 @@ type hangs struct {
 	logger   *slog.Logger
 
 	mu      sync.Mutex
-	open    map[string]*connection // by addresses
 	pending map[*request]struct{}
 }
 
 // connection is one to a member.
 type connection struct {
 	net.Conn
-	closed func()
-	mu     sync.Mutex
-	heard  time.Time
+	mu    sync.Mutex
+	heard time.Time
 }
 
 // request is one alarm request; on is where it was sent, or nil.
@@ -55,7 +52,7 @@ type request struct {
 type requestKey struct{}
 
 func newHangs(o Options) *hangs {
-	return &hangs{patience: o.HangAfter, logger: o.Logger, open: make(map[string]*connection), pending: make(map[*request]struct{})}
+	return &hangs{patience: o.HangAfter, logger: o.Logger, pending: make(map[*request]struct{})}
 }
 
 // dialOptions replace the credentials that clientv3 derives from the scheme of the endpoints by
@@ -69,41 +66,29 @@ func (h *hangs) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption 
 	if secure || cfg != nil && !strings.HasPrefix(endpoint, "http:") {
 		creds = credentials.NewTLS(cfg)
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds, h}), grpc.WithStatsHandler(h), grpc.WithChainUnaryInterceptor(h.intercept)}
+	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds}), grpc.WithPerRPCCredentials(h), grpc.WithChainUnaryInterceptor(h.intercept)}
 }
 
-// recorder records the connections that the credentials are used for.
+// recorder records in the AuthInfo on which connection it is.
 type recorder struct {
 	credentials.TransportCredentials
-	hangs *hangs
+}
+
+type recorded struct {
+	credentials.AuthInfo
+	on *connection
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (r recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return r.TransportCredentials.ClientHandshake(ctx, authority, r.hangs.opened(raw))
+	on := &connection{Conn: raw}
+	conn, info, err := r.TransportCredentials.ClientHandshake(ctx, authority, on)
+	return conn, recorded{info, on}, err
 }
 
 // Clone implements credentials.TransportCredentials.
 func (r recorder) Clone() credentials.TransportCredentials {
-	return recorder{r.TransportCredentials.Clone(), r.hangs}
-}
-
-func addresses(local, remote net.Addr) string { return local.String() + " " + remote.String() }
-
-func (h *hangs) opened(raw net.Conn) net.Conn {
-	key := addresses(raw.LocalAddr(), raw.RemoteAddr())
-	c := &connection{Conn: raw}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open[key] = c
-	c.closed = func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.open[key] == c { // unix sockets have no addresses to tell them apart
-			delete(h.open, key)
-		}
-	}
-	return c
+	return recorder{r.TransportCredentials.Clone()}
 }
 
 // Read implements net.Conn.
@@ -115,12 +100,6 @@ func (c *connection) Read(b []byte) (int, error) {
 		c.heard = time.Now()
 	}
 	return n, err
-}
-
-// Close implements net.Conn.
-func (c *connection) Close() error {
-	c.closed()
-	return c.Conn.Close()
 }
 
 func (c *connection) silentSince(t time.Time) bool {
@@ -162,23 +141,18 @@ func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
 	return hung
 }
 
-// HandleRPC implements stats.Handler: it learns where a request is sent.
-func (h *hangs) HandleRPC(ctx context.Context, s stats.RPCStats) {
+// GetRequestMetadata implements credentials.PerRPCCredentials: it learns on which connection a request is sent.
+func (h *hangs) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	r, ours := ctx.Value(requestKey{}).(*request)
-	sent, is := s.(*stats.OutHeader)
-	if !ours || !is {
-		return
+	info, _ := credentials.RequestInfoFromContext(ctx)
+	sent, is := info.AuthInfo.(recorded)
+	if ours && is {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		r.on = sent.on
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	r.on = h.open[addresses(sent.LocalAddr, sent.RemoteAddr)]
+	return nil, nil
 }
 
-// TagRPC implements stats.Handler.
-func (h *hangs) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// TagConn implements stats.Handler.
-func (h *hangs) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn implements stats.Handler.
-func (h *hangs) HandleConn(context.Context, stats.ConnStats) {}
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (*hangs) RequireTransportSecurity() bool { return false }
