@@ -141,17 +141,23 @@ func (a *App) newClient() error {
 	return nil
 }
 
-func (a *App) newPauses() (err error) {
-	root := a.config.PauseKeys()
-	a.pauses, err = pause.New(pause.Options{
+// follow returns how to follow a small prefix of which the daemon reads the keys.
+func (a *App) follow(prefix string) etcd.FollowerOptions {
+	return etcd.FollowerOptions{
 		Client:         a.client.Client,
-		Prefix:         root,
+		Prefix:         prefix,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Freshness:      a.config.Reaper.Freshness,
+		Explain:        func(err error) error { return a.client.Explain(err, etcd.Read, prefix) },
+		Logger:         a.logger,
+	}
+}
+
+func (a *App) newPauses() (err error) {
+	a.pauses, err = pause.New(pause.Options{
+		FollowerOptions: a.follow(a.config.PauseKeys()),
 		// The error is only that the table has stopped.
 		Changed: func(ctx context.Context) { _ = a.table.Resume(ctx) },
-		Explain: func(err error) error { return a.client.Explain(err, etcd.Read, root) },
-		Logger:  a.logger,
 	})
 	return err
 }

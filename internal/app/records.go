@@ -36,18 +36,9 @@ type recordFeed struct {
 
 func (a *App) newRecords() (err error) {
 	r := recordFeed{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
-	prefix := a.config.AuditKeys()
-	a.records, err = etcd.NewFollower(etcd.FollowerOptions{
-		Client:         a.client.Client,
-		Prefix:         prefix,
-		RequestTimeout: a.config.Etcd.RequestTimeout,
-		Freshness:      a.config.Reaper.Freshness,
-		MaxKeys:        maxRecords,
-		MaxSize:        records.MaxBytes + 1, // so that Parse refuses what is cut
-		On:             r.on,
-		Explain:        func(err error) error { return a.client.Explain(err, etcd.Read, prefix) },
-		Logger:         a.logger,
-	})
+	follow := a.follow(a.config.AuditKeys())
+	follow.MaxKeys, follow.MaxSize, follow.On = maxRecords, records.MaxBytes+1, r.on // one more, so that Parse refuses what is cut
+	a.records, err = etcd.NewFollower(follow)
 	return err
 }
 

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -31,15 +29,10 @@ import (
 
 // Options are the options of New.
 type Options struct {
-	Client *clientv3.Client
-	// Prefix is that of the records. It ends with a slash.
-	Prefix                    string
-	RequestTimeout, Freshness time.Duration
+	// FollowerOptions say how to follow the records: all of them but MaxKeys, MaxSize and On.
+	etcd.FollowerOptions
 	// Changed is called after the pauses have changed. Nothing waits for it.
 	Changed func(context.Context)
-	// Explain adds the missing permission to an error of etcd.
-	Explain func(error) error
-	Logger  *slog.Logger
 }
 
 // Pauses are the pauses in force. All methods may be called concurrently.
@@ -69,11 +62,9 @@ func New(o Options) (*Pauses, error) {
 		return nil, errors.New("pause: Changed is required")
 	}
 	p := &Pauses{Options: o, changed: make(chan struct{}, 1), records: make(map[string]api.Pause), broken: make(map[string]error)}
+	p.MaxKeys, p.MaxSize, p.On = MaxRecords, maxSize+1, p.on
 	var err error
-	p.follower, err = etcd.NewFollower(etcd.FollowerOptions{
-		Client: o.Client, Prefix: o.Prefix, RequestTimeout: o.RequestTimeout, Freshness: o.Freshness,
-		MaxKeys: MaxRecords, MaxSize: maxSize + 1, On: p.on, Explain: o.Explain, Logger: o.Logger,
-	})
+	p.follower, err = etcd.NewFollower(p.FollowerOptions)
 	return p, err
 }
 

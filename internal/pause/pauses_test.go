@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -37,8 +38,11 @@ func start(t *testing.T, e *etcdtest.Etcd, client *clientv3.Client) *world {
 	w := &world{Etcd: e, t: t}
 	var err error
 	w.Pauses, err = pause.New(pause.Options{
-		Client: client, Prefix: e.Prefix, RequestTimeout: 2 * time.Second, Freshness: time.Second,
-		Changed: func(context.Context) { w.changes.Add(1) }, Explain: func(err error) error { return err }, Logger: w.log.Logger(),
+		FollowerOptions: etcd.FollowerOptions{
+			Client: client, Prefix: e.Prefix, RequestTimeout: 2 * time.Second, Freshness: time.Second,
+			Explain: func(err error) error { return err }, Logger: w.log.Logger(),
+		},
+		Changed: func(context.Context) { w.changes.Add(1) },
 	})
 	require.NoError(t, err)
 	require.Equal(t, "pauses under "+e.Prefix+" not loaded yet", w.Unseen())

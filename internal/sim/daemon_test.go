@@ -139,8 +139,11 @@ func (d *daemon) wire(c config.Config) (err error) {
 	}
 	logger := slog.New(handler)
 	d.pauses, err = pause.New(pause.Options{
-		Client: d.link.Client, Prefix: c.PauseKeys(), RequestTimeout: c.Etcd.RequestTimeout, Freshness: c.Reaper.Freshness,
-		Changed: func(ctx context.Context) { _ = d.table.Resume(ctx) }, Explain: explain, Logger: logger,
+		FollowerOptions: etcd.FollowerOptions{
+			Client: d.link.Client, Prefix: c.PauseKeys(), RequestTimeout: c.Etcd.RequestTimeout, Freshness: c.Reaper.Freshness,
+			Explain: explain, Logger: logger,
+		},
+		Changed: func(ctx context.Context) { _ = d.table.Resume(ctx) },
 	})
 	if err != nil {
 		return err
