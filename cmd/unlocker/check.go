@@ -58,13 +58,14 @@ An empty RANGE never alerts.`,
 }
 
 func (f *checkFlags) add(cmd *cobra.Command) {
+	_ = errors.Join(f.Warning.Set("0"), f.Undated.Set("0")) // valid literals
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringArrayVar(&f.URLs, "url", []string{"http://127.0.0.1:9481"},
 		"`URL` of a daemon's web listener with its path prefix; repeat for each replica")
-	flags.VarP(rangeOf(&f.Warning, "0"), "warning", "w", "WARNING if the number of overdue and expired locks is outside `RANGE` (default 0)")
-	flags.VarP(rangeOf(&f.Critical, ""), "critical", "c", "CRITICAL if the same number is outside `RANGE` (default none)")
-	flags.Var(rangeOf(&f.Undated, "0"), "undated", "WARNING if the number of undated and malformed locks, which are never removed automatically, is outside `RANGE` (default 0)")
+	flags.VarP(&f.Warning, "warning", "w", "WARNING if the number of overdue and expired locks is outside `RANGE` (default 0)")
+	flags.VarP(&f.Critical, "critical", "c", "CRITICAL if the same number is outside `RANGE` (default none)")
+	flags.Var(&f.Undated, "undated", "WARNING if the number of undated and malformed locks, which are never removed automatically, is outside `RANGE` (default 0)")
 	flags.StringVar(&f.Lock, "lock", "", "check only the lock `NAME`")
 	flags.UintVar(&f.forced, "forced-minutes", 60, "WARNING if expired locks were removed in the last `MINUTES`; 0 ignores them")
 	flags.UintVar(&f.hold, "hold-minutes", 5, "WARNING if removals have been on hold for more than `MINUTES`; 0 ignores holds")
@@ -123,23 +124,4 @@ func report(w io.Writer, r check.Result) error {
 		return exitCode(int(r.State))
 	}
 	return nil
-}
-
-// rangeValue is a flag that holds a range.
-type rangeValue struct{ *check.Range }
-
-func rangeOf(r *check.Range, byDefault string) rangeValue {
-	v := rangeValue{r}
-	_ = v.Set(byDefault) // a valid literal
-	return v
-}
-
-func (v rangeValue) Type() string { return "RANGE" }
-
-func (v rangeValue) Set(s string) error {
-	r, err := check.ParseRange(s)
-	if err == nil {
-		*v.Range = r
-	}
-	return err
 }

@@ -87,7 +87,8 @@ func only(l *api.Lock) func(*Answer) { return func(a *Answer) { a.Lock = l } }
 
 func ranged(t *testing.T, text string) Range {
 	t.Helper()
-	r, err := ParseRange(text)
+	var r Range
+	err := r.Set(text)
 	require.NoError(t, err)
 	return r
 }

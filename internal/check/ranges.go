@@ -18,40 +18,44 @@ type Range struct {
 	inside     bool
 }
 
-// ParseRange parses [@][START:][END]. Numbers below START or above END alert; with @, the
+// Set implements pflag.Value. It parses [@][START:][END]. Numbers below START or above END alert; with @, the
 // others do. START is 0 if left out, and ~ stands for no lower end. END left out after a
 // colon stands for no upper end. The empty text is the zero Range.
-func ParseRange(text string) (Range, error) {
+func (r *Range) Set(text string) (err error) {
 	if text == "" {
-		return Range{}, nil
+		*r = Range{}
+		return nil
 	}
 	if len(text) > maxRange {
-		return Range{}, fmt.Errorf("range: more than %d characters", maxRange)
+		return fmt.Errorf("range: more than %d characters", maxRange)
 	}
 	bounds, inside := strings.CutPrefix(text, "@")
 	start, end, both := strings.Cut(bounds, ":")
 	if !both {
 		start, end = "", bounds
 	}
-	r := Range{text: text, inside: inside, end: math.Inf(1)}
-	var err error
+	parsed := Range{text: text, inside: inside, end: math.Inf(1)}
 	switch {
 	case start == "~":
-		r.start = math.Inf(-1)
+		parsed.start = math.Inf(-1)
 	case start != "":
-		r.start, err = number(start)
+		parsed.start, err = number(start)
 	}
 	if err == nil && (end != "" || !both) {
-		r.end, err = number(end)
+		parsed.end, err = number(end)
 	}
 	if err != nil {
-		return Range{}, fmt.Errorf("range %q: %w", text, err)
+		return fmt.Errorf("range %q: %w", text, err)
 	}
-	if r.start > r.end {
-		return Range{}, fmt.Errorf("range %q: start is greater than end", text)
+	if parsed.start > parsed.end {
+		return fmt.Errorf("range %q: start is greater than end", text)
 	}
-	return r, nil
+	*r = parsed
+	return nil
 }
+
+// Type implements pflag.Value.
+func (r *Range) Type() string { return "RANGE" }
 
 // number parses digits with a sign and a fraction. It refuses the other forms that Go
 // accepts, which other readers of a range do not understand.

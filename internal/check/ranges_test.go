@@ -36,7 +36,8 @@ func TestRanges(t *testing.T) {
 		"00010:020": {[]float64{9, 21}, []float64{10, 20}},
 	} {
 		t.Run(text, func(t *testing.T) {
-			r, err := ParseRange(text)
+			var r Range
+			err := r.Set(text)
 			require.NoError(t, err)
 			require.Equal(t, text, r.String())
 			for _, n := range c.alerts {
@@ -74,7 +75,8 @@ func TestWrongRanges(t *testing.T) {
 		strings.Repeat("1", maxRange+1): "more than 40 characters",
 	} {
 		t.Run(text, func(t *testing.T) {
-			_, err := ParseRange(text)
+			var r Range
+			err := r.Set(text)
 			require.ErrorContains(t, err, names)
 		})
 	}
@@ -130,7 +132,8 @@ func TestRangesFollowTheGuideline(t *testing.T) {
 		}
 		value := big.NewRat(int64(rapid.IntRange(-100, 100).Draw(t, "value")), 4)
 		alert, valid := guideline(text, value)
-		r, err := ParseRange(text)
+		var r Range
+		err := r.Set(text)
 		require.Equal(t, valid, err == nil, "%q: %v", text, err)
 		if valid {
 			n, _ := value.Float64()
