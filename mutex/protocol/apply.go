@@ -46,6 +46,9 @@ func (l *Lock) put(kv KV) {
 	if l.Token != 0 && kv.Mod >= l.Token {
 		l.fresh = l.fresh.with(f)
 	}
+	if f == FieldUUID || f == FieldAutoUnlockAt {
+		l.Written = max(l.Written, kv.Mod)
+	}
 	if f == FieldAutoUnlockAt {
 		l.flags.set(renewed, l.Token != 0 && kv.Mod > l.Token)
 	}
@@ -89,7 +92,7 @@ func (l *Lock) set(f Field, v []byte) bool {
 		if len(v) == 0 || len(v) > maxUUIDLen {
 			return false
 		}
-		l.uuid = parseUUID(v)
+		l.setUUID(v)
 	case FieldHostname:
 		l.hostname = intern(v)
 	case FieldOwner:
@@ -109,6 +112,16 @@ func (l *Lock) set(f Field, v []byte) bool {
 		l.setRare(r)
 	}
 	return true
+}
+
+func (l *Lock) setUUID(v []byte) {
+	r, canonical := l.rarely(), false
+	if l.uuid, canonical = parseUUID(v); canonical {
+		r.uuidText = ""
+	} else {
+		r.uuidText = string(v)
+	}
+	l.setRare(r)
 }
 
 func read(v []byte, into *Timestamp) bool {

@@ -15,7 +15,7 @@ import (
 type observation struct {
 	UUID, Hostname, Owner, AutoUnlockText     string
 	LockedAt, AlertAt, AutoUnlockAt, AliveAt  Timestamp
-	Token                                     int64
+	Token, Written                            int64
 	Keys                                      int32
 	OverdueSince                              Timestamp
 	Removable, Renewed                        bool
@@ -31,6 +31,9 @@ func observe(l Lock) observation {
 		LockedAt: l.LockedAt(), AlertAt: l.AlertAt(), AutoUnlockAt: l.AutoUnlockAt(), AliveAt: l.AliveAt(),
 		Token: l.Token, Keys: l.Keys, OverdueSince: l.OverdueSince(), Removable: l.Removable(),
 		Renewed: l.Renewed(),
+	}
+	if o.AutoUnlockAt != 0 {
+		o.Written = l.Written
 	}
 	for i, s := range []*State{&o.Before, &o.AtAlert, &o.Between, &o.AtUnlock, &o.After} {
 		*s = l.State(nows[i])
@@ -93,6 +96,9 @@ func (m *model) observe() observation {
 	o.AutoUnlockText, o.AutoUnlockAt = stamp("auto_unlock_at")
 	if m.keys["alive_at"].Mod != m.keys["auto_unlock_at"].Mod {
 		o.AliveAt = 0
+	}
+	if o.AutoUnlockAt != 0 {
+		o.Written = max(id.Mod, m.keys["auto_unlock_at"].Mod)
 	}
 	_, deadline := own("auto_unlock_at")
 	o.Renewed = deadline && m.keys["auto_unlock_at"].Mod > id.Create

@@ -34,6 +34,9 @@ type Lock struct {
 	// Revision is the newest revision known at which a key of the lock was
 	// written or deleted.
 	Revision int64
+	// Written is the newest revision at which uuid or auto_unlock_at was written: by the holder, as a
+	// sign of life.
+	Written int64
 	// Keys is the number of keys of the lock, those of nested names excluded.
 	Keys int32
 
@@ -43,7 +46,7 @@ type Lock struct {
 	have, fresh, last, bad, leased fieldSet
 	flags                          flags
 
-	uuid            uuid
+	uuid            [16]byte // zero where it is in rare
 	hostname, owner interned
 	lockedAt        Timestamp
 	alertAt         Timestamp
@@ -55,6 +58,8 @@ type Lock struct {
 
 // rare is what few locks have.
 type rare struct {
+	// uuidText is the value of uuid if it has not the canonical form; else "".
+	uuidText string
 	// autoText is the value of auto_unlock_at if it differs from that of
 	// Timestamp.String; else "".
 	autoText string
@@ -113,7 +118,10 @@ func (l *Lock) UUID() string {
 	if l.Token == 0 || l.bad.has(FieldUUID) {
 		return ""
 	}
-	return l.uuid.String()
+	if l.rarely().uuidText != "" {
+		return l.rare.uuidText
+	}
+	return uuidText(l.uuid)
 }
 
 // Text returns a field that is a short text, clipped to the length of a DNS name: the hostname, the
@@ -218,6 +226,7 @@ type Builder struct {
 	known   [len(fieldNames)]KV // by field; Mod is 0 if the field was not added
 	unknown int32
 	newest  int64
+	written int64
 	large   bool
 }
 
@@ -232,7 +241,10 @@ func (b *Builder) Add(kv KV) {
 		return
 	case FieldBacktrace, FieldPID, FieldStack:
 		kv.Value = nil
+	case FieldAutoUnlockAt:
+		b.written = max(b.written, kv.Mod)
 	case FieldUUID:
+		b.written = max(b.written, kv.Mod)
 		// The acquisition happened when the uuid key was created, even if the
 		// key was overwritten later.
 		kv.Mod = kv.Create
@@ -263,6 +275,7 @@ func (b *Builder) Lock(name string) Lock {
 		l.put(*kv)
 	}
 	l.advance(b.newest)
+	l.Written = b.written
 	*b = Builder{}
 	return l
 }

@@ -42,7 +42,7 @@ func TestUUID(t *testing.T) {
 			}
 			require.Equal(t, Undated, l.State(noon))
 			require.Equal(t, tc.v, l.UUID())
-			require.Equal(t, tc.compact, l.uuid.text == nil)
+			require.Equal(t, tc.compact, l.rare == nil)
 		})
 	}
 }

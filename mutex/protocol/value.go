@@ -120,28 +120,14 @@ func (t Timestamp) append(b []byte) []byte {
 // lock malformed; those of all known clients are far shorter.
 const maxUUIDLen = 256
 
-// uuid stores a canonical uuid (lower-case hex, dashes in place) in 16 bytes and
-// any other text as it is, so that exactly this value can be compared in etcd.
-type uuid struct {
-	bytes [16]byte
-	text  *string
-}
-
-// uuidDashes are the positions of the dashes in the canonical form.
+// uuidDashes are the positions of the dashes in the canonical form of a uuid: lower-case hex, which is
+// kept in 16 bytes. Any other text is kept as it is, so that exactly this value can be compared in etcd.
 var uuidDashes = [...]int{8, 13, 18, 23}
 
-func parseUUID(v []byte) uuid {
-	var u uuid
-	if u.parseCanonical(v) {
-		return u
-	}
-	text := string(v)
-	return uuid{text: &text}
-}
-
-func (u *uuid) parseCanonical(v []byte) bool {
+// parseUUID returns the bytes of a canonical uuid.
+func parseUUID(v []byte) (u [16]byte, canonical bool) {
 	if len(v) != 36 {
-		return false
+		return u, false
 	}
 	var digits [32]byte
 	n := 0
@@ -152,25 +138,23 @@ func (u *uuid) parseCanonical(v []byte) bool {
 			digits[n] = b
 			n++
 		default:
-			return false
+			return u, false
 		}
 	}
-	_, err := hex.Decode(u.bytes[:], digits[:])
-	return err == nil
+	_, err := hex.Decode(u[:], digits[:])
+	return u, err == nil
 }
 
-func (u *uuid) String() string {
-	if u.text != nil {
-		return *u.text
-	}
+// uuidText returns the canonical form.
+func uuidText(u [16]byte) string {
 	var b [36]byte
 	at, from := 0, 0
 	for _, dash := range uuidDashes {
 		n := (dash - at) / 2
-		hex.Encode(b[at:dash], u.bytes[from:from+n])
+		hex.Encode(b[at:dash], u[from:from+n])
 		b[dash] = '-'
 		at, from = dash+1, from+n
 	}
-	hex.Encode(b[at:], u.bytes[from:])
+	hex.Encode(b[at:], u[from:])
 	return string(b[:])
 }
