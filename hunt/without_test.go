@@ -16,7 +16,7 @@ var rules = map[string]edit{
 	"no-holds":            {"../internal/reaper/gate.go", "open = open && !kind.Stops", "_ = kind.Stops"},
 	"no-overdue-probe":    {"../internal/reaper/gate.go", "open := !s.Overdue", "open := true"},
 	"no-patience":         {"../internal/verdict/verdict.go", "if in.Late || !in.Measured {", "if false {"},
-	"no-outage-allowance": {"../internal/verdict/verdict.go", "plus(plus(base, in.Allowance), in.StormDelay)", "plus(base, in.StormDelay)"},
+	"no-outage-allowance": {"../internal/verdict/verdict.go", "plus(in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), in.Allowance)", "in.AutoUnlockAt.Add(in.Grace).Sub(in.Now)"},
 	"no-standby-delay":    {"../internal/verdict/verdict.go", "plus(v.Remaining, in.StandbyDelay)", "v.Remaining"},
 	"no-log-before-send":  {"../internal/reaper/outcome.go", "return w.journal.announce(ctx, r)", "return nil"},
 	"no-uuid-compare":     {"../internal/lockstore/txn.go", `clientv3.Compare(clientv3.Value(uuid), "=", r.UUID())`, `clientv3.Compare(clientv3.Version(uuid), ">", 0)`},

@@ -60,7 +60,7 @@ func (a *Admin) Watch(f Filter) (*Watch, error) {
 	w.table, err = table.New(table.Options{
 		// The table only keeps the locks: it is not asked for those that are due.
 		Rules: verdict.Rules{Mode: verdict.Off, Tolerance: a.config.Reaper.ClockTolerance}, OrphanGrace: time.Minute,
-		Allowance:    func(time.Time) time.Duration { return 0 },
+		Allowance:    func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
 		HoldDuration: unobserved{}, RenewalMargin: unobserved{},
 	})
 	if err != nil {

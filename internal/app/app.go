@@ -164,9 +164,11 @@ func (a *App) newPauses() (err error) {
 
 func (a *App) newScan() (err error) {
 	a.table, err = table.New(table.Options{
-		Rules:         a.rules,
-		Storm:         verdict.StormRules(a.config.Reaper.Storm),
-		Allowance:     func(known time.Time) time.Duration { return a.probe.Allowance(known) },
+		Rules: a.rules,
+		Storm: verdict.StormRules(a.config.Reaper.Storm),
+		Allowance: func(written int64, learned time.Time, stamped bool) (time.Duration, time.Duration) {
+			return a.probe.Allowance(written, learned, stamped)
+		},
 		Paused:        a.pauses.Matches,
 		Lead:          func() time.Duration { return a.probe.Lead() },
 		OrphanGrace:   a.config.Reaper.OrphanGrace,
@@ -198,6 +200,7 @@ func (a *App) newScan() (err error) {
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
+		Restored:       a.probe.Forget,
 		Logger:         a.logger,
 	})
 	return err

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -42,6 +43,12 @@ func outagesOf(p *Probe) outages {
 	return slices.Clone(p.outages)
 }
 
+// later returns for how long outages kept holders from renewing after a time.
+func (p *Probe) later(known time.Time) time.Duration {
+	_, patience := p.Allowance(math.MaxInt64, known, true)
+	return patience
+}
+
 // bubbled runs a probe, once a second with a patience of 2 s, on a fake etcd under
 // virtual time. It has probed twice.
 func bubbled(t *testing.T, ended func(context.Context), test func(p *Probe, etcd *fake)) {
@@ -71,24 +78,24 @@ func TestS3_AnOutageInProgressKeepsLocksFromComingDue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubbled(t, nil, func(p *Probe, etcd *fake) {
 				known, good := time.Now(), p.Status().Good
-				require.Zero(t, p.Allowance(known))
+				require.Zero(t, p.later(known))
 				fault(etcd).Store(true)
 				pass(5 * second)
 				require.True(t, p.Overdue())
 				for range 100 {
 					now := time.Now()
-					require.Equal(t, now.Sub(known)+unfinished, p.Allowance(known), "from when it was known")
-					require.Equal(t, now.Sub(good)+unfinished, p.Allowance(good.Add(-second)), "from the last good probe on")
-					require.Equal(t, unfinished, p.Allowance(now))
+					require.Equal(t, now.Sub(known)+unfinished, p.later(known), "from when it was known")
+					require.Equal(t, now.Sub(good)+unfinished, p.later(good.Add(-second)), "from the last good probe on")
+					require.Equal(t, unfinished, p.later(now))
 					pass(7 * second)
 				}
 				fault(etcd).Store(false)
 				pass(10 * second)
 				ended := outagesOf(p).end()
 				require.Less(t, time.Since(ended), 10*second+1)
-				require.Equal(t, ended.Sub(known), p.Allowance(known), "exact")
-				require.Equal(t, ended.Sub(good), p.Allowance(good), "exact")
-				require.Zero(t, p.Allowance(ended))
+				require.Equal(t, ended.Sub(known), p.later(known), "exact")
+				require.Equal(t, ended.Sub(good), p.later(good), "exact")
+				require.Zero(t, p.later(ended))
 			})
 		})
 	}
@@ -104,20 +111,20 @@ func TestS3_AnOutageInProgressDoesNotCountTwice(t *testing.T) {
 		p.begin(began)
 		pass(10 * second)
 		require.True(t, p.ended(began.Add(4*second), began.Add(4*second), time.Now(), nil, nil), "slow")
-		require.Equal(t, 10*second+unfinished, p.Allowance(began), "the next is overdue, but no time has passed")
+		require.Equal(t, 10*second+unfinished, p.later(began), "the next is overdue, but no time has passed")
 		pass(3 * second)
-		require.Equal(t, 13*second+unfinished, p.Allowance(began))
-		require.Equal(t, 3*second+unfinished, p.Allowance(began.Add(10*second)))
-		require.Equal(t, 2*second+unfinished, p.Allowance(began.Add(11*second)))
+		require.Equal(t, 13*second+unfinished, p.later(began))
+		require.Equal(t, 3*second+unfinished, p.later(began.Add(10*second)))
+		require.Equal(t, 2*second+unfinished, p.later(began.Add(11*second)))
 		require.True(t, p.ended(began.Add(12*second), began.Add(12*second), began.Add(12*second), nil, nil))
-		require.Equal(t, 12*second, p.Allowance(began))
+		require.Equal(t, 12*second, p.later(began))
 	})
 }
 
 func TestAllowanceBeforeTheFirstProbeIsNone(t *testing.T) {
 	t.Parallel()
 	p := &Probe{Options: Options{Patience: second}}
-	require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)))
+	require.Zero(t, p.later(time.Now().Add(-time.Hour)))
 }
 
 func TestNoOutageWithinOneAndAHalfIntervals(t *testing.T) {
@@ -126,16 +133,16 @@ func TestNoOutageWithinOneAndAHalfIntervals(t *testing.T) {
 		p := &Probe{Options: Options{Interval: second, Patience: 2 * second}}
 		p.begin(time.Now())
 		pass(3 * second / 2)
-		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "one and a half intervals")
+		require.Zero(t, p.later(time.Now().Add(-time.Hour)), "one and a half intervals")
 		pass(1)
-		require.NotZero(t, p.Allowance(time.Now()))
+		require.NotZero(t, p.later(time.Now()))
 		require.False(t, p.ended(time.Now(), time.Now(), time.Now(), nil, errors.New("refused")))
 		require.False(t, p.ended(time.Now(), time.Now(), time.Now(), []string{"NOSPACE"}, nil))
 		require.True(t, p.ended(time.Now(), time.Now(), time.Now(), nil, nil))
 		require.False(t, p.ended(time.Now(), time.Now(), time.Now(), nil, nil))
-		require.Zero(t, p.Allowance(time.Now()))
+		require.Zero(t, p.later(time.Now()))
 		require.False(t, p.ended(time.Now(), time.Now(), time.Now(), []string{"NOSPACE"}, nil))
-		require.Equal(t, unfinished, p.Allowance(time.Now()), "an alarm is an outage at once")
+		require.Equal(t, unfinished, p.later(time.Now()), "an alarm is an outage at once")
 		require.True(t, p.ended(time.Now(), time.Now(), time.Now(), nil, nil))
 		pass(2 * second)
 		require.False(t, p.Overdue(), "as long as the patience")

@@ -94,7 +94,7 @@ func TestOneMemberCostsNoProbe(t *testing.T) {
 					require.NoError(t, s.Err)
 					require.Zero(t, s.Failed)
 					require.False(t, p.Overdue())
-					require.Zero(t, p.Allowance(s.Good.Add(-time.Hour)))
+					require.Zero(t, p.later(s.Good.Add(-time.Hour)))
 					pass(second / 10)
 				}
 			})
@@ -126,9 +126,9 @@ func TestS3_AnAlarmCountsThatALaterAnswerShows(t *testing.T) {
 		p.requests.Wait()
 		require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
 		require.Equal(t, second*3/4, p.Status().Alarmed.Sub(start))
-		require.GreaterOrEqual(t, p.Allowance(start), unfinished, "an outage at once")
+		require.GreaterOrEqual(t, p.later(start), unfinished, "an outage at once")
 		p.once(t.Context())
-		require.Equal(t, second/2, p.Allowance(start), "from good to good")
+		require.Equal(t, second/2, p.later(start), "from good to good")
 		require.Empty(t, p.Status().Alarms)
 	})
 }
@@ -139,7 +139,7 @@ func TestS3_AnAlarmCountsThatAnotherAnswerHasShown(t *testing.T) {
 	p := &Probe{Options: Options{Patience: 2 * second}}
 	start := time.Now()
 	p.begin(start)
-	p.note(start.Add(1), []string{"NOSPACE"})
+	p.note(start.Add(1), &clientv3.AlarmResponse{Alarms: []*etcdserverpb.AlarmMember{{Alarm: etcdserverpb.AlarmType_NOSPACE}}})
 	require.False(t, p.ended(start, start, start.Add(2), nil, nil))
 	require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
 	require.Zero(t, p.Status().Good)
@@ -210,7 +210,7 @@ func TestS3_AProbeCountsFromTheRequestThatWasAnswered(t *testing.T) {
 		require.True(t, s.OK)
 		require.Zero(t, s.Failed)
 		require.Equal(t, good.Add(2*second+3*second/4), s.Good)
-		require.Equal(t, 2*second+second/10+3*second/4, p.Allowance(good), "from good to good")
+		require.Equal(t, 2*second+second/10+3*second/4, p.later(good), "from good to good")
 	})
 }
 

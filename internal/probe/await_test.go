@@ -33,8 +33,8 @@ func TestS3_AnOutageIsWholeWhereTwoProbesEndIt(t *testing.T) {
 	p.begin(epoch)
 	require.True(t, p.ended(after(7), after(7), after(10.5), nil, nil))
 	p.ended(after(6.9), after(6.9), after(10), nil, nil)
-	require.Equal(t, 10*second+second/2, p.outages.since(epoch))
-	require.Equal(t, second/2, p.outages.since(after(10)))
+	require.Equal(t, 10*second+second/2, p.outages.after(epoch))
+	require.Equal(t, second/2, p.outages.after(after(10)))
 }
 
 // The answer or failure of an older probe that comes after the answer of a newer one takes nothing back.

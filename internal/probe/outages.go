@@ -1,34 +1,42 @@
 package probe
 
 import (
+	"math"
 	"slices"
 	"sort"
 	"time"
 )
 
-// outages are the times in which etcd could not accept a renewal, in their order.
+// outages are the times in which etcd could not accept a renewal, in the order of their ends and revisions.
 type outages []outage
 
 type outage struct {
-	end    time.Time
-	length time.Duration
-	// before is the sum of the lengths of all earlier outages.
-	before time.Duration
+	end time.Time
+	// revision is what etcd had reached when it ended: every write that was carried out before is not above it.
+	revision int64
+	// length is all of it, more the part of it after the end of the one before, and before the sum of these
+	// parts of all earlier ones.
+	length, more, before time.Duration
 }
 
 // maxOutages limits the memory. Beyond it the two oldest are merged, which only delays
 // removals.
 const maxOutages = 1_000
 
-func (o *outages) add(end time.Time, length time.Duration) {
-	next := outage{end: end, length: length}
+func (o *outages) add(start, end time.Time, revision int64) {
+	next := outage{end: end, revision: revision, length: end.Sub(start), more: end.Sub(start)}
 	if n := len(*o); n > 0 {
-		next.before = (*o)[n-1].before + (*o)[n-1].length
+		last := (*o)[n-1]
+		next.revision = max(revision, last.revision)
+		next.more = min(next.length, end.Sub(last.end))
+		next.before = last.before + last.more
 	}
 	*o = append(*o, next)
 	if len(*o) > maxOutages {
-		(*o)[1].length += (*o)[0].length
-		(*o)[1].before = (*o)[0].before
+		first, merged := (*o)[0], &(*o)[1]
+		merged.length += first.length
+		merged.more += first.more
+		merged.before = first.before
 		*o = (*o)[1:]
 	}
 }
@@ -41,16 +49,28 @@ func (o outages) end() time.Time {
 	return o[len(o)-1].end
 }
 
-// since returns the sum of the outages after a time. If the time is within an outage, only the
-// rest of that outage counts.
-func (o outages) since(seen time.Time) time.Duration {
-	n := len(o)
-	if n == 0 || !o[n-1].end.After(seen) {
+// sum returns the time in all outages. What lies in two of them counts once.
+func (o outages) sum() time.Duration {
+	if len(o) == 0 {
 		return 0
 	}
-	first := sort.Search(n, func(i int) bool { return o[i].end.After(seen) })
-	all := o[n-1].before + o[n-1].length
-	return min(o[first].length, o[first].end.Sub(seen)) + all - o[first].before - o[first].length
+	last := o[len(o)-1]
+	return last.before + last.more - o[0].before - o[0].more + o[0].length
+}
+
+// of returns the outages that count for a deadline: those with a revision not below that of its write, or that
+// ended at a time or later.
+func (o outages) of(written int64, since time.Time) outages {
+	return o[sort.Search(len(o), func(i int) bool { return o[i].revision >= written || !o[i].end.Before(since) }):]
+}
+
+// after returns the time in outages after a time.
+func (o outages) after(seen time.Time) time.Duration {
+	o = o[sort.Search(len(o), func(i int) bool { return o[i].end.After(seen) }):]
+	if len(o) == 0 {
+		return 0
+	}
+	return o.sum() - max(0, o[0].length-o[0].end.Sub(seen))
 }
 
 // answered records a probe's answer. Holders can renew while there is no alarm:
@@ -65,11 +85,9 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	if last := p.outages.end(); end.Before(last) {
 		end = last // that of another probe, which was recorded first
 	}
-	gap := end.Sub(p.since) // of several at the same time the one that began last counts
-	if outage = gap > p.gap() || alarmed; outage {
-		// The probe that ended the last outage lies in both gaps where its answer
-		// was slow: that time counts once.
-		p.outages.add(end, min(gap, end.Sub(p.outages.end())))
+	// Of several at the same time the one that began last counts.
+	if outage = end.Sub(p.since) > p.gap() || alarmed; outage {
+		p.outages.add(p.since, end, p.revision)
 	}
 	p.answer = end.Sub(start)
 	if start.After(p.status.Good) {
@@ -102,20 +120,41 @@ func (p *Probe) gap() time.Duration { return max(p.Interval*3/2, p.slow()) }
 // computed again when it ends.
 const unfinished = time.Minute
 
-// Allowance returns for how long outages kept a holder from renewing a lock that was
-// last known to be current at the time given.
-func (p *Probe) Allowance(known time.Time) time.Duration {
+// Allowance returns for how long outages kept the holder of a lock from renewing it. That of the deadline is
+// the sum of the outages that ended when etcd had reached the revision of the lock's last write, or after that
+// write was learned. For a write without a stamp it also has those that ended up to Timeout earlier: nothing
+// shows how long it was on its way. That of the patience is the time in outages after the write was learned.
+func (p *Probe) Allowance(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.outages.since(known)
-	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.gap() {
-		from := p.since
-		for _, t := range []time.Time{known, p.outages.end()} {
-			if t.After(from) {
-				from = t
-			}
-		}
-		all += now.Sub(from) + unfinished
+	since := learned
+	if !stamped {
+		since = since.Add(-p.Timeout)
 	}
-	return all
+	counted := p.outages.of(written, since)
+	deadline, patience = counted.sum(), p.outages.after(learned)
+	if now := time.Now(); len(p.status.Alarms) > 0 || !p.since.IsZero() && now.Sub(p.since) > p.gap() {
+		deadline += now.Sub(latest(p.since, counted.end())) + unfinished
+		patience += now.Sub(latest(p.since, p.outages.end(), learned)) + unfinished
+	}
+	return deadline, patience
+}
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
+// Forget forgets all outages that are over: they belong to what etcd was before it was restored.
+func (p *Probe) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outages, p.revision = nil, 0
+}
+
+// revisionOf returns the revision in the header of an answer. It is that of the member that answered, which has
+// carried out the probe, and so all writes that came before it, also where it lags. etcd 3.4 does not say it:
+// then the outage counts for every lock.
+func revisionOf(r interface{ GetRevision() int64 }) int64 {
+	if rev := r.GetRevision(); rev > 0 {
+		return rev
+	}
+	return math.MaxInt64
 }

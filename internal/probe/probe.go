@@ -49,6 +49,9 @@ type Probe struct {
 	// since is when the last good probe began or, if there is none, the first probe.
 	since   time.Time
 	outages outages
+	// revision is the newest one that an answer showed, also one that came too late to count for a probe: with
+	// more than one member, the larger only delays.
+	revision int64
 	// asked is when the probe in progress of Run began, or zero; took is how long its last one took.
 	asked time.Time
 	took  time.Duration
@@ -279,7 +282,7 @@ func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- 
 		defer cancel()
 		a := answer{start: time.Now()}
 		a.resp, a.err = p.Etcd.AlarmList(ctx)
-		p.note(time.Now(), alarms(a.resp))
+		p.note(time.Now(), a.resp)
 		select {
 		case answers <- a:
 		case <-enough:
@@ -287,12 +290,15 @@ func (p *Probe) request(ctx context.Context, deadline time.Time, answers chan<- 
 	})
 }
 
-// note records the alarms of an answer, also where another one without them came first.
-func (p *Probe) note(at time.Time, alarms []string) {
-	if len(alarms) == 0 {
+// note records the revision and the alarms of an answer, also where another one came first.
+func (p *Probe) note(at time.Time, resp *clientv3.AlarmResponse) {
+	if resp == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status.Alarms, p.status.Alarmed = alarms, at
+	p.revision = max(p.revision, revisionOf(resp.Header))
+	if alarms := alarms(resp); len(alarms) > 0 {
+		p.status.Alarms, p.status.Alarmed = alarms, at
+	}
 }

@@ -26,11 +26,11 @@ func after(s float64) time.Time { return epoch.Add(time.Duration(s * float64(tim
 func TestAllowanceForOutages(t *testing.T) {
 	t.Parallel()
 	var none outages
-	require.Zero(t, none.since(epoch))
+	require.Zero(t, none.after(epoch))
 	var o outages
-	o.add(after(20), 10*time.Second)  // 10 to 20
-	o.add(after(30), 5*time.Second)   // 25 to 30
-	o.add(after(100), 40*time.Second) // 60 to 100
+	o.add(after(10), after(20), 0)
+	o.add(after(25), after(30), 0)
+	o.add(after(60), after(100), 0)
 	for seen, want := range map[float64]float64{
 		-1000: 55, 0: 55, 10: 55, // before all
 		12: 53, 19.5: 45.5, // within the first
@@ -39,7 +39,7 @@ func TestAllowanceForOutages(t *testing.T) {
 		30: 40, 59: 40, 60: 40,
 		99: 1, 100: 0, 1000: 0,
 	} {
-		require.Equal(t, time.Duration(want*float64(time.Second)), o.since(after(seen)), "seen at %v", seen)
+		require.Equal(t, time.Duration(want*float64(time.Second)), o.after(after(seen)), "seen at %v", seen)
 	}
 }
 
@@ -55,15 +55,15 @@ func TestOutagesBeyondTheLimitOnlyDelay(t *testing.T) {
 		return sum
 	}
 	for i := range 3 * maxOutages {
-		o.add(after(float64(10*i+4)), 4*time.Second)
+		o.add(after(float64(10*i)), after(float64(10*i+4)), 0)
 		require.LessOrEqual(t, len(o), maxOutages)
 	}
-	require.Equal(t, 3*maxOutages*4*time.Second, o.since(after(-1)), "none is lost")
+	require.Equal(t, 3*maxOutages*4*time.Second, o.after(after(-1)), "none is lost")
 	for _, s := range []int{-1, 2, 7, 5_000, 19_999, 20_005, 20_012, 25_001, 29_993, 29_995} {
 		seen := after(float64(s))
-		require.GreaterOrEqual(t, o.since(seen), exact(seen), "seen at %d", s)
+		require.GreaterOrEqual(t, o.after(seen), exact(seen), "seen at %d", s)
 		if s > 10*2*maxOutages+10 {
-			require.Equal(t, exact(seen), o.since(seen), "what was not merged is exact")
+			require.Equal(t, exact(seen), o.after(seen), "what was not merged is exact")
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestOutageIsFromGoodToGood(t *testing.T) {
 			require.Equal(t, after(c.good), p.Status().Good)
 			var got [][2]float64
 			for _, o := range p.outages {
-				got = append(got, [2]float64{o.end.Sub(epoch).Seconds(), o.length.Seconds()})
+				got = append(got, [2]float64{o.end.Sub(epoch).Seconds(), o.more.Seconds()})
 			}
 			require.Equal(t, c.want, got)
 		})
@@ -159,14 +159,14 @@ func requireOutage(t *testing.T, fault memetcd.Faults) {
 	t.Helper()
 	onEtcd(t, func(t *testing.T, p *Probe, cluster *memetcd.Cluster) {
 		require.False(t, p.Overdue())
-		require.Zero(t, p.Allowance(time.Now().Add(-time.Hour)), "from the first probe on all was well")
+		require.Zero(t, p.later(time.Now().Add(-time.Hour)), "from the first probe on all was well")
 		good, known := p.Status().Good, time.Now()
 		cluster.Set(fault)
 		pass(time.Until(good.Add(2 * second)))
 		require.False(t, p.Overdue(), "as long as the patience")
 		pass(1)
 		require.True(t, p.Overdue())
-		require.Equal(t, 2*second+1+unfinished, p.Allowance(good))
+		require.Equal(t, 2*second+1+unfinished, p.later(good))
 		pass(20 * second)
 		require.False(t, p.Status().OK)
 		require.Error(t, p.Status().Err)
@@ -176,9 +176,9 @@ func requireOutage(t *testing.T, fault memetcd.Faults) {
 		require.False(t, p.Overdue())
 		require.NoError(t, p.Status().Err)
 		ended := outagesOf(p).end()
-		require.Equal(t, ended.Sub(good), p.Allowance(good), "for all that were seen before")
-		require.Equal(t, ended.Sub(known), p.Allowance(known), "for what was seen since, the rest")
-		require.Zero(t, p.Allowance(ended), "and for none after it")
+		require.Equal(t, ended.Sub(good), p.later(good), "for all that were seen before")
+		require.Equal(t, ended.Sub(known), p.later(known), "for what was seen since, the rest")
+		require.Zero(t, p.later(ended), "and for none after it")
 	})
 }
 
@@ -198,7 +198,7 @@ func TestProbeIsOverdueBeforeTheFirstAnswer(t *testing.T) {
 		require.False(t, s.OK)
 		require.Error(t, s.Err)
 		require.Zero(t, s.Good)
-		require.GreaterOrEqual(t, p.Allowance(time.Now()), unfinished, "an outage in progress")
+		require.GreaterOrEqual(t, p.later(time.Now()), unfinished, "an outage in progress")
 	})
 }
 
@@ -227,13 +227,13 @@ func TestAnAlarmIsAnOutageUntilDisarmed(t *testing.T) {
 		require.True(t, p.Status().OK, "etcd answers")
 		pass(5 * second)
 		require.True(t, p.Overdue(), "for holders cannot renew")
-		require.Greater(t, p.Allowance(known), unfinished, "not over yet")
+		require.Greater(t, p.later(known), unfinished, "not over yet")
 		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, false)
 		pass(second)
 		require.Empty(t, p.Status().Alarms)
 		require.False(t, p.Overdue())
-		require.Equal(t, p.Status().Good.Sub(known), p.Allowance(known), "from good to good")
-		require.Zero(t, p.Allowance(time.Now()))
+		require.Equal(t, p.Status().Good.Sub(known), p.later(known), "from good to good")
+		require.Zero(t, p.later(time.Now()))
 	})
 }
 

@@ -21,7 +21,7 @@ func TestS3_ARemovalWaitsForAProbe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var since atomic.Value
 		answered := make(chan struct{})
-		probe := allowing(0)
+		probe := allowing(new(atomic.Int64))
 		probe.await = func(_ context.Context, s time.Time) error {
 			since.Store(s)
 			<-answered
@@ -46,7 +46,7 @@ func TestS3_ARemovalWaitsForAProbe(t *testing.T) {
 // Where no probe is answered, nothing is announced, and the lock is tried again.
 func TestS3_NoRemovalWithoutAProbe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		probe := allowing(0)
+		probe := allowing(new(atomic.Int64))
 		probe.await = func(ctx context.Context, _ time.Time) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -66,7 +66,7 @@ func TestS3_NoRemovalWithoutAProbe(t *testing.T) {
 func TestS3_AProbeThatEndsAnOutageDelaysTheRemoval(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var allowance atomic.Int64
-		probe := &sound{allowance: func(time.Time) time.Duration { return time.Duration(allowance.Load()) }}
+		probe := allowing(&allowance)
 		probe.await = func(context.Context, time.Time) error {
 			allowance.Store(int64(time.Hour))
 			return nil
@@ -85,7 +85,7 @@ func TestS3_AProbeFromBeforeTheEndOfAHoldDoesNotCount(t *testing.T) {
 	var alarm atomic.Bool
 	var good atomic.Int64
 	began := time.Now()
-	probe := allowing(0)
+	probe := allowing(new(atomic.Int64))
 	probe.good = func() time.Time { return began.Add(time.Duration(good.Load())) }
 	probe.await = func(context.Context, time.Time) error {
 		good.Store(int64(time.Since(began)))

@@ -66,19 +66,24 @@ const lead = 10 * time.Millisecond
 
 // sound is a probe that is always good, unless a function says otherwise.
 type sound struct {
-	allowance func(known time.Time) time.Duration
+	allowance verdict.Allowance
 	good      func() time.Time
 	await     func(ctx context.Context, since time.Time) error
 	begun     atomic.Int32
 }
 
-func allowing(d time.Duration) *sound {
-	return &sound{allowance: func(time.Time) time.Duration { return d }}
+func allowing(d *atomic.Int64) *sound {
+	return &sound{allowance: func(int64, time.Time, bool) (deadline, patience time.Duration) {
+		return time.Duration(d.Load()), time.Duration(d.Load())
+	}}
 }
 
-func (s *sound) Begin()                                  { s.begun.Add(1) }
-func (s *sound) Lead() time.Duration                     { return lead }
-func (s *sound) Allowance(known time.Time) time.Duration { return s.allowance(known) }
+func (s *sound) Begin()              { s.begun.Add(1) }
+func (s *sound) Lead() time.Duration { return lead }
+
+func (s *sound) Allowance(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration) {
+	return s.allowance(written, learned, stamped)
+}
 
 func (s *sound) Good() time.Time {
 	if s.good == nil {

@@ -117,7 +117,7 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 		Source: h.source,
 		Rules:  verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, StandbyDelay: 5 * time.Second},
 		Holds:  verdict.HoldRules{Settle: time.Minute, Freshness: time.Minute}, Signals: well,
-		Leader: func() bool { return true }, Probe: allowing(0),
+		Leader: func() bool { return true }, Probe: allowing(new(atomic.Int64)),
 		Pauses:    pauses(func(string) verdict.Pause { return verdict.Pause{} }),
 		BatchSize: 16, Concurrency: 1, Retention: time.Hour, Delay: h.delay, Logger: h.log.logger(),
 	}
@@ -282,7 +282,7 @@ func (h *harness) due(name string) table.View {
 			b.Add(protocol.KV{Field: protocol.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return table.View{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages, Stale: ages}, At: time.Now()}
+	return table.View{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages}, At: time.Now()}
 }
 
 func (h *harness) dues(names ...string) (due []table.View) {

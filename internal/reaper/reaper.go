@@ -53,9 +53,8 @@ type Probe interface {
 	Good() time.Time
 	// Lead is how long before a lock is due that probe may begin.
 	Lead() time.Duration
-	// Allowance returns for how long outages kept a holder from renewing a lock that was last known
-	// to be current at the time given.
-	Allowance(known time.Time) time.Duration
+	// Allowance is a verdict.Allowance.
+	Allowance(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration)
 }
 
 // Pauses are the pauses of some locks: pause.Pauses.
@@ -141,12 +140,13 @@ func New(o Options) (*Reaper, error) {
 
 // Verdict returns the verdict on a lock at the present time, regardless of holds.
 func (r *Reaper) Verdict(d table.View) verdict.Verdict {
-	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(time.Since(d.At)), r.Now())
+	now := time.Now()
+	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(now.Sub(d.At)), r.Now())
 	in.Leader = r.Leader()
 	if d.Token == 0 {
-		in.OrphanDue = in.Now.Add(d.OrphanIn - time.Since(d.At))
+		in.OrphanDue = in.Now.Add(d.OrphanIn - now.Sub(d.At))
 	} else {
-		in.Allowance = r.Probe.Allowance(d.At.Add(-d.Observation.Stale))
+		in.Allow(r.Probe.Allowance, d.Written, now)
 	}
 	pause := r.Pauses.For(d.Name)
 	in.PausedUntil, in.Pause = pause.Until, pause.Words

@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,9 +16,11 @@ import (
 
 // What the log and the ledger keep of a verdict gives the same verdict again.
 func TestS2_LogAndLedgerReplay(t *testing.T) {
+	var allowance atomic.Int64
+	allowance.Store(1234567)
 	h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
 		o.Rules.Policies = []verdict.Policy{{Match: "a*", Mode: verdict.Enforce, Grace: 7 * time.Second}}
-		o.Probe = allowing(1234567)
+		o.Probe = allowing(&allowance)
 	})
 	h.expired("a", "b")
 	h.set("o", "alert_at", expiry)
@@ -45,17 +48,21 @@ func TestS2_LogAndLedgerReplay(t *testing.T) {
 func TestS2_TimeWithTheWorkerCounts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var asked time.Time
-		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Probe = &sound{allowance: func(seen time.Time) time.Duration { asked = seen; return 0 }}
+		var h *harness
+		h = newHarness(t, nil, func(o *reaper.Options) {
+			o.Probe = &sound{allowance: func(written int64, learned time.Time, _ bool) (deadline, patience time.Duration) {
+				require.Equal(t, h.due("a").Written, written)
+				asked = learned
+				return 0, 0
+			}}
 		})
 		h.expired("a")
 		d := h.due("a")
-		d.Observation = verdict.Observation{Age: 10 * time.Second, Stale: 15 * time.Second, NotBefore: time.Minute}
+		d.Observation = verdict.Observation{Age: 10 * time.Second, NotBefore: time.Minute}
 		<-time.After(20 * time.Second)
 		v := h.Verdict(d)
-		require.Equal(t, d.At.Add(-15*time.Second), asked, "when its state was last known to be current")
+		require.Equal(t, d.At.Add(-10*time.Second), asked, "when its last write was learned")
 		require.Equal(t, 30*time.Second, v.Age)
-		require.Equal(t, 35*time.Second, v.Stale)
 		require.Equal(t, 40*time.Second, v.NotBefore)
 		require.Equal(t, 40*time.Second, v.Remaining)
 		require.Equal(t, verdict.Wait, v.Action)

@@ -78,7 +78,7 @@ func TestS3_EachTransactionLooksAgain(t *testing.T) {
 			allowance.Store(0)
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
 				o.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = unfit, flagged(&overdue), leader.Load, ages
-				o.Probe = &sound{allowance: func(time.Time) time.Duration { return time.Duration(allowance.Load()) }}
+				o.Probe = allowing(&allowance)
 			})
 			all := names("n%03d", unfit)
 			h.expired(all...)
@@ -96,7 +96,7 @@ func TestS3_TimeWithoutEtcdDoesNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var allowance atomic.Int64
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Probe = &sound{allowance: func(time.Time) time.Duration { return time.Duration(allowance.Load()) }}
+			o.Probe = allowing(&allowance)
 		})
 		h.expired("a")
 		late := time.Since(past.Add(grace))

@@ -37,7 +37,7 @@ func BenchmarkList1M(b *testing.B) {
 		start := time.Now()
 		head, err := s.checkHistory(b.Context())
 		require.NoError(b, err)
-		require.NoError(b, s.Table.Begin(b.Context(), head.Revision, false, time.Time{}))
+		require.NoError(b, s.Table.Begin(b.Context(), head.Revision, false))
 		require.NoError(b, s.list(b.Context(), head.Revision, false))
 		own += time.Since(start)
 		bytes += liveHeap() - before

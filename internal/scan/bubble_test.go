@@ -72,9 +72,9 @@ func bubbleFrom(t *testing.T, begin, test func(w *bubbled), edits ...func(*Optio
 		w.link.OnRequest(w.count)
 		tab, err := table.New(table.Options{
 			Rules: verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
-			Allowance: func(time.Time) time.Duration {
+			Allowance: func(int64, time.Time, bool) (deadline, patience time.Duration) {
 				pass(time.Duration(w.block.Swap(0)))
-				return 0
+				return 0, 0
 			},
 			OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
 		})
@@ -123,7 +123,6 @@ func (w *bubbled) live(name string, want bool) {
 	require.Equal(w.t, !want, o.Late, name)
 	if want {
 		require.Zero(w.t, o.Offset.Round(10*time.Millisecond), name)
-		require.Equal(w.t, o.Age, o.Stale, name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,6 +219,7 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 		"written past, and renewed":             {memetcd.Restored{}, seconds / 2, 100, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var restored atomic.Int32
 			bubble(t, func(w *bubbled) {
 				w.acquire(all...)
 				backup := w.cluster.Snapshot()
@@ -248,7 +250,8 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 				pass(seconds)
 				w.acquire("new")
 				w.live("new", true)
-			})
+				require.EqualValues(t, 1, restored.Load(), "others forget, too")
+			}, func(o *Options) { o.Restored = func() { restored.Add(1) } })
 		})
 	}
 }
@@ -338,7 +341,7 @@ func TestS3_AListingThatFailsStillSaysThatTheHistoryIsOlder(t *testing.T) {
 		w.inLine()
 		w.link.KV = &hanging{older: older}
 		w.block.Store(int64(2 * timeout))
-		require.NoError(t, w.Table.Begin(w.ctx(), w.cluster.Revision(), true, time.Time{}))
+		require.NoError(t, w.Table.Begin(w.ctx(), w.cluster.Revision(), true))
 		_, _, err := w.fill(w.ctx(), w.cluster.Revision())
 		require.ErrorIs(t, err, table.ErrOlder)
 	})

@@ -73,7 +73,7 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 	w.applying.Lock()
 	defer w.applying.Unlock()
 	rev = w.seen.Load()
-	return rev, w.Table.Begin(ctx, rev, true, w.lastCurrent)
+	return rev, w.Table.Begin(ctx, rev, true)
 }
 
 // await waits until the watch has reached a revision. If it never does, ctx ends after the

@@ -43,6 +43,8 @@ type Options struct {
 	RequestTimeout time.Duration
 	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
+	// Restored is called when etcd was found restored or diverged; nil disables it. It must not block.
+	Restored func()
 	// Changed is called after each listing and each failure, which Status then shows; nil means not.
 	// It must not block.
 	Changed func()
@@ -54,10 +56,6 @@ type Scanner struct {
 	Options
 	status  view
 	history history
-	// lastCurrent is when the table was last known to be current: that of the last
-	// response of a watch that was live. Run owns it while no watch is up, then the
-	// watch does, under applying.
-	lastCurrent time.Time
 }
 
 // New returns a Scanner that does nothing until Run is called.
@@ -96,6 +94,9 @@ func (s *Scanner) failed(ctx context.Context, failure error) error {
 	// What is known belongs to what etcd was before and must not be compared with what it is now.
 	s.history.forget()
 	s.status.historyChanged()
+	if s.Restored != nil {
+		s.Restored()
+	}
 	if err := s.Table.Forget(ctx); ctx.Err() == nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
 	s.history.doubt() // etcd may go back before it is listed
 	s.status.listing()
-	if err := s.Table.Begin(ctx, head.Revision, false, s.lastCurrent); err != nil {
+	if err := s.Table.Begin(ctx, head.Revision, false); err != nil {
 		return etcd.Watch{}, err
 	}
 	if err := s.list(ctx, head.Revision, false); err != nil {

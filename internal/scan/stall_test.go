@@ -131,53 +131,6 @@ func TestS2_NothingIsLiveBeforeTheFirstCheck(t *testing.T) {
 	})
 }
 
-// What is learned late was current when the watch last showed that it was, whether a
-// replay or a listing brings it.
-func TestS3_LateKnowledgeCountsFromTheLastSignOfLifeBefore(t *testing.T) {
-	known := func(t *testing.T, lasts time.Duration, faults memetcd.Faults) (before, at time.Time) {
-		bubble(t, func(w *bubbled) {
-			before = time.Now()
-			w.link.Set(faults)
-			w.acquire("a")
-			pass(lasts)
-			w.link.Set(memetcd.Faults{})
-			pass(15 * seconds)
-			w.live("a", false)
-			at = time.Now().Add(-w.observed("a").Stale)
-		})
-		return before, at
-	}
-	for name, c := range map[string]struct {
-		lasts  time.Duration
-		faults memetcd.Faults
-	}{
-		"replayed on the same stream": {8 * seconds, memetcd.Unreachable()},
-		"replayed on another stream":  {seconds / 2, memetcd.Faults{Refuse: true}},
-		"listed":                      {time.Minute, memetcd.Unreachable()},
-		"listed after many sessions":  {10 * time.Minute, memetcd.Faults{Refuse: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			before, at := known(t, c.lasts, c.faults)
-			require.WithinRange(t, at, before.Add(-2*seconds), before)
-		})
-	}
-}
-
-// Two stalls in a row: what the first brought late is no sign of life for the second.
-func TestS3_LateKnowledgeIsNoSignOfLife(t *testing.T) {
-	bubble(t, func(w *bubbled) {
-		before := time.Now()
-		w.link.Set(memetcd.Unreachable())
-		pass(8 * seconds)
-		w.slow.Store(int64(timeout / 2)) // the check that makes the watch live again
-		w.link.Set(memetcd.Faults{})
-		pass(timeout / 4)
-		w.acquire("a")
-		w.live("a", false)
-		require.WithinRange(t, time.Now().Add(-w.observed("a").Stale), before.Add(-2*seconds), before)
-	})
-}
-
 func TestTheTableMayBlockWhileTheWatchIsChecked(t *testing.T) {
 	bubble(t, func(w *bubbled) {
 		for range 20 {

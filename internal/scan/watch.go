@@ -141,7 +141,7 @@ func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.W
 		late++
 	}
 	if late > 0 {
-		if err := w.Table.Replay(ctx, batch[:late], w.lastCurrent); err != nil {
+		if err := w.Table.Replay(ctx, batch[:late]); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 	}
@@ -151,9 +151,6 @@ func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.W
 		}
 	}
 	w.progressed(r)
-	if liveAfter != notLive && w.seen.Load() >= liveAfter {
-		w.lastCurrent = w.last
-	}
 	return nil
 }
 

@@ -54,7 +54,7 @@ func newTable(t testing.TB) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
 		Rules:       verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
-		Allowance:   func(time.Time) time.Duration { return 0 },
+		Allowance:   func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
 		OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
 	})
 	require.NoError(t, err)

@@ -179,7 +179,7 @@ func (i *impatient) Take(ctx context.Context, _ int) (due []table.View, err erro
 	for _, v := range page.Items {
 		if v.Removable() && !i.now().Before(v.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[v.Name] {
 			i.given[v.Name] = true
-			v.Observation = verdict.Observation{Measured: true, Age: v.Observation.Age, Stale: v.Observation.Stale}
+			v.Observation = verdict.Observation{Measured: true, Age: v.Observation.Age}
 			due = append(due, v)
 		}
 	}

@@ -101,10 +101,12 @@ func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
 // prober is the daemon's probe, but for the rules that were taken out.
 type prober struct {
 	*probe.Probe
-	allowance func(time.Time) time.Duration
+	allowance verdict.Allowance
 }
 
-func (p prober) Allowance(known time.Time) time.Duration { return p.allowance(known) }
+func (p prober) Allowance(written int64, learned time.Time, stamped bool) (time.Duration, time.Duration) {
+	return p.allowance(written, learned, stamped)
+}
 
 // unasked is a probe that is always good.
 type unasked struct{ prober }
@@ -129,9 +131,11 @@ func (d *daemon) wire(c config.Config) (err error) {
 	if out.rules != nil {
 		out.rules(&rules)
 	}
-	allowance := func(known time.Time) time.Duration { return d.probe.Allowance(known) }
-	if out.allowance {
-		allowance = func(time.Time) time.Duration { return 0 }
+	allowance := func(written int64, learned time.Time, stamped bool) (time.Duration, time.Duration) {
+		if out.allowance {
+			return 0, 0
+		}
+		return d.probe.Allowance(written, learned, stamped)
 	}
 	var handler slog.Handler = &journal{d}
 	if out.handler != nil {
@@ -164,7 +168,8 @@ func (d *daemon) wire(c config.Config) (err error) {
 	}
 	d.scanner, err = scan.New(scan.Options{
 		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: rules.Tolerance,
-		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain, Logger: logger,
+		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain,
+		Restored: d.probe.Forget, Logger: logger,
 	})
 	if err != nil {
 		return err

@@ -212,18 +212,38 @@ func TestD_AClockThatWasSetBackWhileNobodyLooked(t *testing.T) {
 	require.Zero(t, j.gone("d"))
 }
 
-func TestE_AnOutageCountsFromTheLastSignOfLifeBeforeIt(t *testing.T) {
-	for _, alive := range []bool{true, false} {
+// What is learned late waits for its patience, and not for the outage before that once more.
+func TestE_AnOutageBeforeARenewalWasLearnedIsNotInItsPatience(t *testing.T) {
+	for alive, patience := range map[bool]float64{true: 30, false: 300} {
 		h := lease("e", 20, 30).dies(55)
 		h.AliveAt = alive
 		j := judged(t, history{Replicas: 1, Lasts: s(420), Holders: []holder{h}, Faults: []fault{
 			{Kind: lag, Who: replicas, At: s(40), For: s(30), By: s(0.2)}, {Kind: unreachable, At: s(50.1), For: s(8)}}})
-		patience := 30.0
-		if !alive {
-			patience = 300
-		}
-		require.GreaterOrEqual(t, j.gone("e"), s(58.1+patience+2+8), "learned at 58.1 s, current before the outage")
+		require.InDelta(t, 58.1+patience+2, j.gone("e").Seconds(), 2, "learned at 58.1 s")
 	}
+}
+
+// A daemon that starts during an outage finds a dead lock after it.
+func TestS6_ALockFoundAfterAnOutageWaitsForItsPatienceAlone(t *testing.T) {
+	j := judged(t, history{Replicas: 1, Lasts: s(250), Holders: []holder{lease("a", 20, 60).dies(32)}, Faults: []fault{
+		{Kind: refused, At: s(50), For: s(60)}, {Kind: killed, Who: replicas, At: s(55), For: s(5)}}})
+	require.InDelta(t, 110+60+2, j.gone("a").Seconds(), 9, "a pause before it lists again, and not the 50 s since its start")
+}
+
+// The probe that ends the outage is carried out right before the renewal, which arrives after it.
+func TestS3_AnUnstampedRenewalCarriedOutAtTheEndOfAnOutage(t *testing.T) {
+	h := holder{Name: "a", Start: s(20.03), Interval: s(1), TTL: s(3), Retry: s(1), LockedAt: true}
+	j := judged(t, history{Replicas: 1, Lasts: s(90), Holders: []holder{h}, Faults: []fault{{Kind: slowDisk, At: s(60), For: s(4.95)}}})
+	require.Zero(t, j.gone("a"), "made at 60.03 s: due not before 69.9 s")
+}
+
+// The renewal at 59.9 s arrives after 61.8 s, as the watch lags and the probe does not.
+func TestS3_AnOutageCountsInFullWhereTheWatchLags(t *testing.T) {
+	h := holder{Name: "a", Start: s(23.9), Interval: s(6), TTL: s(18), Retry: s(22.1), LockedAt: true}
+	j := judged(t, history{Replicas: 1, Lasts: s(200), Holders: []holder{h}, Faults: []fault{
+		{Kind: slowDisk, At: s(60), For: s(9)}, {Kind: refused, Who: hosts, At: s(60), For: s(9)},
+		{Kind: lag, Who: replicas, At: s(10), For: s(180), By: s(1.9)}}})
+	require.Zero(t, j.gone("a"), "due not before 88.9 s, and it tries at 88 s")
 }
 
 // living are holders of all ages.
@@ -321,7 +341,7 @@ func TestF3_WhatWaitedForUsMeasuresNoClock(t *testing.T) {
 	}
 	j := judged(t, h)
 	for i := range 4 {
-		require.InDelta(t, (48 + 20 + 2 + 10), j.gone(fmt.Sprintf("f-%d", i)).Seconds(), 2, "patience, grace, the outage of our own connection")
+		require.InDelta(t, 48+20+2, j.gone(fmt.Sprintf("f-%d", i)).Seconds(), 2, "patience, and not the outage of our own connection")
 	}
 }
 

@@ -19,7 +19,7 @@ const manyLocks = 200_000
 // fill lists n locks with names of 20 bytes, five keys each, on a few hosts, of
 // which the first are overdue.
 func fill(c *core, n, overdue int) {
-	c.begin(int64(n)+1, false, 0)
+	c.begin(int64(n)+1, false)
 	for i := range n {
 		alert := time.Hour
 		if i < overdue {
@@ -53,7 +53,7 @@ func liveHeap() uint64 {
 func alone(t require.TestingT) *core {
 	table, err := New(Options{
 		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
-		Allowance:   func(time.Time) time.Duration { return 0 },
+		Allowance:   (&outages{}).allowance,
 		OrphanGrace: orphanGrace, HoldDuration: &observed{}, RenewalMargin: &observed{}, Now: present,
 	})
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func BenchmarkRenewal(b *testing.B) {
 		name := fmt.Appendf(nil, "batch/job-%010d", created-1)
 		events[0] = Event{Name: name, KV: protocol.KV{Field: protocol.FieldAliveAt, Value: []byte(at(0)), Create: created, Mod: rev}}
 		events[1] = Event{Name: name, KV: protocol.KV{Field: protocol.FieldAutoUnlockAt, Value: []byte(at(time.Hour)), Create: created, Mod: rev}}
-		c.apply(events[:], true, 0)
+		c.apply(events[:], true)
 	}
 }
 

@@ -213,7 +213,7 @@ func (c *core) dueAt(e *entry, now reading) instant {
 // inputs are what the verdict on a lock with a uuid depends on.
 func (c *core) inputs(e *entry, now reading) verdict.Inputs {
 	in := c.options.Rules.Inputs(&e.Lock, c.observation(e, now), now.wall.Time())
-	in.Allowance = c.options.Allowance(c.clock.base.Add(time.Duration(e.known())))
+	in.Allow(c.options.Allowance, e.Written, c.clock.at(now.mono))
 	return in
 }
 

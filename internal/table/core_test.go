@@ -123,7 +123,7 @@ func TestOrphanGraceRestartsWhenModified(t *testing.T) {
 // An orphan has no holder and no deadline: neither our wall clock nor an outage counts.
 func TestOrphanGraceIsMonotonic(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.replay(w.put("a", deadline(-time.Hour)), time.Time{})
+		w.replay(w.put("a", deadline(-time.Hour)))
 		w.clock(24 * time.Hour)
 		w.outage(time.Minute)
 		w.pass(orphanGrace - 1)
@@ -263,7 +263,7 @@ func TestDeletedDeadlineIsNotARenewal(t *testing.T) {
 // The state of a suspended lock follows the clock like any other's.
 func TestSuspendedLockFollowsTheWallClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.replay(w.put("a", fields(time.Second, 2*time.Second)), time.Now())
+		w.replay(w.put("a", fields(time.Second, 2*time.Second)))
 		w.pass(2*time.Second + grace)
 		require.Equal(t, []string{"a"}, w.taken())
 		w.postpone("a", w.token("a"), UntilModified)

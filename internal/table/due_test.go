@@ -91,10 +91,10 @@ func TestS2_ADeadlineLongPastGetsItsPatience(t *testing.T) {
 // renewal is learned late: by its own clock it has 90 s longer than the observation says.
 func TestS2_ALateRenewalMeansPatience(t *testing.T) {
 	for name, learn := range map[string]func(*world, []Event){
-		"replayed":    func(w *world, events []Event) { w.replay(events, time.Now().Add(-8*time.Second)) },
+		"replayed":    func(w *world, events []Event) { w.replay(events) },
 		"by listing":  func(w *world, _ []Event) { w.listing(false) },
 		"beside":      func(w *world, _ []Event) { w.listing(true) },
-		"all at once": func(w *world, events []Event) { w.listing(true); w.replay(events, time.Now()) },
+		"all at once": func(w *world, events []Event) { w.listing(true); w.replay(events) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
@@ -117,47 +117,55 @@ func TestS2_AnEarlierObservationStillDelays(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		late := holder(-time.Hour)
 		w.live(w.put("a", late.acquires(time.Minute)))
-		w.replay(w.put("a", late.renews(2*time.Minute)), time.Now())
+		w.replay(w.put("a", late.renews(2*time.Minute)))
 		require.Equal(t, 2*time.Minute+grace, w.due("a"))
 	})
 }
 
-// Rule 6, and history E: the outage that a renewal waited for counts for it, however we
-// learned of that renewal, and not the outages that were over before it was written.
-func TestS3_AnOutageCountsFromTheLastSignBefore(t *testing.T) {
+// Rule 6, and history E: an outage counts for what was written before it ended, however we learned of it. The
+// patience of what is found after it is no longer for it.
+func TestS3_AnOutageCountsForWhatWasWrittenBeforeItsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		for _, name := range []string{"replayed", "listed", "live", "untouched"} {
+		for _, name := range []string{"replayed", "listed", "live", "lagging", "untouched"} {
 			w.live(w.put(name, fields(time.Minute, time.Minute)))
 		}
-		w.pass(3 * time.Second)
-		w.outage(time.Second) // before all of it
-		w.pass(time.Second)
-		known := time.Now()
-		w.pass(8 * time.Second)
+		w.pass(12 * time.Second)
+		before := w.put("replayed", deadline(time.Minute))
+		w.put("listed", deadline(10*time.Minute))
+		lagging := w.put("lagging", slow.renews(time.Minute))
 		w.outage(8 * time.Second)
-		w.replay(w.put("replayed", deadline(time.Minute)), known)
-		w.put("listed", deadline(time.Minute))
-		w.listingSince(true, known)
-		w.live(w.put("live", deadline(time.Minute)))
-		require.Equal(t, time.Minute-12*time.Second+grace+9*time.Second, w.due("untouched"))
+		w.replay(before)
+		w.listing(true)
+		w.live(lagging)
+		w.live(w.put("live", holder(0).renews(time.Minute)))
+		require.Equal(t, time.Minute-12*time.Second+grace+8*time.Second, w.due("untouched"))
+		require.Equal(t, time.Minute+grace+8*time.Second, w.due("lagging"))
 		require.Equal(t, time.Minute+grace, w.due("live"))
-		require.Equal(t, 5*time.Minute+grace+8*time.Second, w.due("replayed"), "on top of patience")
-		require.Equal(t, w.due("replayed"), w.due("listed"))
+		require.Equal(t, 5*time.Minute+grace, w.due("replayed"), "its patience, and not the outage once more")
+		require.Equal(t, 10*time.Minute+grace+8*time.Second, w.due("listed"), "its deadline is later, and gets it")
+		w.live(w.put("untouched", map[string]string{"status": "x", "stack": "y", "answered_at": at(0)}))
+		require.Equal(t, time.Minute-12*time.Second+grace+8*time.Second, w.due("untouched"), "which is no sign of life")
+		w.pass(time.Second)
+		w.outage(time.Second)
+		require.Equal(t, 5*time.Minute+grace, w.due("replayed"), "one since then")
 	})
 }
 
-// Of an outage that the last sign of life lies in, the rest counts, from a second that
-// is rounded so that it only delays.
-func TestS3_TheRestOfAnOutageCounts(t *testing.T) {
+// A renewal that carries no stamp may have waited for the end of the outage.
+func TestS3_AnOutageCountsForAnUnstampedRenewalAfterItsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.live(w.put("a", fields(time.Minute, time.Minute)))
-		w.pass(10 * time.Second)
-		known := time.Now().Add(-4*time.Second - time.Millisecond)
+		for _, name := range []string{"stamped", "unstamped", "late"} {
+			w.live(w.put(name, fields(time.Minute, time.Minute)))
+		}
 		w.outage(8 * time.Second)
-		w.replay(w.put("a", deadline(time.Minute)), known)
-		require.Equal(t, 5*time.Minute+grace+5*time.Second, w.due("a"))
-		w.replay(w.put("a", deadline(time.Minute)), time.Time{})
-		require.Equal(t, 5*time.Minute+grace+8*time.Second, w.due("a"), "nothing is known")
+		w.live(w.put("stamped", holder(0).renews(time.Minute)))
+		w.pass(requestTimeout - 1)
+		w.live(w.put("unstamped", deadline(time.Minute)))
+		require.Equal(t, time.Minute-requestTimeout+1+grace, w.due("stamped"))
+		require.Equal(t, time.Minute+grace+8*time.Second, w.due("unstamped"))
+		w.pass(1)
+		w.live(w.put("late", deadline(time.Minute)))
+		require.Equal(t, time.Minute+grace, w.due("late"))
 	})
 }
 
@@ -200,11 +208,11 @@ func TestS3_NothingComesDueDuringAnOutage(t *testing.T) {
 		require.Zero(t, w.stats().Backlog)
 		require.Empty(t, w.taken())
 	}, func(o *Options) {
-		o.Allowance = func(time.Time) time.Duration {
+		o.Allowance = func(int64, time.Time, bool) (deadline, patience time.Duration) {
 			if from := from.Load(); from != nil {
-				return time.Since(*from) + time.Minute
+				return time.Since(*from) + time.Minute, time.Since(*from) + time.Minute
 			}
-			return 0
+			return 0, 0
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"math"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -26,34 +25,11 @@ type entry struct {
 	// pos is the place in the pending or the ready index, overduePos that in the
 	// overdue index.
 	pos, overduePos int32
-	// stale is how many seconds before learned the lock was last known to be
-	// current, rounded up; sinceStart where that was before the table was made.
-	stale    uint16
-	marks    marks
-	attempts uint8
-	state    protocol.State
-	phase    phase
-	margin   margin
-}
-
-const sinceStart = math.MaxUint16
-
-// known returns when the lock's state was last known to be current.
-func (e *entry) known() instant {
-	if e.stale == sinceStart {
-		return 0
-	}
-	return e.learned - instant(e.stale)*instant(time.Second)
-}
-
-// learn records that a write became known now, the lock having been known to be
-// current at known.
-func (e *entry) learn(now, known instant) {
-	e.learned = now
-	gap := (now - known + instant(time.Second) - 1) / instant(time.Second)
-	if e.stale = sinceStart; gap < sinceStart {
-		e.stale = uint16(max(0, gap))
-	}
+	marks           marks
+	attempts        uint8
+	state           protocol.State
+	phase           phase
+	margin          margin
 }
 
 type marks uint16

@@ -11,14 +11,10 @@ type Event struct {
 	Deleted bool
 }
 
-// apply applies events in order, and drops those that the listing contained. known
-// is when the locks were last known to be current; only the arrival of live events
-// is a clock observation.
-func (c *core) apply(events []Event, live bool, known instant) {
+// apply applies events in order, and drops those that the listing contained. Only the
+// arrival of live events is a clock observation.
+func (c *core) apply(events []Event, live bool) {
 	now := c.now()
-	if live {
-		known = now.mono
-	}
 	for len(events) > 0 {
 		n := sameRevision(events)
 		if events[0].KV.Mod > c.listing.known {
@@ -27,7 +23,7 @@ func (c *core) apply(events []Event, live bool, known instant) {
 		events = events[n:]
 	}
 	for _, t := range c.touched {
-		c.observed(t.entry, live, known, now)
+		c.observed(t.entry, live, now)
 	}
 	c.reschedule(now)
 }

@@ -73,9 +73,8 @@ func TestS2_LateKnowledgeShowsNoHostsClock(t *testing.T) {
 			f["hostname"] = fmt.Sprint("h", i)
 			waited = append(waited, w.put(fmt.Sprint(i), f)...)
 		}
-		known := time.Now()
 		w.pass(8 * time.Second)
-		w.replay(waited, known)
+		w.replay(waited)
 		require.Zero(t, w.stats().Clocks)
 		for _, name := range w.names() {
 			require.False(t, w.observation(name).Measured)

@@ -18,8 +18,6 @@ type listing struct {
 	resync bool
 	// first is set until the first listing has ended: its locks do not count as acquired.
 	first bool
-	// current is when the locks were last known to be current before the listing.
-	current instant
 	// deleted has the locks that were deleted while the listing was in progress;
 	// nil where none is.
 	deleted map[string]struct{}
@@ -28,14 +26,14 @@ type listing struct {
 // begin starts a listing of all keys at a revision. If resync is set, the table must
 // have every event up to that revision and none after it: a lock that was deleted after
 // it, but before begin, would appear again.
-func (c *core) begin(revision int64, resync bool, known instant) {
+func (c *core) begin(revision int64, resync bool) {
 	if c.listing.deleted != nil { // the last one did not finish
 		for _, e := range c.locks {
 			e.mark(listed, false)
 		}
 	}
 	l := &c.listing
-	l.revision, l.resync, l.current, l.deleted = revision, resync, known, make(map[string]struct{})
+	l.revision, l.resync, l.deleted = revision, resync, make(map[string]struct{})
 	if !resync {
 		l.known = revision
 	}
@@ -82,13 +80,11 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 		e.margin = 0
 	}
 	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
-		l.Revision > e.Revision && l.Newest(protocol.FieldAutoUnlockAt) // the same values again
+		l.Written > e.Written // the same values again
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {
-		// It was written some time after the watch was last current, perhaps before
-		// an outage that is over, which must count for it.
-		e.learn(now.mono, c.listing.current)
+		e.learned = now.mono
 		e.mark(late, true)
 	}
 	return older

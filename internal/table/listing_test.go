@@ -245,7 +245,7 @@ func TestEventsDuringAListing(t *testing.T) {
 		for _, name := range []string{"deleted", "again", "renewed", "listed-then-deleted", "kept"} {
 			w.acquire(name, time.Minute, time.Minute)
 		}
-		require.NoError(t, w.Begin(w.ctx, w.rev, true, time.Now()))
+		require.NoError(t, w.Begin(w.ctx, w.rev, true))
 		seen := w.collect()
 		w.release("deleted")
 		w.release("again")
@@ -272,7 +272,7 @@ func TestBrokenListing(t *testing.T) {
 		w.put("a", fields(time.Minute, time.Minute))
 		w.listing(false)
 		for range 300 {
-			require.NoError(t, w.Begin(w.ctx, w.rev, false, time.Time{}))
+			require.NoError(t, w.Begin(w.ctx, w.rev, false))
 			require.NoError(t, w.List(w.ctx, w.collect()))
 		}
 		w.del("a")
@@ -368,7 +368,7 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 				c.backup(w)
 				backup := w.snapshot()
 				c.since(w)
-				require.NoError(t, w.Begin(w.ctx, w.rev+1_000_000, false, time.Now()))
+				require.NoError(t, w.Begin(w.ctx, w.rev+1_000_000, false))
 				err := w.List(w.ctx, backup.collect())
 				if c.older {
 					require.ErrorIs(t, err, ErrOlder)
@@ -391,7 +391,7 @@ func TestS3_AnOlderHolderIsAnotherHistory(t *testing.T) {
 		w.etcd = backup
 		w.rev += 1_000_000
 		w.put("a", holder(0).renews(time.Hour))
-		require.ErrorIs(t, w.list(false, time.Now()), ErrOlder)
+		require.ErrorIs(t, w.list(false), ErrOlder)
 	})
 }
 
@@ -428,7 +428,7 @@ func TestAListingAddsALockWhoseAcquisitionWasLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.listing(false)
 		w.put("a", holder(0).acquires(time.Minute))
-		require.NoError(t, w.Begin(w.ctx, w.rev, true, time.Now()))
+		require.NoError(t, w.Begin(w.ctx, w.rev, true))
 		listed := w.collect()
 		w.live(w.put("a", map[string]string{"auto_unlock_at": at(2 * time.Minute)}))
 		require.NoError(t, w.List(w.ctx, listed))

@@ -92,7 +92,7 @@ func TestMarginOfAHolderWithoutAliveAt(t *testing.T) {
 		two := renew()
 		w.live(append(two, renew()...)) // when the first of them was written is not known
 		w.requireMargins(.25, .25, .7, .4)
-		w.replay(renew(), time.Now())
+		w.replay(renew())
 		w.live(renew())
 		w.requireMargins(.25, .25, .7, .4)
 		w.live(renew())
@@ -103,7 +103,7 @@ func TestMarginOfAHolderWithoutAliveAt(t *testing.T) {
 // What says nothing about how late a holder was.
 func TestMarginIsNotObserved(t *testing.T) {
 	for name, change := range map[string]func(*world){
-		"replayed":           func(w *world) { w.replay(w.put("a", holder(0).renews(time.Minute)), time.Now()) },
+		"replayed":           func(w *world) { w.replay(w.put("a", holder(0).renews(time.Minute))) },
 		"found by a listing": func(w *world) { w.put("a", holder(0).renews(time.Minute)); w.listing(false) },
 		"status":             func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})) },
 		"alive_at alone":     func(w *world) { w.live(w.put("a", map[string]string{"alive_at": at(0)})) },

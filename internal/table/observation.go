@@ -14,13 +14,13 @@ import (
 // whole seconds is the low end of a second, which makes the holder's clock look
 // slower than it is: that only delays. The arrival of events that are not live says
 // nothing about a clock.
-func (c *core) observed(e *entry, live bool, known instant, now reading) {
+func (c *core) observed(e *entry, live bool, now reading) {
 	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
 	e.mark(acquiredSeen|writtenSeen|aliveSeen, false)
 	if !written && e.Token != 0 {
 		return // any other field alone is not a sign of the holder
 	}
-	e.learn(now.mono, known)
+	e.learned = now.mono
 	e.mark(late, !live)
 	stamp := protocol.Timestamp(0)
 	if acquired {
@@ -60,7 +60,6 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 		Measured: e.has(measured),
 		Late:     e.has(late),
 		Age:      time.Duration(now.mono - e.learned),
-		Stale:    time.Duration(now.mono - e.known()),
 	}
 	if o.Measured {
 		o.Offset = e.offset(now)
@@ -101,7 +100,7 @@ type View struct {
 func (c *core) view(e *entry, now reading) View {
 	v := View{
 		Lock: e.Lock, State: e.State(c.holderTime(e, now)), Margin: e.margin.share(),
-		Observation: c.observation(e, now), At: c.clock.base.Add(time.Duration(now.mono)),
+		Observation: c.observation(e, now), At: c.clock.at(now.mono),
 		Attempts: int(e.attempts), Slow: e.has(slowRead),
 	}
 	if e.Token == 0 {
@@ -130,16 +129,11 @@ type reading struct {
 	wall protocol.Timestamp
 }
 
+// at converts to a time with a monotonic reading.
+func (c *clock) at(i instant) time.Time { return c.base.Add(time.Duration(i)) }
+
 func (c *clock) read() reading {
 	return reading{mono: instant(time.Since(c.base)), wall: protocol.TimestampOf(c.wall())}
-}
-
-// instantOf converts a time with a monotonic reading; the zero time lies before all.
-func (c *core) instantOf(t time.Time) instant {
-	if t.IsZero() {
-		return math.MinInt64 / 2
-	}
-	return instant(t.Sub(c.clock.base))
 }
 
 // stepped reports whether the wall clock stepped since the last reported step, and by how

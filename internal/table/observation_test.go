@@ -52,7 +52,7 @@ func TestS2_OnlyWritesOfUUIDAndDeadlineAreSignsOfTheHolder(t *testing.T) {
 				f["uuid"], f["auto_unlock_at"] = "u", at(time.Hour)
 				w.live(w.put("a", f))
 				w.pass(time.Minute)
-				w.replay(w.put("a", c.fields()), time.Now())
+				w.replay(w.put("a", c.fields()))
 				o := w.observation("a")
 				require.True(t, o.Measured)
 				require.Equal(t, c.sign, o.Late)
@@ -75,7 +75,7 @@ func TestS2_OnlyWritesOfUUIDAndDeadlineAreSignsOfTheHolder(t *testing.T) {
 func TestS2_ALateRenewalStaysLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.live(w.put("a", slow.acquires(time.Minute)))
-		w.replay(w.put("a", deadline(time.Minute)), time.Now())
+		w.replay(w.put("a", deadline(time.Minute)))
 		require.True(t, w.observation("a").Late)
 		w.live(w.put("a", map[string]string{"alive_at": at(0)}))
 		require.True(t, w.observation("a").Late)
@@ -134,15 +134,15 @@ func TestOffsetOfYears(t *testing.T) {
 // Rule 2.
 func TestS2_LateKnowledgeMeasuresNoClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		w.replay(w.put("a", slow.acquires(time.Hour)), time.Now())
+		w.replay(w.put("a", slow.acquires(time.Hour)))
 		require.False(t, w.observation("a").Measured)
-		w.replay(w.put("a", slow.renews(time.Hour)), time.Now())
+		w.replay(w.put("a", slow.renews(time.Hour)))
 		require.False(t, w.observation("a").Measured)
 		w.live(w.put("a", map[string]string{"purpose": "x"}))
 		require.False(t, w.observation("a").Measured, "what came before stays unmeasured")
 		w.live(w.put("a", slow.renews(time.Hour)))
 		w.requireOffset("a", -90*time.Second)
-		w.replay(w.put("a", holder(0).renews(time.Hour)), time.Now())
+		w.replay(w.put("a", holder(0).renews(time.Hour)))
 		w.requireOffset("a", -90*time.Second)
 	})
 }
@@ -181,7 +181,7 @@ func TestS2_AnotherHolderIsNotMeasuredYet(t *testing.T) {
 				if c.live {
 					w.live(events)
 				} else {
-					w.replay(events, time.Now())
+					w.replay(events)
 				}
 				require.False(t, w.observation("a").Measured)
 				require.Zero(t, w.observation("a").Offset)
@@ -247,42 +247,18 @@ func TestS2_AListingKeepsTheObservationOfTheSameHolder(t *testing.T) {
 			w.live(w.put(name, slow.acquires(time.Hour)))
 		}
 		w.pass(time.Minute)
-		known := time.Now()
 		w.pass(time.Second)
 		w.put("renewed", holder(0).renews(time.Hour)) // its events are lost
 		w.del("again")
 		w.put("again", holder(0).acquires(time.Hour))
 		w.put("over", map[string]string{"uuid": "other"})
 		w.put("new", holder(0).acquires(time.Hour))
-		w.listingSince(false, known)
-		const since = time.Second
-		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: time.Minute + time.Second, Stale: time.Minute + time.Second},
+		w.listing(false)
+		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: time.Minute + time.Second},
 			w.observation("kept"), "nothing new was found")
-		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Late: true, Stale: since}, w.observation("renewed"))
+		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Late: true}, w.observation("renewed"))
 		for _, name := range []string{"again", "over", "new"} {
-			require.Equal(t, verdict.Observation{Late: true, Stale: since}, w.observation(name), name)
+			require.Equal(t, verdict.Observation{Late: true}, w.observation(name), name)
 		}
-	})
-}
-
-// How long before a write became known the lock was last known to be current is kept in
-// seconds, rounded up, and not for ever.
-func TestS3_LastKnownCurrentIsNeverRoundedToLater(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		start := time.Now()
-		w.pass(24 * time.Hour)
-		for _, c := range []struct{ ago, want time.Duration }{
-			{0, 0}, {1, time.Second}, {time.Second, time.Second}, {time.Second + 1, 2 * time.Second},
-			{-time.Minute, 0},
-			{65534 * time.Second, 65534 * time.Second},
-			{65534*time.Second + 1, 24 * time.Hour}, // to when the table was made
-			{20 * time.Hour, 24 * time.Hour},
-			{48 * time.Hour, 24 * time.Hour},
-		} {
-			w.replay(w.put("a", deadline(time.Hour)), time.Now().Add(-c.ago))
-			require.Equal(t, c.want, w.observation("a").Stale, "%s ago", c.ago)
-		}
-		w.replay(w.put("a", deadline(time.Hour)), time.Time{})
-		require.Equal(t, time.Since(start), w.observation("a").Stale)
 	})
 }

@@ -117,7 +117,7 @@ func TestOverdueAreOrderedAgainAfterAStep(t *testing.T) {
 			if i%2 == 0 {
 				w.live(events)
 			} else {
-				w.replay(events, time.Now())
+				w.replay(events)
 			}
 		}
 		for _, ahead := range []time.Duration{time.Hour, -time.Hour, time.Minute, 0, day, -day, 0} {

@@ -251,7 +251,7 @@ func TestAScanDoesLittleBetweenLooksAtTheClock(t *testing.T) {
 		{long, 32, 1},
 	} {
 		core := alone(t)
-		core.begin(1<<41, false, 0)
+		core.begin(1<<41, false)
 		for i := range 1000 {
 			acquireAgain(t, core, fmt.Sprint(c.name, i))
 		}

@@ -16,7 +16,7 @@ const day = 24 * time.Hour
 func TestS2_OurWallClockDoesNotMoveTheHoldersClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.live(w.put("a", slow.acquires(time.Minute)))
-		w.replay(w.put("late", slow.acquires(time.Minute)), time.Now())
+		w.replay(w.put("late", slow.acquires(time.Minute)))
 		w.clock(time.Hour)
 		w.requireOffset("a", -90*time.Second-time.Hour)
 		w.clock(-time.Minute)
@@ -179,7 +179,7 @@ func TestS2_AStepKeepsOneDeadline(t *testing.T) {
 func TestS2_AStepIsNoticedWithinASecond(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Hour, time.Hour)
-		w.replay(w.put("late", fields(time.Hour, time.Hour)), time.Now())
+		w.replay(w.put("late", fields(time.Hour, time.Hour)))
 		w.ahead.Store(int64(2 * time.Hour))
 		time.Sleep(stepCheck)
 		w.check()

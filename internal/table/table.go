@@ -27,11 +27,9 @@ type Options struct {
 	// Rules and Storm decide when a lock is due.
 	Rules verdict.Rules
 	Storm verdict.StormRules
-	// Allowance returns for how long outages kept a holder from renewing a lock that
-	// was last known to be current at the time given. It is called for each change
-	// of a lock and must not block. Whenever more becomes known, Reschedule is to be
-	// called.
-	Allowance func(known time.Time) time.Duration
+	// Allowance is called for each change of a lock and must not block. Whenever more
+	// becomes known, Reschedule is to be called.
+	Allowance verdict.Allowance
 	// Paused reports whether the removal of a lock is paused, for Postpone; nil means of none.
 	// It must not block. Whenever it changes, Resume is to be called.
 	Paused func(name string) bool
@@ -152,13 +150,12 @@ func (t *Table) do(ctx context.Context, f func(*core)) error {
 // their arrival is a clock observation. Events up to the revision of the last listing
 // are dropped.
 func (t *Table) Apply(ctx context.Context, events []Event) error {
-	return t.do(ctx, func(c *core) { c.apply(events, true, 0) })
+	return t.do(ctx, func(c *core) { c.apply(events, true) })
 }
 
-// Replay is Apply for events that were not observed live. known is when the locks were
-// last known to be current; zero for never.
-func (t *Table) Replay(ctx context.Context, events []Event, known time.Time) error {
-	return t.do(ctx, func(c *core) { c.apply(events, false, c.instantOf(known)) })
+// Replay is Apply for events that were not observed live.
+func (t *Table) Replay(ctx context.Context, events []Event) error {
+	return t.do(ctx, func(c *core) { c.apply(events, false) })
 }
 
 // Reschedule computes the due of every lock again.
@@ -172,10 +169,9 @@ func (t *Table) Resume(ctx context.Context) error {
 }
 
 // Begin starts a listing at a revision. If a watch continues during it, the
-// table must have been given every event up to that revision, and none after. known is
-// when the locks were last known to be current; zero for never.
-func (t *Table) Begin(ctx context.Context, revision int64, resync bool, known time.Time) error {
-	return t.do(ctx, func(c *core) { c.begin(revision, resync, c.instantOf(known)) })
+// table must have been given every event up to that revision, and none after.
+func (t *Table) Begin(ctx context.Context, revision int64, resync bool) error {
+	return t.do(ctx, func(c *core) { c.begin(revision, resync) })
 }
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder

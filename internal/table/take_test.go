@@ -30,7 +30,7 @@ func TestNewRefusesMissingOptions(t *testing.T) {
 		func(o *Options) { o.RenewalMargin = nil },
 		func(o *Options) { o.OrphanGrace = 0 },
 	} {
-		o := Options{Allowance: func(time.Time) time.Duration { return 0 }, HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
+		o := Options{Allowance: (&outages{}).allowance, HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
 		_, err := New(o)
 		require.NoError(t, err)
 		edit(&o)
@@ -75,14 +75,14 @@ func TestTakeReturnsLocksByTheLeadBeforeTheyAreDue(t *testing.T) {
 func TestTakeReturnsTheObservation(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.put("listed", fields(0, 0))
-		w.listingSince(false, time.Now())
+		w.listing(false)
 		w.pass(time.Second)
 		w.live(w.put("live", slow.acquires(90*time.Second)))
 		w.pass(grace + 90*time.Second + time.Second)
 		got := w.take()
 		require.Len(t, got, 2)
-		require.Equal(t, verdict.Observation{Late: true, Age: 94 * time.Second, Stale: 94 * time.Second}, got[0].Observation)
-		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: 93 * time.Second, Stale: 93 * time.Second}, got[1].Observation)
+		require.Equal(t, verdict.Observation{Late: true, Age: 94 * time.Second}, got[0].Observation)
+		require.Equal(t, verdict.Observation{Measured: true, Offset: -90 * time.Second, Age: 93 * time.Second}, got[1].Observation)
 	})
 }
 
@@ -93,7 +93,9 @@ func TestS2_AnEndlessAllowanceDoesNotOverflow(t *testing.T) {
 		w.acquire("a", 0, 0)
 		w.pass(time.Hour)
 		require.Empty(t, w.taken())
-	}, func(o *Options) { o.Allowance = func(time.Time) time.Duration { return math.MaxInt64 } })
+	}, func(o *Options) {
+		o.Allowance = func(int64, time.Time, bool) (time.Duration, time.Duration) { return math.MaxInt64, math.MaxInt64 }
+	})
 }
 
 func TestPostponeKeepsWhatTheCallerNotesUntilTheLockChanges(t *testing.T) {

@@ -51,20 +51,24 @@ type outages struct {
 	all []outage
 }
 
-type outage struct{ from, to time.Time }
+type outage struct {
+	from, to time.Time
+	revision int64
+}
 
-func (o *outages) allowance(known time.Time) (sum time.Duration) {
+// requestTimeout is how long a renewal may be on its way.
+const requestTimeout = 5 * time.Second
+
+func (o *outages) allowance(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, one := range o.all {
-		if from := one.from; one.to.After(known) {
-			if known.After(from) {
-				from = known
-			}
-			sum += one.to.Sub(from)
+		if one.revision >= written || !stamped && one.to.After(learned.Add(-requestTimeout)) {
+			deadline += one.to.Sub(one.from)
 		}
+		patience += min(one.to.Sub(one.from), max(0, one.to.Sub(learned)))
 	}
-	return sum
+	return deadline, patience
 }
 
 // inBubble runs f with a table, and with time that passes only when all goroutines wait.
@@ -116,10 +120,9 @@ func (w *world) live(events []Event) {
 	w.check()
 }
 
-// replay applies events that were not; the locks were last known to be current at
-// known.
-func (w *world) replay(events []Event, known time.Time) {
-	require.NoError(w.t, w.Replay(w.ctx, events, known))
+// replay applies events that were not.
+func (w *world) replay(events []Event) {
+	require.NoError(w.t, w.Replay(w.ctx, events))
 	w.check()
 }
 
@@ -134,14 +137,10 @@ func (w *world) renew(name string, alert, auto time.Duration) {
 func (w *world) release(name string) { w.live(w.del(name)) }
 
 // listing lists what etcd holds now.
-func (w *world) listing(beside bool) { w.listingSince(beside, time.Time{}) }
+func (w *world) listing(beside bool) { require.NoError(w.t, w.list(beside)) }
 
-func (w *world) listingSince(beside bool, known time.Time) {
-	require.NoError(w.t, w.list(beside, known))
-}
-
-func (w *world) list(beside bool, known time.Time) error {
-	require.NoError(w.t, w.Begin(w.ctx, w.rev, beside, known))
+func (w *world) list(beside bool) error {
+	require.NoError(w.t, w.Begin(w.ctx, w.rev, beside))
 	err := w.List(w.ctx, w.collect())
 	require.NoError(w.t, w.End(w.ctx))
 	w.check()
@@ -165,7 +164,7 @@ func (w *world) outage(d time.Duration) { w.outageFrom(time.Now().Add(-d), d) }
 
 func (w *world) outageFrom(start time.Time, d time.Duration) {
 	w.outages.mu.Lock()
-	w.outages.all = append(w.outages.all, outage{start, start.Add(d)})
+	w.outages.all = append(w.outages.all, outage{start, start.Add(d), w.rev})
 	w.outages.mu.Unlock()
 	require.NoError(w.t, w.Reschedule(w.ctx))
 	w.check()

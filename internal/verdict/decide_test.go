@@ -72,7 +72,7 @@ func observedLive() verdict.Inputs {
 	now := past
 	return verdict.Inputs{
 		Now: now, LockedAt: now.Add(-time.Minute), AutoUnlockAt: now, Removable: true, Token: 7, Revision: 9,
-		Measured: true, Age: time.Minute, Stale: time.Minute,
+		Measured: true, Age: time.Minute,
 		Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby, Leader: true,
 	}
 }
@@ -123,7 +123,7 @@ func TestS2_Due(t *testing.T) {
 		"step, over with the grace": {observedLive, func(in *verdict.Inputs) { in.NotBefore = grace }, grace, deadline},
 		"step of a slow holder":     {observedLive, func(in *verdict.Inputs) { in.NotBefore, in.Offset = time.Minute, -time.Hour }, grace + time.Hour, slow},
 		"allowance":                 {observedLive, func(in *verdict.Inputs) { in.Allowance = time.Minute }, grace + time.Minute, deadline},
-		"allowance on a step":       {observedLive, func(in *verdict.Inputs) { in.NotBefore, in.Allowance = time.Minute, time.Minute }, 2 * time.Minute, step},
+		"allowance on a step":       {observedLive, func(in *verdict.Inputs) { in.NotBefore, in.PatienceAllowance = time.Minute, time.Minute }, 2 * time.Minute, step},
 		"storm":                     {observedLive, func(in *verdict.Inputs) { in.StormDelay = time.Minute }, grace + time.Minute, deadline},
 		"storm and allowance":       {observedLive, func(in *verdict.Inputs) { in.StormDelay, in.Allowance = time.Minute, time.Hour }, grace + time.Hour + time.Minute, deadline},
 		"standby":                   {observedLive, func(in *verdict.Inputs) { in.Leader = false }, grace + standby, deadline},
@@ -145,7 +145,9 @@ func TestS2_Due(t *testing.T) {
 		"found, years past it":           {found, func(in *verdict.Inputs) { in.Now = in.AutoUnlockAt.Add(ages) }, 2*time.Minute + grace, patience},
 		"found, a step is over later":    {found, func(in *verdict.Inputs) { in.NotBefore = time.Hour }, time.Hour, step},
 		"found, a step is over before":   {found, func(in *verdict.Inputs) { in.NotBefore = time.Minute }, 2*time.Minute + grace, patience},
-		"found, allowance":               {found, func(in *verdict.Inputs) { in.Allowance = time.Minute }, 3*time.Minute + grace, patience},
+		"found, allowance":               {found, func(in *verdict.Inputs) { in.PatienceAllowance = time.Minute }, 3*time.Minute + grace, patience},
+		"found after an outage":          {found, func(in *verdict.Inputs) { in.Allowance = time.Minute }, 2*time.Minute + grace, patience},
+		"found after a long outage":      {found, func(in *verdict.Inputs) { in.Allowance = time.Hour }, time.Hour - 10*time.Second + grace, deadline},
 		"found, storm":                   {found, func(in *verdict.Inputs) { in.StormDelay = time.Minute }, 3*time.Minute + grace, patience},
 		"live, but without any stamp":    {found, func(in *verdict.Inputs) { in.Late = false }, 2*time.Minute + grace, patience},
 		"replay: patience all the same":  {replay, func(*verdict.Inputs) {}, time.Minute + grace, patience},
@@ -200,7 +202,10 @@ func TestS2_AStepKeepsALockForItsPatience(t *testing.T) {
 		"slow holder":                   {observedLive, func(in *verdict.Inputs) { in.Offset = -10 * time.Second }, 10*time.Second + grace},
 		"found, patience almost over":   {found, func(in *verdict.Inputs) { in.Age = 2 * time.Minute }, grace},
 		"an earlier step, not yet over": {observedLive, func(in *verdict.Inputs) { in.NotBefore = 30 * time.Second }, 30 * time.Second},
-		"outages and storms add to it":  {observedLive, func(in *verdict.Inputs) { in.Allowance, in.StormDelay = time.Hour, time.Hour }, grace},
+		"outages and storms add to it": {observedLive, func(in *verdict.Inputs) {
+			in.Allowance, in.PatienceAllowance, in.StormDelay = time.Hour, time.Hour, time.Hour
+		}, grace},
+		"an outage before it was known": {observedLive, func(in *verdict.Inputs) { in.Allowance = 30 * time.Second }, 30*time.Second + grace},
 	} {
 		in := c.base()
 		c.edit(&in)
@@ -218,6 +223,7 @@ func FuzzS2_NeverBeforeTheHoldersOwnClock(f *testing.F) {
 		in.Offset = time.Duration(max(offset, -math.MaxInt64))
 		in.AutoUnlockAt = in.Now.Add(time.Duration(until))
 		in.Late, in.NotBefore, in.Allowance = late, max(0, time.Duration(notBefore)), max(0, time.Duration(allowance))
+		in.PatienceAllowance = in.Allowance
 		if holder := in.Now.Add(in.Offset); !holder.After(in.AutoUnlockAt) {
 			require.Equal(t, verdict.Wait, verdict.Decide(in).Action)
 		}
@@ -233,6 +239,7 @@ func TestS2_NothingOverflows(t *testing.T) {
 					in := observedLive()
 					in.Now, in.AutoUnlockAt, in.LockedAt = time.Unix(clock, 0).UTC(), time.Unix(deadline, 0).UTC(), time.Unix(1_000_000_000, 0).UTC()
 					in.Measured, in.Offset, in.Allowance, in.StormDelay, in.StandbyDelay = measured, -ages, extra, extra, extra
+					in.PatienceAllowance = extra
 					in.Leader, in.Age = false, ages
 					v := verdict.Decide(in)
 					require.False(t, clock < deadline && v.Action == verdict.Remove, "%+v", v)

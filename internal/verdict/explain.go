@@ -74,8 +74,8 @@ func Instant(now, at time.Time) string {
 // why names the rule that decides, and what is added to it.
 func (v Verdict) why() string {
 	why := []string{v.decides()}
-	if v.Allowance > 0 {
-		why = append(why, fmt.Sprintf("outages of etcd add %s", tenths(v.Allowance)))
+	if outages := v.outages(); outages > 0 {
+		why = append(why, fmt.Sprintf("outages of etcd add %s", tenths(outages)))
 	}
 	if v.StormDelay > 0 {
 		why = append(why, fmt.Sprintf("many locks came due at once, which adds %s", v.StormDelay))
@@ -84,6 +84,17 @@ func (v Verdict) why() string {
 		why = append(why, fmt.Sprintf("this replica acts %s after the leader", v.StandbyDelay))
 	}
 	return strings.Join(why, "; ")
+}
+
+// outages is what outages add to the instant that decides.
+func (v Verdict) outages() time.Duration {
+	switch v.Reason {
+	case ByDeadline, BySlow:
+		return v.Allowance
+	case ByPatience, ByStep:
+		return v.PatienceAllowance
+	}
+	return 0
 }
 
 func (v Verdict) decides() string {

@@ -51,6 +51,8 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			"waits until 22:13:40: the clock of this replica was set, patience 1m0s"},
 		"outage": {observedLive, func(in *verdict.Inputs) { in.Allowance = 12*time.Second + 340*time.Millisecond },
 			"waits until 22:13:36: grace 3s after auto_unlock_at; outages of etcd add 12.3s"},
+		"outage before the write was learned": {found, func(in *verdict.Inputs) { in.Allowance = time.Minute },
+			"waits until 22:15:23: its acquisition was learned late, patience 2m0s"},
 		"storm": {observedLive, func(in *verdict.Inputs) { in.StormDelay = 2 * time.Minute },
 			"waits until 22:15:23: grace 3s after auto_unlock_at; many locks came due at once, which adds 2m0s"},
 		"standby": {observedLive, func(in *verdict.Inputs) { in.Leader = false },
@@ -58,7 +60,7 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 		"standby without a delay": {observedLive, func(in *verdict.Inputs) { in.Leader, in.StandbyDelay = false, 0 },
 			"waits until 22:13:23: grace 3s after auto_unlock_at"},
 		"all at once": {replay, func(in *verdict.Inputs) {
-			in.Now, in.Allowance, in.StormDelay, in.Leader = in.AutoUnlockAt, time.Minute, 2*time.Minute, false
+			in.Now, in.PatienceAllowance, in.StormDelay, in.Leader = in.AutoUnlockAt, time.Minute, 2*time.Minute, false
 		}, "waits until 22:17:48: its last renewal was learned late, patience 1m0s; outages of etcd add 1m0s; many locks came due at once, which adds 2m0s; this replica acts 5s after the leader"},
 		"due": {observedLive, func(in *verdict.Inputs) { in.Now = in.Now.Add(grace) },
 			"is due and is being removed"},

@@ -17,10 +17,8 @@ type Observation struct {
 	Offset   time.Duration
 	// Late reports whether the last write was not observed live.
 	Late bool
-	// Age is how long ago we learned of the last write. Stale is how long ago the
-	// lock's state was last known to be current: of a write observed live, that is
-	// its arrival; of any other, the last event or progress notice before it.
-	Age, Stale time.Duration
+	// Age is how long ago we learned of the last write.
+	Age time.Duration
 	// NotBefore is how long a step of our wall clock still keeps the lock, negative
 	// from the end of that on; zero where none did.
 	NotBefore time.Duration
@@ -41,7 +39,6 @@ func (o Observation) Ahead(tolerance time.Duration) time.Duration {
 // Later returns the observation as it is when another d has passed.
 func (o Observation) Later(d time.Duration) Observation {
 	o.Age += d
-	o.Stale += d
 	if o.NotBefore != 0 {
 		o.NotBefore = cmp.Or(o.NotBefore-d, -1)
 	}

@@ -92,8 +92,19 @@ func (m Mode) beyond(other Mode) bool {
 	return other == Off && m != Off || other == DryRun && m == Enforce
 }
 
+// Allowance returns for how long outages kept the holder of a lock from renewing it, as far as that
+// counts for the deadline and for the patience: the lock was last written at a revision, which was
+// learned at a time, with a stamp of its holder or without one. It is probe.Probe.Allowance.
+type Allowance func(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration)
+
+// Allow sets the allowances of a lock with a uuid. now is the time of its inputs, with a monotonic reading.
+func (in *Inputs) Allow(allowance Allowance, written int64, now time.Time) {
+	stamped := !writtenAt(in.LockedAt, in.AliveAt, in.Renewed).IsZero()
+	in.Allowance, in.PatienceAllowance = allowance(written, now.Add(-in.Age), stamped)
+}
+
 // Inputs returns what the verdict on a lock depends on, except for OrphanDue,
-// Allowance and Leader, which neither the lock nor the rules know.
+// the allowances and Leader, which neither the lock nor the rules know.
 func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 	p, _ := r.Policy(l.Name)
 	return Inputs{
@@ -109,7 +120,6 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 		Offset:       o.Offset,
 		Late:         o.Late,
 		Age:          o.Age,
-		Stale:        o.Stale,
 		NotBefore:    o.NotBefore,
 		StormDelay:   o.StormDelay,
 		Policy:       p.Match,

@@ -13,8 +13,8 @@ import (
 )
 
 func TestS2_ObservationsAge(t *testing.T) {
-	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5}
-	require.Equal(t, verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 12, Stale: 13, NotBefore: -6, StormDelay: 5}, o.Later(10))
+	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5}
+	require.Equal(t, verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 12, NotBefore: -6, StormDelay: 5}, o.Later(10))
 	o.NotBefore = 4
 	require.EqualValues(t, -1, o.Later(4).NotBefore, "over, which is not none")
 	o.NotBefore = 0
@@ -75,10 +75,10 @@ func TestS2_DueInIsWhatTheVerdictFinds(t *testing.T) {
 
 // Each input comes from the lock, from what was observed, or from the rules.
 func TestS2_InputsAreWhatIsKnown(t *testing.T) {
-	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5}
+	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5}
 	want := verdict.Inputs{
 		Now: past, LockedAt: past, AutoUnlockAt: past, AliveAt: past, Renewed: true, Removable: true, Token: 7, Revision: 9,
-		Measured: true, Offset: 1, Late: true, Age: 2, Stale: 3, NotBefore: 4, StormDelay: 5,
+		Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5,
 		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby,
 	}
 	l := listed("a", protocol.FieldUUID, protocol.FieldLockedAt)
@@ -122,4 +122,20 @@ func TestRulesFromConfig(t *testing.T) {
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
 	c.Reaper.Mode, want.DryRun = "dry-run", true
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
+}
+
+// The allowances are of the lock's last write, of which the age says when it was learned.
+func TestS3_OutagesCountForTheLastWrite(t *testing.T) {
+	for want, in := range map[bool]verdict.Inputs{true: observedLive(), false: replay()} {
+		now := time.Now()
+		in.AliveAt = time.Time{}
+		in.Allow(func(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration) {
+			require.EqualValues(t, 8, written)
+			require.Equal(t, now.Add(-in.Age), learned)
+			require.Equal(t, want, stamped)
+			return 1, 2
+		}, 8, now)
+		require.EqualValues(t, 1, in.Allowance)
+		require.EqualValues(t, 2, in.PatienceAllowance)
+	}
 }

@@ -48,11 +48,12 @@ type Inputs struct {
 	Offset     time.Duration `json:"offset,omitempty"`
 	Late       bool          `json:"late,omitempty"`
 	Age        time.Duration `json:"age"`
-	Stale      time.Duration `json:"stale,omitempty"`
 	NotBefore  time.Duration `json:"not_before,omitempty"`
 	StormDelay time.Duration `json:"storm_delay,omitempty"`
-	// Allowance is for how long outages kept its holder from renewing.
-	Allowance time.Duration `json:"allowance,omitempty"`
+	// Allowance is for how long outages kept its holder from renewing: it is added to the deadline.
+	// PatienceAllowance is that since we learned of its last write, which is added to the patience.
+	Allowance         time.Duration `json:"allowance,omitempty"`
+	PatienceAllowance time.Duration `json:"patience_allowance,omitempty"`
 	// The rules that apply to it; Policy is the glob that matched.
 	Policy       string        `json:"policy,omitempty"`
 	Mode         Mode          `json:"mode"`
@@ -152,7 +153,7 @@ const minPaused = time.Second
 // is.
 func (in Inputs) DueIn() time.Duration {
 	base, _ := in.baseDueIn()
-	return plus(plus(base, in.Allowance), in.StormDelay)
+	return plus(base, in.StormDelay)
 }
 
 // plus adds a delay, which is not negative, and saturates: a sum that overflowed
@@ -165,20 +166,20 @@ func plus(d, delay time.Duration) time.Duration {
 }
 
 // baseDueIn returns how long it is until the lock is due, and why, without what
-// outages and storms add. A slow clock of the holder, or a fast one of ours, delays;
+// storms add. A slow clock of the holder, or a fast one of ours, delays;
 // nothing hastens.
 func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
-	dueIn, reason = in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), ByDeadline
+	dueIn, reason = plus(in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), in.Allowance), ByDeadline
 	if ahead := in.ahead(); ahead < 0 {
 		dueIn, reason = plus(dueIn, -ahead), BySlow
 	}
 	if in.Late || !in.Measured {
-		if patience := in.Patience() + in.Grace - in.Age; patience > dueIn {
+		if patience := plus(in.Patience()+in.Grace-in.Age, in.PatienceAllowance); patience > dueIn {
 			dueIn, reason = patience, ByPatience
 		}
 	}
-	if in.NotBefore != 0 && in.NotBefore > dueIn {
-		dueIn, reason = in.NotBefore, ByStep
+	if kept := plus(in.NotBefore, in.PatienceAllowance); in.NotBefore != 0 && kept > dueIn {
+		dueIn, reason = kept, ByStep
 	}
 	return dueIn, reason
 }
@@ -200,10 +201,10 @@ func (in Inputs) Patience() time.Duration {
 
 // AfterStep returns how long a step of our wall clock keeps the lock, in being what
 // the verdict would depend on had the clock not stepped: until it would have been
-// due, but no longer than for its patience and grace.
+// due, but no longer than for its patience and grace. The patience allowance is added to it.
 func (in Inputs) AfterStep() time.Duration {
 	old, _ := in.baseDueIn()
-	return min(old, in.Patience()+in.Grace)
+	return min(old-in.PatienceAllowance, in.Patience()+in.Grace)
 }
 
 // LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without it, logfmt
@@ -222,10 +223,10 @@ func (v Verdict) LogValue() slog.Value {
 	attrs = given(attrs, "offset", v.Offset)
 	attrs = given(attrs, "late", v.Late)
 	attrs = append(attrs, slog.Duration("age", v.Age))
-	attrs = given(attrs, "stale", v.Stale)
 	attrs = given(attrs, "not_before", v.NotBefore)
 	attrs = given(attrs, "storm_delay", v.StormDelay)
 	attrs = given(attrs, "allowance", v.Allowance)
+	attrs = given(attrs, "patience_allowance", v.PatienceAllowance)
 	attrs = given(attrs, "policy", v.Policy)
 	attrs = append(attrs,
 		slog.String("mode", string(v.Mode)), slog.Duration("grace", v.Grace), slog.Duration("tolerance", v.Tolerance),
