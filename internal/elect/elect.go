@@ -33,12 +33,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
-const (
-	// minTTL is the minimum TTL that etcd grants with its default election timeout.
-	minTTL = 2 * time.Second
-	// warnInterval is the minimum time between two warnings for one reason.
-	warnInterval = time.Minute
-)
+// minTTL is the minimum TTL that etcd grants with its default election timeout.
+const minTTL = 2 * time.Second
 
 // Options are the options of New; all are required.
 type Options struct {
@@ -62,8 +58,7 @@ type Options struct {
 // Elector takes part in an election while it runs.
 type Elector struct {
 	Options
-	// warned is when each reason was last logged as a warning. Only Run uses it.
-	warned map[etcd.Reason]time.Time
+	levels etcd.Levels // of reasons; only Run uses it
 
 	mu     sync.Mutex
 	status Status
@@ -73,8 +68,6 @@ type Elector struct {
 type Status struct {
 	// Leader reports whether this replica leads.
 	Leader bool
-	// Since is when this replica began to lead; zero if it does not.
-	Since time.Time
 	// Holder is the identity of the leader, or "" if it is unknown. While etcd answers, it was read
 	// at most a third of a TTL ago.
 	Holder string
@@ -91,7 +84,7 @@ func New(o Options) (*Elector, error) {
 	case o.RequestTimeout <= 0:
 		return nil, errors.New("elect: RequestTimeout must be positive")
 	}
-	return &Elector{Options: o, warned: map[etcd.Reason]time.Time{}}, nil
+	return &Elector{Options: o, levels: etcd.Levels{}}, nil
 }
 
 // Leader reports whether this replica leads. Call it again before each action.
@@ -125,11 +118,8 @@ func (e *Elector) Run(ctx context.Context) error {
 
 // report logs why an attempt failed, as a warning once a minute for each reason.
 func (e *Elector) report(ctx context.Context, err error) {
-	reason, level := etcd.Classify(err), slog.LevelDebug
-	if last, ok := e.warned[reason]; !ok || time.Since(last) >= warnInterval {
-		level, e.warned[reason] = slog.LevelWarn, time.Now()
-	}
-	e.Logger.Log(ctx, level, api.LogElectionFailed, "key", e.Key, "reason", string(reason), "error", e.Explain(err))
+	reason := string(etcd.Classify(err))
+	e.Logger.Log(ctx, e.levels.Of(reason), api.LogElectionFailed, "key", e.Key, "reason", reason, "error", e.Explain(err))
 }
 
 // set records the leader. It logs when this replica begins and ceases to lead, and why.
@@ -138,10 +128,8 @@ func (e *Elector) set(holder string, leader bool, why error) {
 	defer e.mu.Unlock()
 	switch {
 	case leader && !e.status.Leader:
-		e.status.Since = time.Now()
 		e.Logger.Info(api.LogLeading, "key", e.Key)
 	case !leader && e.status.Leader:
-		e.status.Since = time.Time{}
 		e.Logger.Info(api.LogNotLeading, "key", e.Key, "reason", why)
 	}
 	e.status.Leader, e.status.Holder = leader, holder

@@ -71,10 +71,10 @@ type FollowerStatus struct {
 // Number and size of the keys are limited, since any client may have written them.
 type Follower struct {
 	FollowerOptions
-	// known is the newest revision of each key that was passed on, and warned has when each
-	// message was last logged as a warning. Only Run uses them.
+	// known is the newest revision of each key that was passed on, and levels are those of the
+	// messages. Only Run uses them.
 	known  map[string]int64
-	warned map[string]time.Time
+	levels Levels
 
 	mu     sync.Mutex
 	status FollowerStatus
@@ -88,7 +88,7 @@ func NewFollower(o FollowerOptions) (*Follower, error) {
 	case o.RequestTimeout <= 0, o.Freshness <= 0, o.MaxKeys <= 0, o.MaxSize <= 0:
 		return nil, errors.New("etcd: RequestTimeout, Freshness, MaxKeys and MaxSize must be positive")
 	}
-	return &Follower{FollowerOptions: o, known: make(map[string]int64), warned: make(map[string]time.Time)}, nil
+	return &Follower{FollowerOptions: o, known: make(map[string]int64), levels: make(Levels)}, nil
 }
 
 // Status returns the present status. It may be called concurrently with Run.
@@ -104,13 +104,9 @@ func (f *Follower) set(edit func(*FollowerStatus)) {
 	edit(&f.status)
 }
 
-const (
-	// relistInterval is the minimum time between two listings for keys that were omitted: a
-	// listing may be large, and every deletion makes room.
-	relistInterval = time.Second
-	// warnInterval is the minimum time between two warnings of the same kind.
-	warnInterval = time.Minute
-)
+// relistInterval is the minimum time between two listings for keys that were omitted: a
+// listing may be large, and every deletion makes room.
+const relistInterval = time.Second
 
 // Run follows the prefix until ctx is done, and then returns nil. No failure of etcd ends it.
 func (f *Follower) Run(ctx context.Context) error {
@@ -129,11 +125,7 @@ func (f *Follower) failed(ctx context.Context, err error) error {
 }
 
 func (f *Follower) warn(ctx context.Context, msg string, args ...any) {
-	level := slog.LevelDebug
-	if time.Since(f.warned[msg]) >= warnInterval {
-		level, f.warned[msg] = slog.LevelWarn, time.Now()
-	}
-	f.Logger.Log(ctx, level, msg, append([]any{"prefix", f.Prefix}, args...)...)
+	f.Logger.Log(ctx, f.levels.Of(msg), msg, append([]any{"prefix", f.Prefix}, args...)...)
 }
 
 // omit notes whether there are keys that are not passed on.

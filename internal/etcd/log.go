@@ -4,10 +4,24 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
+
+// Levels say at which level a failure is logged that may come often: as a warning once a minute for each kind,
+// otherwise for debugging. They are for one goroutine.
+type Levels map[string]time.Time
+
+// Of returns the level of a failure of a kind that has come now.
+func (l Levels) Of(kind string) slog.Level {
+	if time.Since(l[kind]) < time.Minute {
+		return slog.LevelDebug
+	}
+	l[kind] = time.Now()
+	return slog.LevelWarn
+}
 
 // perAttempt reports whether a warning of clientv3 is about one failed attempt of a call.
 // There are one or two per call while etcd is down or refuses the client. They are logged

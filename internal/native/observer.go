@@ -43,6 +43,7 @@ type Options struct {
 // concurrently.
 type Observer struct {
 	Options
+	levels   etcd.Levels // of prefixes; only Run uses it
 	mu       sync.Mutex
 	observed []observed
 
@@ -52,13 +53,12 @@ type Observer struct {
 	viewed time.Time
 }
 
-// observed is what is known of a prefix. Only Run uses since and warned.
+// observed is what is known of a prefix. Only Run uses since.
 type observed struct {
 	listing Listing
 	err     error
 	// since is when each lock was first seen to be held by its holder, by a hash of both.
-	since  map[uint64]time.Time
-	warned time.Time
+	since map[uint64]time.Time
 }
 
 // New returns an Observer that does nothing until Run is called.
@@ -66,7 +66,7 @@ func New(o Options) (*Observer, error) {
 	if o.Client == nil || o.Explain == nil || o.Logger == nil || o.RequestTimeout <= 0 || o.Interval <= 0 || o.Limits == (Limits{}) {
 		return nil, errors.New("native: Client, RequestTimeout, Interval, Limits, Explain and Logger are required")
 	}
-	return &Observer{Options: o, observed: make([]observed, len(o.Prefixes)), turn: make(chan struct{}, 1)}, nil
+	return &Observer{Options: o, levels: etcd.Levels{}, observed: make([]observed, len(o.Prefixes)), turn: make(chan struct{}, 1)}, nil
 }
 
 const (
@@ -74,8 +74,6 @@ const (
 	// keys costs etcd a small share of its time; maxPause limits that.
 	rest     = 20
 	maxPause = time.Minute
-	// warnInterval is the minimum time between two warnings about a prefix.
-	warnInterval = time.Minute
 )
 
 // Run lists all prefixes until ctx is done, and then returns nil. No failure of etcd ends it.
@@ -113,9 +111,8 @@ func (o *Observer) list(ctx context.Context, i int, seed maphash.Seed) {
 		return
 	}
 	err = o.Explain(err, prefix)
-	if err != nil && time.Since(known.warned) >= warnInterval {
-		known.warned = time.Now()
-		o.Logger.WarnContext(ctx, api.LogNativeNotListed, "prefix", prefix, "error", err)
+	if err != nil {
+		o.Logger.Log(ctx, o.levels.Of(prefix), api.LogNativeNotListed, "prefix", prefix, "error", err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
