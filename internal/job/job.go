@@ -23,7 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
@@ -267,40 +268,35 @@ func (t *terminal) close() {
 	}
 }
 
-// ioctl returns 0 on an error.
-func (t *terminal) ioctl(request uintptr, value int) int {
-	v := int32(value)
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, t.file.Fd(), request, uintptr(unsafe.Pointer(&v))); errno != 0 {
-		return 0
-	}
-	return int(v)
-}
-
 // foreground returns the process group that has the terminal, or 0.
 func (t *terminal) foreground() int {
 	if t == nil {
 		return 0
 	}
-	return t.ioctl(syscall.TIOCGPGRP, 0)
+	pgid, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		return 0
+	}
+	return pgid
 }
 
 // jobControl reports whether there is a shell that notices when this process is stopped, and
 // continues it: not if the process leads the session, as with ssh -t or in a container.
 func (t *terminal) jobControl() bool {
-	session, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
-	return t != nil && int(session) != syscall.Getpgrp()
+	session, _ := unix.Getsid(0)
+	return t != nil && session != syscall.Getpgrp()
 }
 
 // give gives the terminal to a process group, if this one has it.
 func (t *terminal) give(pgid int) {
 	if t.foreground() == syscall.Getpgrp() {
-		t.ioctl(syscall.TIOCSPGRP, pgid)
+		_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, pgid)
 	}
 }
 
 // takeBack takes the terminal from a process group that has it.
 func (t *terminal) takeBack(pgid int) {
 	if t.foreground() == pgid && pgid != 0 {
-		t.ioctl(syscall.TIOCSPGRP, syscall.Getpgrp())
+		_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp())
 	}
 }
