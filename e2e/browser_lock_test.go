@@ -171,7 +171,7 @@ func TestPagesOfForcedUnlocks(t *testing.T) {
 	s.awaitMetric(1, "unlocker_leader")
 	s.take(0, time.Second) // the daemon may have removed it before a scrape sees it
 	b := s.open("/forced")
-	b.awaitText("main", "This is what one replica knows")
+	b.awaitText("main", "Every replica shows this for a day")
 	require.Contains(t, b.text("main"), ", the leader.")
 	b.awaitText("#removals", billing)
 	b.screenshot("forced")
@@ -188,7 +188,7 @@ func TestPagesOfForcedUnlocks(t *testing.T) {
 		b.look(name)
 	}
 	b = s.open("/forced?name=other")
-	require.Contains(t, b.text("main"), "This replica knows of none.")
+	require.Contains(t, b.text("main"), "There is none of the last day.")
 	b.expect("404")
 	b.do(chromedp.Navigate(s.web + "/locks/" + billing))
 	require.Contains(t, b.text("main"), "There is no such lock now.")

@@ -29,7 +29,7 @@ func (s *site) records() (all []records.Record) {
 	resp, err := s.Client.Get(s.t.Context(), "/unlocker/audit/mutexes/", clientv3.WithPrefix())
 	require.NoError(s.t, err)
 	for _, kv := range resp.Kvs {
-		r, err := records.Parse(kv.Value)
+		r, err := records.Parse(kv.Value, kv.ModRevision)
 		require.NoError(s.t, err)
 		all = append(all, r)
 	}

@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestUnlock(t *testing.T) {
 	require.Len(t, removed.Fields, 10, "what was removed, not what was shown")
 	require.Contains(t, removed.Fields, api.Field{Name: "backtrace", Value: "main.go:1\n"})
 	removed.Fields, removed.At = nil, time.Time{}
-	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: "manual", Revision: removed.Revision, Who: admin.Who()}, removed)
+	require.Equal(t, api.Forced{Name: "a", UUID: "u-a", Token: removed.Token, Hostname: "worker-1", Owner: "billing", Trigger: "manual", Revision: removed.Revision, Who: admin.Who()}, removed)
 }
 
 // records returns the records of unlocks.
@@ -86,12 +87,13 @@ func TestS7_UnlockLeavesARecord(t *testing.T) {
 	require.NoError(t, errors.Join(err, unasked))
 	found := w.records()
 	require.Len(t, found, 1)
+	require.Equal(t, fmt.Sprintf("/unlocker/audit/mutexes/a//%d", removed.Token), string(found[0].Key))
 	require.Equal(t, removed.Revision, found[0].ModRevision, "in the transaction that deletes the lock")
 	require.Less(t, len(found[0].Value), records.MaxBytes)
 	left, err := w.Client.TimeToLive(t.Context(), clientv3.LeaseID(found[0].Lease))
 	require.NoError(t, err)
 	require.EqualValues(t, 24*3600, left.GrantedTTL)
-	r, err := records.Parse(found[0].Value)
+	r, err := records.Parse(found[0].Value, found[0].ModRevision)
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), r.When, time.Minute)
 	require.Len(t, r.Fields, 7)
@@ -101,8 +103,8 @@ func TestS7_UnlockLeavesARecord(t *testing.T) {
 	require.Equal(t, records.Record{
 		Prefix: "/mutexes/",
 		Forced: api.Forced{
-			Name: "a", UUID: "u-a", Hostname: "worker-1", Owner: "billing", Trigger: verdict.Manual, By: api.Other,
-			Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced",
+			Name: "a", UUID: "u-a", Token: removed.Token, Hostname: "worker-1", Owner: "billing", Trigger: verdict.Manual, By: api.Other,
+			Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced", Revision: removed.Revision,
 		},
 	}, r)
 }

@@ -157,18 +157,24 @@ type Field struct {
 	TruncatedFrom int `json:"truncated_from_bytes,omitempty"`
 }
 
-// Forced is a lock that was removed by force, or by an unknown client after its deadline: as the
-// ledger keeps it, the metrics count it, and the API answers it. All strings are bounded.
+// Forced is a lock that was removed by force, or by an unknown client after its deadline: as its record in
+// etcd has it, the ledger keeps it, the metrics count it, and the API answers it. All strings are bounded.
 type Forced struct {
-	At       time.Time `json:"at"`
-	Name     string    `json:"name"`
-	UUID     string    `json:"uuid,omitempty"`
-	Hostname string    `json:"hostname,omitempty"`
-	Owner    string    `json:"owner,omitempty"`
+	At   time.Time `json:"at"`
+	Name string    `json:"name"`
+	UUID string    `json:"uuid,omitempty"`
+	// Token is the fencing token of the lock; left out for an orphan.
+	Token    int64  `json:"token,omitempty"`
+	Hostname string `json:"hostname,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	PID      string `json:"pid,omitempty"`
 	// Trigger is left out if it is not known why, nor by whom, the lock was removed.
 	Trigger verdict.Trigger `json:"trigger,omitempty"`
 	// By is Self or Other. Left out by commands that ask no daemon.
 	By string `json:"by,omitempty"`
+	// Replica is the identity of the replica that removed it; left out for a manual unlock and where that
+	// is not known.
+	Replica string `json:"replica,omitempty"`
 	// Who removed it, as user@host, and Reason say more about a manual unlock. Any client that may
 	// write the record can have written them.
 	Who    string `json:"who,omitempty"`
@@ -178,7 +184,7 @@ type Forced struct {
 	Fields   []Field `json:"fields"`
 	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
-	// Verdict is the decision to remove the lock. Only the replica that made it has it.
+	// Verdict is the decision to remove the lock; left out for a manual unlock and where it is not known.
 	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 

@@ -82,6 +82,8 @@ type Ended struct {
 	// By is Self or Other, as in a forced unlock. It is left out where no daemon is asked or
 	// none knows of it.
 	By string `json:"by,omitempty"`
+	// Replica is the identity of the daemon that removed it, from its record.
+	Replica string `json:"replica,omitempty"`
 	// Who removed it, as user@host, and Reason say more about a manual unlock.
 	Who    string `json:"who,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -98,7 +100,7 @@ const (
 	// EndReleased is a deletion before the deadline, by the holder or another client: etcd does not
 	// keep who.
 	EndReleased = "released"
-	// EndExpired is a removal by a daemon, which knows of it.
+	// EndExpired is a removal by a daemon, which knows of it or left a record.
 	EndExpired = "expired"
 	// EndManual is a manual unlock that left a record.
 	EndManual = "manual"

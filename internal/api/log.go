@@ -49,7 +49,8 @@ const (
 	LogUnlocked = "lock unlocked manually"
 	// LogUnlockRequested is the outcome of a request to the API.
 	LogUnlockRequested = "unlock requested by the API"
-	LogBadRecord       = "a record of a manual unlock cannot be used"
+	LogBadRecord       = "a record of a removal cannot be used"
+	LogRecordsDropped  = "records of removals cannot be written; dropping them"
 	LogConflict        = "lock not removed: modified or released concurrently"
 	LogWithdrawn       = "lock not removed: a hold began, or it is due later"
 	LogRefused         = "lock not removed: etcd refused"

@@ -14,21 +14,24 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Limits of what the daemon takes from audit_prefix, where any client with the right may
-// write. A day of manual unlocks is far less.
+// write. It writes no records beyond maxRecords, some hundred megabytes at most. A manual unlock is
+// logged and counted, so that there are limits on their rate.
 const (
-	maxRecords       = 10_000
+	maxRecords       = 50_000
 	recordsPerSecond = 100
 	recordsBurst     = 1000
 )
 
-// recordFeed passes the records of manual unlocks to the reaper. Only its Follower uses it.
+// recordFeed passes the records of removals to the reaper. Only its Follower uses it.
 type recordFeed struct {
-	app     *App
+	app *App
+	// allowed limits manual unlocks.
 	allowed *rate.Limiter
 	// warn limits the warnings about records that are not used.
 	warn *rate.Limiter
@@ -46,16 +49,15 @@ func (r *recordFeed) on(e etcd.Event) {
 	if e.Deleted {
 		return // by its lease
 	}
-	rec, err := records.Parse(e.Value)
-	if err == nil && !e.First && !r.allowed.Allow() {
+	rec, err := records.Parse(e.Value, e.Revision)
+	if err == nil && !e.First && rec.Trigger == verdict.Manual && !r.allowed.Allow() {
 		err = errors.New("too many at a time")
 	}
 	switch {
 	case err != nil && r.warn.Allow():
 		r.app.logger.Warn(api.LogBadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
 	case err == nil && rec.Prefix == r.app.config.Prefix:
-		rec.Revision = e.Revision // of the transaction that removed the lock
-		r.app.reaper.Manual(context.Background(), rec.Forced, e.First)
+		r.app.reaper.Recorded(context.Background(), rec.Forced, e.First)
 	}
 }
 

@@ -59,7 +59,7 @@ func auditRecords(t *testing.T, e *etcdtest.Etcd) (all []records.Record) {
 	resp, err := e.Client.Get(t.Context(), auditPrefix, clientv3.WithPrefix())
 	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
-		r, err := records.Parse(kv.Value)
+		r, err := records.Parse(kv.Value, kv.ModRevision)
 		require.NoError(t, err)
 		require.NotZero(t, kv.Lease)
 		all = append(all, r)
@@ -177,6 +177,8 @@ func TestUnlockWithoutARecordRemovesNothing(t *testing.T) {
 	t.Run("no right", func(t *testing.T) {
 		l := lockDown(t, localetcd.Options{})
 		l.below(prefix)
+		l.revoke(auditPrefix)
+		l.read(auditPrefix)
 		d := l.daemon(byHeader, func(c *config.Config) { c.Election.Enabled = false })
 		d.awaitReady()
 		later := time.Now().Add(time.Hour)

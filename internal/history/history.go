@@ -1,5 +1,5 @@
 // Package history tells who held a lock and how each period ended, from what etcd's old revisions
-// show, what holders wrote into their locks, the records of manual unlocks and what a daemon knows.
+// show, what holders wrote into their locks, the records of removals and what a daemon knows.
 //
 // Guaranteed: what it says follows from that. Texts are valid UTF-8 and bounded, as are the
 // requests to etcd, which are made one after the other.
@@ -9,10 +9,12 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -25,22 +27,22 @@ import (
 // Reader reads histories.
 type Reader struct {
 	Store lockstore.Store
-	// AuditPrefix is where the records of manual unlocks are.
+	// AuditPrefix is where the records of removals are.
 	AuditPrefix string
 	// ExplainAudit adds the missing permission to an error about them.
 	ExplainAudit func(error) error
 }
 
 // Read reads the history of a lock. The error is that of etcd, or of a name that is not valid; records of
-// manual unlocks that cannot be read are only said to be missing.
+// removals that cannot be read are only said to be missing.
 func (r Reader) Read(ctx context.Context, name string, b Bounds) (api.History, error) {
 	h, err := r.walk(ctx, name, b)
 	if err != nil {
 		return api.History{}, err
 	}
 	explain(&h)
-	if err := r.records(ctx, name, &h); err != nil {
-		h.Incomplete = "the records of manual unlocks could not be read: " + api.ErrorText(r.ExplainAudit(err))
+	if err := r.records(ctx, &h); err != nil {
+		h.Incomplete = "the records of removals could not be read: " + api.ErrorText(r.ExplainAudit(err))
 	}
 	return h, nil
 }
@@ -83,65 +85,69 @@ func how(p *api.Period) string {
 	return api.EndRemoved
 }
 
-// records adds what the records of manual unlocks say. The one of an unlock was written in the
-// transaction that deleted the lock, so that it can be read at that revision even after a day.
-func (r Reader) records(ctx context.Context, name string, h *api.History) error {
-	var revisions []int64
-	for _, p := range h.Periods {
-		if p.Ended != nil {
-			revisions = append(revisions, p.Ended.Revision)
-		}
-	}
-	written, err := r.writtenAt(ctx, revisions)
-	for revision, values := range written {
-		for _, value := range values {
-			if rec, err := records.Parse(value); err == nil && rec.Prefix == r.Store.Layout.Prefix() && rec.Name == protocol.Clip([]byte(name), records.MaxText) {
-				rec.Revision, rec.By = revision, "" // no daemon was asked
-				AddForced(h, []api.Forced{rec.Forced})
-			}
-		}
-	}
-	return err
-}
+// maxRecords limits the records of a name that are read, those of the newest tokens first.
+const maxRecords = 100
 
-// maxWritten limits the keys that writtenAt returns for a revision.
-const maxWritten = 4
-
-// writtenAt returns the values of keys below AuditPrefix that were created at one of the revisions,
-// each of which etcd must still have, with the one before. It asks etcd's index first, so that
-// other keys are not read.
-func (r Reader) writtenAt(ctx context.Context, revisions []int64) (map[int64][][]byte, error) {
-	prefix, end := r.AuditPrefix, clientv3.WithRange(clientv3.GetPrefixRangeEnd(r.AuditPrefix))
-	written := make(map[int64][][]byte)
-	for part := range slices.Chunk(revisions, minGets) {
+// records adds what the records of removals say: those that there are, which also tell of locks whose revisions
+// etcd has compacted, and those of manual unlocks that have ended since. These were written in the transaction
+// that deleted the lock, so that they can be read at that revision even after a day.
+func (r Reader) records(ctx context.Context, h *api.History) error {
+	of := protocol.RecordsOf(r.AuditPrefix, h.Name)
+	now, err := r.Store.Get(ctx, []clientv3.Op{clientv3.OpGet(of, clientv3.WithPrefix(), clientv3.WithLimit(maxRecords),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))})
+	if err != nil {
+		return err
+	}
+	r.add(h, now[0].Kvs, true)
+	for part := range slices.Chunk(slices.Clone(h.Periods), minGets) {
 		var gets []clientv3.Op
-		for _, revision := range part {
-			for _, at := range []int64{revision - 1, revision} {
-				gets = append(gets, clientv3.OpGet(prefix, end, clientv3.WithRev(at), clientv3.WithCountOnly()))
+		for _, p := range part {
+			if p.Ended != nil && p.Ended.Revision >= h.FromRevision && p.Ended.At.IsZero() {
+				gets = append(gets, clientv3.OpGet(protocol.RecordKey(r.AuditPrefix, h.Name, p.Token), clientv3.WithRev(p.Ended.Revision)))
 			}
 		}
-		counts, err := r.Store.Get(ctx, gets)
+		then, err := r.Store.Get(ctx, gets)
 		if err != nil {
-			return written, err
+			return err
 		}
-		for i, revision := range part {
-			if counts[2*i+1].Count <= counts[2*i].Count {
-				continue
-			}
-			answers, err := r.Store.Get(ctx, []clientv3.Op{clientv3.OpGet(prefix, end, clientv3.WithRev(revision),
-				clientv3.WithMinModRev(revision), clientv3.WithMaxModRev(revision), clientv3.WithLimit(maxWritten))})
-			if err != nil {
-				return written, err
-			}
-			for _, kv := range answers[0].Kvs {
-				written[revision] = append(written[revision], kv.Value)
-			}
+		for _, answer := range then {
+			r.add(h, answer.Kvs, false)
 		}
 	}
-	return written, nil
+	return nil
 }
 
-// AddForced adds what a daemon, or the record of a manual unlock, knows about the ends: its forced
+// add adds what records say of the lock. If they are present ones, it also adds the periods that etcd has compacted.
+func (r Reader) add(h *api.History, kvs []*mvccpb.KeyValue, present bool) {
+	for _, kv := range kvs {
+		rec, err := records.Parse(kv.Value, kv.ModRevision)
+		if err != nil || rec.Prefix != r.Store.Layout.Prefix() || rec.Name != h.Name {
+			continue
+		}
+		rec.By = "" // no daemon was asked
+		if present && h.Compacted && rec.Token != 0 && rec.Revision <= h.FromRevision {
+			insert(h, &rec.Forced)
+		}
+		AddForced(h, []api.Forced{rec.Forced})
+	}
+}
+
+// insert adds the period that a removal ended, as its record tells.
+func insert(h *api.History, f *api.Forced) {
+	var b protocol.Builder
+	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte(f.UUID), Create: f.Token, Mod: f.Token})
+	for _, field := range f.Fields {
+		if known := protocol.ParseField([]byte(field.Name)); known != protocol.FieldUUID {
+			b.Add(protocol.KV{Field: known, Value: []byte(field.Value), Create: f.Token, Mod: f.Token})
+		}
+	}
+	p := period(b.Lock(h.Name), f.Token)
+	p.Ended = &api.Ended{Moment: api.Moment{Revision: f.Revision}, After: later(p.Acquired.At, p.AliveAt)}
+	at, _ := slices.BinarySearchFunc(h.Periods, f.Token, func(p api.Period, token int64) int { return cmp.Compare(token, p.Token) })
+	h.Periods = slices.Insert(h.Periods, at, p)
+}
+
+// AddForced adds what a daemon, or the record of a removal, knows about the ends: its forced
 // unlocks of the lock.
 func AddForced(h *api.History, forced []api.Forced) {
 	for _, p := range h.Periods {
@@ -160,13 +166,13 @@ func learn(e *api.Ended, f api.Forced) {
 		e.How = api.EndExpired
 	case verdict.Manual:
 		e.How = api.EndManual
-	case "": // an unknown client, after the deadline
-		if e.How == api.EndManual {
+	case "", verdict.Presumed: // an unknown client, after the deadline
+		if e.How == api.EndManual || e.How == api.EndExpired {
 			return
 		}
 		e.How = api.EndLate
 	default:
 		return // of what nobody held
 	}
-	e.At, e.By, e.Who, e.Reason = f.At, f.By, f.Who, f.Reason
+	e.At, e.By, e.Replica, e.Who, e.Reason = f.At, f.By, f.Replica, f.Who, f.Reason
 }

@@ -1,16 +1,20 @@
 package history
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -132,6 +136,14 @@ func TestMarginsOfRenewals(t *testing.T) {
 	require.InDeltaMapValues(t, map[int64]float64{want[0]: 0.75, want[1]: 0.1, want[4]: 0, want[5]: 1}, margins, 1e-9)
 }
 
+// ends are how the periods ended.
+func ends(h api.History) (all []string) {
+	for _, p := range h.Periods {
+		all = append(all, strings.TrimSpace(p.Ended.How+" "+p.Ended.Replica+p.Ended.Who+" "+p.Ended.Reason))
+	}
+	return all
+}
+
 // The record of a manual unlock is found after its lease has ended, and only if it was written with
 // the deletion, of this lock.
 func TestRecordsOfManualUnlocks(t *testing.T) {
@@ -139,23 +151,25 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 	ctx := t.Context()
 	lease, err := w.Client.Grant(ctx, 600)
 	require.NoError(t, err)
-	record := func(key, name, uuid, prefix string) clientv3.Op {
-		r := records.Record{Prefix: prefix, When: at(7), Forced: api.Forced{Name: name, UUID: uuid, Who: "ops@host", Reason: "why " + key}}
-		return clientv3.OpPut(w.AuditPrefix+key, r.Encode(), clientv3.WithLease(lease.ID))
+	record := func(token int64, name, uuid, prefix string) clientv3.Op {
+		r := records.Record{Prefix: prefix, When: at(7), Forced: api.Forced{Name: name, UUID: uuid, Who: "ops@host", Reason: "why"}}
+		return clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), r.Encode(), clientv3.WithLease(lease.ID))
 	}
 	end := func(ops ...clientv3.Op) {
 		w.Put(append(ops, clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))...)
 	}
-	for _, ops := range [][]clientv3.Op{
-		{record("other lock", "b", "u-a", w.Prefix), record("other uuid", "a", "u-b", w.Prefix), record("other prefix", "a", "u-a", "/x/")},
-		{clientv3.OpPut(w.AuditPrefix+"broken", "{")},
-		{record("good", "a", "u-a", w.Prefix)},
+	for _, written := range []func(token int64) clientv3.Op{
+		func(token int64) clientv3.Op { return record(token, "b", "u-a", w.Prefix) },
+		func(token int64) clientv3.Op { return record(token, "a", "u-b", w.Prefix) },
+		func(token int64) clientv3.Op { return record(token, "a", "u-a", "/x/") },
+		func(token int64) clientv3.Op {
+			return clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), "{")
+		},
+		func(token int64) clientv3.Op { return record(token, "a", "u-a", w.Prefix) },
 	} {
-		w.acquire("u-a", 60)
-		end(ops...)
+		end(written(w.acquire("u-a", 60)))
 	}
-	w.acquire("u-a", 60)
-	w.Put(record("too early", "a", "u-a", w.Prefix))
+	w.Put(record(w.acquire("u-a", 60), "a", "u-a", w.Prefix)) // too early
 	end()
 	_, err = w.Client.Revoke(ctx, lease.ID)
 	require.NoError(t, err)
@@ -163,41 +177,57 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 	h, err := w.Read(ctx, "a", enough)
 	require.NoError(t, err)
 	require.Empty(t, h.Incomplete)
-	var got []string
-	for _, p := range h.Periods {
-		got = append(got, p.Ended.How+" "+p.Ended.Who+" "+p.Ended.Reason)
-	}
-	require.Equal(t, []string{"removed  ", "manual ops@host why good", "released  ", "released  "}, got)
+	require.Equal(t, []string{"removed", "manual ops@host why", "released", "released", "released", "released"}, ends(h))
 	require.Equal(t, at(7), h.Periods[1].Ended.At)
+}
+
+// The record of an automatic removal is written after it. As long as it stays, it tells of the removal also where
+// etcd has compacted the lock.
+func TestRecordsOfAutomaticRemovals(t *testing.T) {
+	w := newWorldOn(t, etcdtest.Start(t, localetcd.Options{}))
+	remove := func(token int64) {
+		removed := w.Put(clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))
+		r := records.Record{Prefix: w.Prefix, When: at(62), Forced: api.Forced{
+			Name: "a", UUID: "u", Token: token, Hostname: "h", Trigger: "expiry", Replica: "replica-1", Revision: removed,
+			Fields: []api.Field{{Name: "uuid", Value: "u"}, {Name: "hostname", Value: "h"}, {Name: "auto_unlock_at", Value: stamp(60)}},
+		}}
+		w.Put(clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), r.Encode()))
+	}
+	first := w.acquire("u", 60)
+	remove(first)
+	second := w.acquire("u", 60)
+	remove(second)
+	require.Equal(t, []string{"expired replica-1", "expired replica-1"}, ends(w.history(enough)))
+
+	third := w.acquire("u", 900)
+	_, err := w.Client.Compact(t.Context(), third)
+	require.NoError(t, err)
+	h := w.history(enough)
+	require.True(t, h.Compacted)
+	var tokens []int64
+	for _, p := range h.Periods {
+		tokens = append(tokens, p.Token)
+	}
+	require.Equal(t, []int64{third, second, first}, tokens)
+	require.Nil(t, h.Periods[0].Ended)
+	old := h.Periods[2]
+	require.Equal(t, []any{"u", "h", at(60), api.EndExpired, at(62), "replica-1"},
+		[]any{old.UUID, old.Hostname, old.AutoUnlockAt, old.Ended.How, old.Ended.At, old.Ended.Replica})
 }
 
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.acquire("u", 60)
 	w.release()
-	w.AuditPrefix = "" // a range that etcd refuses
+	w.afterRead = func(_ context.Context, r *etcdserverpb.TxnRequest) error {
+		if strings.HasPrefix(string(r.Success[0].GetRequestRange().Key), w.AuditPrefix) {
+			return rpctypes.ErrGRPCPermissionDenied
+		}
+		return nil
+	}
 	w.ExplainAudit = func(error) error { return errors.New(strings.Repeat("x", 10_000)) }
 	h := w.history(enough)
 	require.Len(t, h.Periods, 1)
-	require.Contains(t, h.Incomplete, "the records of manual unlocks could not be read: xxx")
+	require.Contains(t, h.Incomplete, "the records of removals could not be read: xxx")
 	require.Less(t, len(h.Incomplete), 1000)
-}
-
-func TestWrittenAtFindsTheKeysOfARevision(t *testing.T) {
-	w := newWorld(t)
-	var ops []clientv3.Op
-	for i := range 2 * maxWritten {
-		ops = append(ops, clientv3.OpPut(w.AuditPrefix+fmt.Sprint(i), fmt.Sprint(i)))
-	}
-	put := func(value string) int64 { return w.Put(clientv3.OpPut(w.AuditPrefix+"one", value)) }
-	one := put("one")
-	none := w.Set("a", "uuid", "u")
-	many := w.Put(ops...)
-	w.Put(clientv3.OpDelete(w.AuditPrefix + "one"))
-	again := put("again")
-	got, err := w.writtenAt(t.Context(), []int64{again, many, none, one})
-	require.NoError(t, err)
-	require.Len(t, got[many], maxWritten)
-	delete(got, many)
-	require.Equal(t, map[int64][][]byte{one: {[]byte("one")}, again: {[]byte("again")}}, got)
 }

@@ -49,8 +49,13 @@ func (r Record) LoggedUUID() string { return protocol.Clip([]byte(r.UUID()), max
 
 // Removed returns the lock as one that was removed, with what the log and the records have of it.
 func (r Record) Removed() api.Forced {
-	f := api.Forced{Name: r.LoggedName(), UUID: r.LoggedUUID(), Hostname: r.Hostname(), Owner: r.Owner()}
+	f := api.Forced{Name: r.LoggedName(), UUID: r.LoggedUUID(), Token: r.Token, Hostname: r.Hostname(), Owner: r.Owner()}
 	f.Fields, f.MoreFields = r.Logged()
+	for _, field := range f.Fields {
+		if field.Name == protocol.FieldPID.String() {
+			f.PID = protocol.Clip([]byte(field.Value), MaxName)
+		}
+	}
 	return f
 }
 

@@ -14,17 +14,21 @@ import (
 )
 
 // ledgerBytes is the maximum size of the forced unlocks in the ledger: some 100,000 locks of the
-// usual size. Beyond it the oldest entries are dropped before the retention ends. Counters and the
+// usual size. Beyond it the oldest entries are dropped before a day is over. Counters and the
 // log include them. otherBytes is that of the locks that others removed: those that are released
 // late all the time must not displace forced unlocks.
 const (
 	ledgerBytes = 32 << 20
 	otherBytes  = 4 << 20
+	// ledgerTime is how long the ledger keeps a removal: as long as its record in etcd stays.
+	ledgerTime = 24 * time.Hour
 )
 
-// Ledger has the recent removals that this replica knows of. It is safe for concurrent use.
+// Ledger has the removals of the last day that this replica knows of: what it removed, what the records of all
+// replicas and of users say, and what else was deleted past its deadline. It is safe for concurrent use.
 type Ledger struct {
 	retention time.Duration
+	replica   string
 	now       func() time.Time
 
 	mu             sync.Mutex
@@ -32,14 +36,19 @@ type Ledger struct {
 }
 
 func newLedger(retention time.Duration, now func() time.Time) *Ledger {
-	return &Ledger{retention: retention, now: now, forced: shelf{limit: ledgerBytes}, others: shelf{limit: otherBytes}}
+	known := func() map[removalID]verdict.Trigger { return make(map[removalID]verdict.Trigger) }
+	return &Ledger{
+		retention: retention, now: now,
+		forced: shelf{limit: ledgerBytes, known: known()}, others: shelf{limit: otherBytes, known: known()},
+	}
 }
 
-// self adds a removal of this replica.
-func (l *Ledger) self(a *attempt) {
+// self adds a removal of this replica, and returns its entry.
+func (l *Ledger) self(a *attempt) api.Forced {
 	removed, decided := a.record.Removed(), a.verdict // of the attempt nothing else is kept
-	removed.Trigger, removed.By, removed.Revision, removed.Verdict = decided.Trigger, api.Self, a.revision, &decided
-	l.add(&l.forced, removed)
+	removed.Trigger, removed.By, removed.Replica = decided.Trigger, api.Self, l.replica
+	removed.Revision, removed.Verdict = a.revision, &decided
+	return l.add(&l.forced, removed)
 }
 
 // other adds a lock that another client removed past its deadline.
@@ -49,12 +58,24 @@ func (l *Ledger) other(removed *protocol.Lock, revision int64) {
 	l.add(&l.others, entry)
 }
 
-// add adds an entry: of the present time unless its time is known and past.
-func (l *Ledger) add(to *shelf, entry api.Forced) {
+// add adds an entry unless it is known: of the present time unless its time is known and past.
+func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	to.add(entry, l.now().UTC())
-	to.expire(l.now().Add(-l.retention))
+	now := l.now().UTC()
+	if old := now.Add(-ledgerTime); entry.At.IsZero() || entry.At.After(old) {
+		to.add(&entry, now)
+		to.expireFirst(old)
+	}
+	return entry
+}
+
+// knows reports whether a removal is listed with its trigger.
+func (l *Ledger) knows(id removalID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.forced.known[id]
+	return known
 }
 
 // sizeOf estimates the memory of an entry in bytes.
@@ -66,13 +87,14 @@ func sizeOf(r *api.Forced) int {
 	return n
 }
 
-// Recent returns up to n of the forced unlocks, the newest first.
+// Recent returns up to n of the forced unlocks within the retention, the newest first.
 func (l *Ledger) Recent(n int) (recent []api.Forced) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forced.expire(l.now().Add(-l.retention))
-	for i := len(l.forced.entries) - 1; i >= 0 && len(recent) < n; i-- {
-		recent = append(recent, l.forced.entries[i])
+	l.forced.expire(l.now().Add(-ledgerTime))
+	since := l.now().Add(-l.retention)
+	for i := len(l.forced.entries) - 1; i >= 0 && len(recent) < n && !l.forced.entries[i].At.Before(since); i-- {
+		recent = append(recent, *l.forced.entries[i])
 	}
 	return recent
 }
@@ -87,18 +109,17 @@ func (l *Ledger) Page(name string, n int) (page []api.Forced) {
 	name = protocol.Clip([]byte(name), lockstore.MaxName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forced.expire(l.now().Add(-l.retention))
-	l.others.expire(l.now().Add(-l.retention))
-	manual := l.manual()
+	l.forced.expire(l.now().Add(-ledgerTime))
+	l.others.expire(l.now().Add(-ledgerTime))
 	forced, others := l.forced.entries, l.others.entries
 	for bytes := shownLedgerBytes; len(forced)+len(others) > 0 && len(page) < n && bytes > 0; {
 		from := &others
 		if last := len(forced) - 1; len(others) == 0 || last >= 0 && !forced[last].At.Before(others[len(others)-1].At) {
 			from = &forced
 		}
-		e := &(*from)[len(*from)-1]
+		e := (*from)[len(*from)-1]
 		*from = (*from)[:len(*from)-1]
-		if name != "" && e.Name != name || e.Trigger == "" && manual[acquisition{e.Name, e.UUID}] {
+		if _, known := l.forced.known[idOf(e)]; name != "" && e.Name != name || e.Trigger == "" && known {
 			continue
 		}
 		page = append(page, *e)
@@ -107,29 +128,31 @@ func (l *Ledger) Page(name string, n int) (page []api.Forced) {
 	return page
 }
 
-type acquisition struct{ name, uuid string }
-
-// manual returns the locks of manual unlocks, the deletions of which are not listed again.
-func (l *Ledger) manual() map[acquisition]bool {
-	all := make(map[acquisition]bool)
-	for i := range l.forced.entries {
-		if e := &l.forced.entries[i]; e.Trigger == verdict.Manual {
-			all[acquisition{e.Name, e.UUID}] = true
-		}
-	}
-	return all
+// removalID identifies a removal: by the token of the lock, and of an orphan by the revision of the deletion.
+type removalID struct {
+	name            string
+	token, revision int64
 }
 
-// Manual adds a manual unlock, of which etcd has a record, to the ledger. It also counts and logs
-// it, unless the record is from before the start of this replica, which may have done so in its
-// life before.
-func (r *Reaper) Manual(ctx context.Context, removed api.Forced, before bool) {
-	when := removed.At
-	if !before {
-		removed.At = time.Time{} // when it was seen, according to the clock of this host
+func idOf(f *api.Forced) removalID {
+	if f.Token != 0 {
+		return removalID{name: f.Name, token: f.Token}
+	}
+	return removalID{name: f.Name, revision: f.Revision}
+}
+
+// plausible is how far the time of a record may be from when it was seen.
+const plausible = time.Minute
+
+// Recorded adds what a record in etcd says of a removal to the ledger. A manual unlock is also counted and logged,
+// unless the record is from before the start of this replica, which may have done so in its life before.
+func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) {
+	manual, when := removed.Trigger == verdict.Manual, removed.At
+	if off := r.Now().Sub(when).Abs(); manual && !before && off > plausible {
+		removed.At = time.Time{} // when it was seen: the clock of a user's host is anything
 	}
 	r.ledger.add(&r.ledger.forced, removed)
-	if before {
+	if !manual || before {
 		return
 	}
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, api.LogUnlocked, 0)
@@ -140,41 +163,74 @@ func (r *Reaper) Manual(ctx context.Context, removed api.Forced, before bool) {
 	r.tally.update(func(s *Stats) { s.Removed[verdict.Manual]++ })
 }
 
-// shelf has removals in the order of their time, up to a limit of their size.
+// shelf has removals, each once, up to a limit of their size.
 type shelf struct {
-	entries []api.Forced
+	// entries are in the order of their time once sorted is called.
+	entries  []*api.Forced
+	unsorted bool
+	// known has the triggers of the entries.
+	known map[removalID]verdict.Trigger
 	// bytes is the sum of the sizes of the entries.
 	bytes, limit int
 }
 
-// add adds an entry of the time now, unless its own time is known and past.
-func (s *shelf) add(entry api.Forced, now time.Time) {
-	at := len(s.entries)
-	if entry.At.IsZero() || entry.At.After(now) {
-		if entry.At = now; at > 0 && now.Before(s.entries[at-1].At) {
-			entry.At = s.entries[at-1].At // the wall clock stepped back
-		}
-	} else {
-		at = s.since(entry.At)
+// add adds an entry of the time now, unless its own time is known and past. What was presumed is replaced.
+func (s *shelf) add(entry *api.Forced, now time.Time) {
+	var last time.Time
+	if n := len(s.entries); n > 0 {
+		last = s.entries[n-1].At
 	}
-	s.entries = slices.Insert(s.entries, at, entry)
-	for s.bytes += sizeOf(&entry); s.bytes > s.limit; {
+	if entry.At.IsZero() || entry.At.After(now) {
+		if entry.At = now; now.Before(last) {
+			entry.At = last // the wall clock stepped back
+		}
+	}
+	id := idOf(entry)
+	switch trigger, known := s.known[id]; {
+	case known && (trigger != verdict.Presumed || entry.Trigger == trigger):
+		return
+	case known:
+		s.sort()
+		at := slices.IndexFunc(s.entries, func(e *api.Forced) bool { return idOf(e) == id })
+		s.bytes -= sizeOf(s.entries[at])
+		s.entries = slices.Delete(s.entries, at, at+1)
+	}
+	s.unsorted = s.unsorted || entry.At.Before(last)
+	s.known[id] = entry.Trigger
+	s.entries = append(s.entries, entry)
+	for s.bytes += sizeOf(entry); s.bytes > s.limit; {
+		s.sort()
 		s.cut(1)
 	}
 }
 
-func (s *shelf) expire(before time.Time) { s.cut(s.since(before)) }
+// sort orders the entries: the records of a first listing come in the order of their keys.
+func (s *shelf) sort() {
+	if s.unsorted {
+		slices.SortStableFunc(s.entries, func(a, b *api.Forced) int { return a.At.Compare(b.At) })
+		s.unsorted = false
+	}
+}
 
-// since returns the index of the first entry that is not before t.
-func (s *shelf) since(t time.Time) int {
-	n, _ := slices.BinarySearchFunc(s.entries, t, func(e api.Forced, t time.Time) int { return e.At.Compare(t) })
-	return n
+// expireFirst is expire where the first entry is older: what is added must not sort all entries each time.
+func (s *shelf) expireFirst(before time.Time) {
+	if len(s.entries) > 0 && s.entries[0].At.Before(before) {
+		s.expire(before)
+	}
+}
+
+// expire drops what is older than a time.
+func (s *shelf) expire(before time.Time) {
+	s.sort()
+	n, _ := slices.BinarySearchFunc(s.entries, before, func(e *api.Forced, t time.Time) int { return e.At.Compare(t) })
+	s.cut(n)
 }
 
 // cut drops the n oldest entries.
 func (s *shelf) cut(n int) {
-	for i := range s.entries[:n] {
-		s.bytes -= sizeOf(&s.entries[i])
+	for _, e := range s.entries[:n] {
+		s.bytes -= sizeOf(e)
+		delete(s.known, idOf(e))
 	}
 	clear(s.entries[:n])
 	s.entries = s.entries[n:]

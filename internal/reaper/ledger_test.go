@@ -3,6 +3,7 @@ package reaper
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +15,11 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// removal is an attempt that needs no etcd.
+var tokens atomic.Int64
+
+// removal is an attempt that needs no etcd, on a lock of its own.
 func removal(name string) *attempt {
-	return &attempt{record: lockstore.Record{Lock: protocol.Lock{Name: name}}, verdict: verdict.Verdict{Trigger: verdict.Expiry}}
+	return &attempt{record: lockstore.Record{Lock: protocol.Lock{Name: name, Token: tokens.Add(1)}}, verdict: verdict.Verdict{Trigger: verdict.Expiry}}
 }
 
 func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
@@ -34,6 +37,10 @@ func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	require.Empty(t, l.Recent(0))
 	now = now.Add(time.Hour)
 	require.Empty(t, l.Recent(10))
+	require.Len(t, l.Page("", 1_000), 120, "the API shows a day")
+	now = now.Add(ledgerTime)
+	require.Empty(t, l.Page("", 1_000))
+	require.Empty(t, l.forced.known)
 	require.Zero(t, l.forced.bytes)
 	require.Empty(t, l.forced.entries)
 
@@ -43,7 +50,7 @@ func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	recent = l.Recent(2)
 	require.Equal(t, "after a step back", recent[0].Name)
 	require.Equal(t, recent[1].At, recent[0].At)
-	now = now.Add(2 * time.Hour)
+	now = now.Add(ledgerTime + time.Hour)
 	l.self(removal("new"))
 	require.Len(t, l.forced.entries, 1, "also if nobody reads")
 }
@@ -84,9 +91,30 @@ func TestS7_LedgerBoundsWhatOthersRemoved(t *testing.T) {
 	page := l.Page("", n)
 	require.Equal(t, []string{"last", fmt.Sprint(n - 1)}, []string{page[0].Name, page[1].Name})
 	require.Len(t, l.Page("forced", n), 1)
-	now = now.Add(time.Hour + time.Second)
+	now = now.Add(ledgerTime + time.Second)
 	require.Empty(t, l.Page("", n))
 	require.Zero(t, l.others.bytes)
+}
+
+// Records come in the order of their keys, and those of the replica's own removals come back.
+func TestS7_LedgerListsEachRemovalOnceInTheOrderOfTime(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0).UTC()
+	l := newLedger(time.Hour, func() time.Time { return now })
+	own := l.self(removal("own"))
+	own.By = api.Other
+	l.add(&l.forced, own)
+	for i, ago := range []time.Duration{3 * time.Hour, 2 * time.Minute, 25 * time.Hour, time.Minute} {
+		l.add(&l.forced, api.Forced{Name: fmt.Sprint(i), Token: 1, At: now.Add(-ago), Trigger: verdict.Expiry})
+	}
+	l.other(&protocol.Lock{Name: "1", Token: 1}, 9)
+	l.add(&l.others, api.Forced{Name: "unknown", Token: 2})
+	var names []string
+	for _, f := range l.Page("", 10) {
+		names = append(names, f.Name)
+	}
+	require.Equal(t, []string{"own", "unknown", "3", "1", "0"}, names)
+	require.Equal(t, api.Self, l.Page("own", 10)[0].By)
+	require.Len(t, l.Recent(10), 3)
 }
 
 func TestLedgerFindsByName(t *testing.T) {

@@ -1,7 +1,7 @@
-// Package records removes locks for users, keeps who did that, when and why, and says who may: the
-// record of a manual unlock in etcd, the unlock that writes it, and the user who asks for it.
+// Package records keeps a record of each removed lock in etcd for a day: what was removed, when, why
+// and by whom. It also removes locks for users, and says who may.
 //
-// Guaranteed: a lock is removed only while it is held under the given uuid, whole, in one
+// Guaranteed: a lock is removed for a user only while it is held under the given uuid, whole, in one
 // transaction, which also writes the record. Encode and Parse bound everything, whatever the lock
 // contains and whoever wrote the record; a record that Parse returns is valid UTF-8. A name of the
 // web configuration file was authenticated against the file as it is at the time of the request,
@@ -14,6 +14,7 @@
 package records
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -25,42 +26,49 @@ import (
 )
 
 const (
-	// ttl is that of the lease that removes a record.
-	ttl = 24 * time.Hour
+	// kept is how long a record stays at least, and shared for how long one lease is given to the records of
+	// automatic removals. A lease for each would cost etcd more than the removals.
+	kept   = 24 * time.Hour
+	shared = time.Hour
 	// MaxBytes is the maximum size of a record in etcd.
 	MaxBytes = 32 << 10
+	// maxAutomatic is that of an automatic removal, of which there may be very many.
+	maxAutomatic = 8 << 10
 	// MaxText is the maximum size of Who and of Reason, in bytes.
 	MaxText = 512
 )
 
-// Record is the value of one key, in JSON: a lock that a user removed, with the fields as in the
-// log.
+// Record is the value of one key, in JSON: a lock that was removed, with the fields as in the log.
 type Record struct {
 	// Prefix is the prefix of the locks: deployments may share the place of their records.
 	Prefix string `json:"prefix"`
-	// When is according to the clock of the host where the user removed the lock.
+	// When is according to the clock of the host that removed the lock.
 	When time.Time `json:"when"`
-	// Forced has no time and no trigger in etcd; Parse adds them.
+	// Forced has neither At nor By in etcd, and of a manual unlock no revision; Parse adds them.
 	api.Forced
 }
 
-// keyOf returns the key of a record under the audit prefix: leases have different numbers.
-func keyOf(prefix string, when time.Time, lease int64) string {
-	return fmt.Sprintf("%s%s-%x", prefix, when.UTC().Format("20060102T150405Z"), lease)
+// keyOf returns the key of the record of a removal.
+func keyOf(prefix string, f *api.Forced) string {
+	return protocol.RecordKey(prefix, f.Name, cmp.Or(f.Token, f.Revision))
 }
 
-// Encode returns the value of the key. It omits the last fields where they would exceed MaxBytes.
+// Encode returns the value of the key. It omits the last fields where they would exceed the limit.
 func (r Record) Encode() string {
-	r.Who, r.Reason = protocol.Clip([]byte(r.Who), MaxText), protocol.Clip([]byte(r.Reason), MaxText)
+	r.Who, r.Reason, r.By = protocol.Clip([]byte(r.Who), MaxText), protocol.Clip([]byte(r.Reason), MaxText), ""
+	limit := MaxBytes
+	if r.automatic() {
+		limit = maxAutomatic
+	}
 	for {
-		// Texts and the present time can be encoded. When is the time, and the revision is that of
-		// the transaction that writes the record, which is not known yet.
+		// Texts and the present time can be encoded. When is the time, and the revision of a manual unlock
+		// is that of the transaction that writes the record, which is not known yet.
 		text, _ := json.Marshal(struct {
 			Record
 			At       *time.Time `json:"at,omitempty"`
 			Revision int64      `json:"revision,omitempty"`
-		}{Record: r})
-		if len(text) <= MaxBytes || len(r.Fields) == 0 {
+		}{Record: r, Revision: r.Revision})
+		if len(text) <= limit || len(r.Fields) == 0 {
 			return string(text)
 		}
 		r.Fields = r.Fields[:len(r.Fields)-1]
@@ -68,30 +76,55 @@ func (r Record) Encode() string {
 	}
 }
 
-// Parse returns the record in the value of a key.
-func Parse(value []byte) (Record, error) {
+func (r *Record) automatic() bool { return r.Trigger == verdict.Expiry || r.Trigger == verdict.Orphan }
+
+// Parse returns the record in the value of a key that was written at a revision.
+func Parse(value []byte, written int64) (Record, error) {
 	if len(value) > MaxBytes {
 		return Record{}, fmt.Errorf("%d bytes: a record has at most %d", len(value), MaxBytes)
 	}
 	var r Record
-	if err := json.Unmarshal(value, &r); err != nil {
+	err := json.Unmarshal(value, &r)
+	if err == nil {
+		err = protocol.ValidateName(r.Name)
+	}
+	if err == nil {
+		err = r.check(written)
+	}
+	if err != nil {
 		return Record{}, fmt.Errorf("not a record: %w", err)
 	}
-	if err := protocol.ValidateName(r.Name); err != nil {
-		return Record{}, fmt.Errorf("not a record: %w", err)
+	r.At, r.By = r.When.UTC(), api.Other
+	if !r.automatic() {
+		// What it does not say is not taken from whoever wrote it.
+		r.Trigger, r.Revision, r.Replica, r.Verdict = verdict.Manual, written, "", nil
 	}
-	if err := r.checkFields(); err != nil {
-		return Record{}, fmt.Errorf("not a record: %w", err)
+	r.clip()
+	return r, nil
+}
+
+func (r *Record) clip() {
+	texts := []*string{&r.Name, &r.UUID, &r.Hostname, &r.Owner, &r.PID, &r.Replica, &r.Who, &r.Reason}
+	if v := r.Verdict; v != nil {
+		texts = append(texts, &v.Policy, &v.Pause)
 	}
-	for _, s := range []*string{&r.Name, &r.UUID, &r.Hostname, &r.Owner, &r.Who, &r.Reason} {
+	for _, s := range texts {
 		*s = protocol.Clip([]byte(*s), MaxText)
 	}
-	// What a record does not say is not taken from whoever wrote it.
-	r.At, r.Trigger, r.By, r.Revision, r.Verdict = r.When.UTC(), verdict.Manual, api.Other, 0, nil
 	if r.Fields == nil {
 		r.Fields = []api.Field{}
 	}
-	return r, nil
+}
+
+// check refuses what no daemon writes.
+func (r *Record) check(written int64) error {
+	switch {
+	case r.Trigger != "" && r.Trigger != verdict.Manual && !r.automatic():
+		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), lockstore.MaxName))
+	case r.automatic() && (r.Revision <= 0 || r.Revision >= written):
+		return fmt.Errorf("revision is %d, and it was written at %d", r.Revision, written)
+	}
+	return r.checkFields()
 }
 
 // checkFields refuses what the log never has: in a log line one of two fields of the same name

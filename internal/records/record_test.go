@@ -19,19 +19,27 @@ func TestRecordSurvives(t *testing.T) {
 	r := Record{
 		Prefix: "/mutexes/", When: time.Unix(1_700_000_000, 5).UTC(),
 		Forced: api.Forced{
-			Name: "a/b", UUID: "u\x00", Hostname: "h", Owner: "o", Who: "ada@host", Reason: "<why> \"ü\"\n",
+			Name: "a/b", UUID: "u\x00", Token: 7, Hostname: "h", Owner: "o", PID: "12", Trigger: verdict.Manual, Who: "ada@host", Reason: "<why> \"ü\"\n",
 			Fields: []api.Field{{Name: "x", Value: "y"}}, MoreFields: 3,
 		},
 	}
 	text := r.Encode()
-	require.JSONEq(t, `{"prefix": "/mutexes/", "when": "2023-11-14T22:13:20.000000005Z", "name": "a/b", "uuid": "u\u0000", "hostname": "h",
-		"owner": "o", "who": "ada@host", "reason": "<why> \"ü\"\n", "fields": [{"name": "x", "value": "y"}], "more_fields": 3}`, text,
-		"what daemons and commands of other versions read")
-	got, err := Parse([]byte(text))
+	require.JSONEq(t, `{"prefix": "/mutexes/", "when": "2023-11-14T22:13:20.000000005Z", "name": "a/b", "uuid": "u\u0000", "token": 7,
+		"hostname": "h", "owner": "o", "pid": "12", "trigger": "manual", "who": "ada@host", "reason": "<why> \"ü\"\n",
+		"fields": [{"name": "x", "value": "y"}], "more_fields": 3}`, text,
+		"what clients, daemons and commands of other versions read")
+	got, err := Parse([]byte(text), 42)
 	require.NoError(t, err)
-	r.At, r.Trigger, r.By = r.When, verdict.Manual, api.Other
+	r.At, r.By, r.Revision = r.When, api.Other, 42
 	require.Equal(t, r, got)
-	require.Equal(t, "/audit/20231114T221320Z-2a", keyOf("/audit/", r.When, 42))
+	require.Equal(t, "/audit/a/b//7", keyOf("/audit/", &r.Forced))
+	require.Equal(t, "/audit/x//9", keyOf("/audit/", &api.Forced{Name: "x", Revision: 9}), "of an orphan")
+
+	decided := verdict.Decide(verdict.Inputs{Now: r.When, AutoUnlockAt: r.When.Add(-time.Minute), Removable: true, Token: 7, Mode: verdict.Enforce})
+	r.Trigger, r.Who, r.Reason, r.Replica, r.Revision, r.Verdict = verdict.Expiry, "", "", "host_1", 41, &decided
+	got, err = Parse([]byte(r.Encode()), 42)
+	require.NoError(t, err)
+	require.Equal(t, r, got, "all inputs of the verdict")
 }
 
 // Whatever the lock contains, what is most useful of it is in a record of limited size.
@@ -43,45 +51,52 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 	text := r.Encode()
 	require.LessOrEqual(t, len(text), MaxBytes)
-	got, err := Parse([]byte(text))
+	got, err := Parse([]byte(text), 1)
 	require.NoError(t, err)
 	require.NotEmpty(t, got.Fields)
 	require.Equal(t, 32, len(got.Fields)+got.MoreFields)
 	require.LessOrEqual(t, len(got.Reason), MaxText+len("…"))
+	r.Trigger = verdict.Expiry
+	require.LessOrEqual(t, len(r.Encode()), maxAutomatic)
 }
 
-// A record cannot claim to be another removal than the one in whose transaction it was written.
-func TestParseTakesNoVerdictFromARecord(t *testing.T) {
+// A record of a manual unlock cannot claim to be of another removal than the one in whose transaction it was written.
+func TestParseTakesNoVerdictFromAManualUnlock(t *testing.T) {
 	t.Parallel()
-	r, err := Parse([]byte(`{"name": "a", "at": "2001-01-01T00:00:00Z", "when": "2023-11-14T22:13:20Z", "trigger": "expiry",
-		"by": "self", "revision": 7, "verdict": {"action": "remove"}}`))
-	require.NoError(t, err)
-	require.Equal(t, api.Forced{Name: "a", At: r.When, Trigger: verdict.Manual, By: api.Other, Fields: []api.Field{}}, r.Forced)
+	for _, trigger := range []string{"", `"trigger": "manual",`} {
+		r, err := Parse([]byte(`{"name": "a", "at": "2001-01-01T00:00:00Z", "when": "2023-11-14T22:13:20Z", `+trigger+`
+			"by": "self", "replica": "x", "revision": 7, "verdict": {"action": "remove"}}`), 42)
+		require.NoError(t, err)
+		require.Equal(t, api.Forced{Name: "a", At: r.When, Trigger: verdict.Manual, By: api.Other, Revision: 42, Fields: []api.Field{}}, r.Forced)
+	}
 }
 
 // Any client with the right to write a record may have written it.
 func TestParseRefusesAndBounds(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		"":                                   "not a record: unexpected end of JSON input",
-		"null":                               "not a record: lock name",
-		"[]":                                 "not a record: json: ",
-		`{"name": 1}`:                        "not a record: json: ",
-		`{"name": "a//b"}`:                   "not a record: lock name",
-		`{"name": "a", "when": "yesterday"}`: "not a record: parsing time",
-		`{"name": "a"} {}`:                   "not a record: invalid character",
-		`{"name": "a", "more_fields": -1}`:   "not a record: more_fields is -1",
+		"":                                     "not a record: unexpected end of JSON input",
+		"null":                                 "not a record: lock name",
+		"[]":                                   "not a record: json: ",
+		`{"name": 1}`:                          "not a record: json: ",
+		`{"name": "a//b"}`:                     "not a record: lock name",
+		`{"name": "a", "when": "yesterday"}`:   "not a record: parsing time",
+		`{"name": "a"} {}`:                     "not a record: invalid character",
+		`{"name": "a", "trigger": "presumed"}`: `not a record: trigger is "presumed"`,
+		`{"name": "a", "trigger": "expiry"}`:   "not a record: revision is 0, and it was written at 42",
+		`{"name": "a", "trigger": "orphan", "revision": 42}`:                     "not a record: revision is 42, and it was written at 42",
+		`{"name": "a", "more_fields": -1}`:                                       "not a record: more_fields is -1",
 		`{"name": "a", "fields": [{"name": "x"}, {"name": "y"}, {"name": "x"}]}`: `not a record: two fields have the name "x"`,
 		`{"name": "a", "fields": [{"name": "x", "truncated_from_bytes": -1}]}`:   `not a record: truncated_from_bytes of field "x" is -1`,
 		strings.Repeat("[", MaxBytes):                                            "not a record: ",
 		strings.Repeat(" ", MaxBytes) + `{"name": "a"}`:                          "32781 bytes: a record has at most 32768",
 	} {
-		_, err := Parse([]byte(value))
+		_, err := Parse([]byte(value), 42)
 		require.ErrorContains(t, err, want, "%.40q", value)
 	}
 	long, err := json.Marshal(map[string]string{"name": strings.Repeat("n", 5000), "who": strings.Repeat("ü", 5000), "hostname": strings.Repeat("h", 5000)})
 	require.NoError(t, err)
-	r, err := Parse([]byte(strings.Replace(string(long), "nnn", "n\xffn", 1)))
+	r, err := Parse([]byte(strings.Replace(string(long), "nnn", "n\xffn", 1)), 42)
 	require.NoError(t, err)
 	for _, s := range []string{r.Name, r.Who, r.Hostname} {
 		require.LessOrEqual(t, len(s), MaxText+len("…"))

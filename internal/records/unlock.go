@@ -49,13 +49,14 @@ func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 	if recorded {
 		trace = func(ctx context.Context, removed lockstore.Record) (_ clientv3.Op, err error) {
 			if lease == 0 {
-				if lease, err = u.grant(ctx); err != nil {
+				if lease, err = grant(ctx, u.Client, kept, u.Config.Etcd.RequestTimeout); err != nil {
 					return clientv3.Op{}, err
 				}
 			}
 			r := Record{Prefix: u.Config.Prefix, When: u.Now().UTC(), Forced: removed.Removed()}
-			r.Who, r.Reason = who, what.Reason
-			return clientv3.OpPut(keyOf(u.Config.AuditKeys(), r.When, int64(lease)), r.Encode(), clientv3.WithLease(lease)), nil
+			r.Trigger, r.Who, r.Reason = verdict.Manual, who, what.Reason
+			// Only this transaction ends this acquisition: a key that is there already was forged.
+			return clientv3.OpPut(keyOf(u.Config.AuditKeys(), &r.Forced), r.Encode(), clientv3.WithLease(lease)), nil
 		}
 	}
 	record, revision, err := u.Store.Unlock(ctx, name, what.UUID, trace)
@@ -71,22 +72,19 @@ func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 }
 
 func (u Unlocker) forced(removed lockstore.Record, revision int64) api.Forced {
-	now := u.Now().UTC()
-	l := api.NewLock(&removed.Lock, now, 0)
-	fields, more := removed.Shown()
-	return api.Forced{
-		At: now, Name: l.Name, UUID: l.UUID, Hostname: l.Hostname, Owner: l.Owner,
-		Trigger: verdict.Manual, Revision: revision, MoreFields: more, Fields: fields,
-	}
+	f := removed.Removed()
+	f.At, f.Trigger, f.Revision = u.Now().UTC(), verdict.Manual, revision
+	f.Fields, f.MoreFields = removed.Shown()
+	return f
 }
 
-// grant returns the lease that ends a record after a day.
-func (u Unlocker) grant(ctx context.Context) (clientv3.LeaseID, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.Config.Etcd.RequestTimeout)
+// grant returns a lease for records.
+func grant(ctx context.Context, client *etcd.Client, ttl, timeout time.Duration) (clientv3.LeaseID, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	granted, err := u.Client.Grant(ctx, int64(ttl/time.Second))
+	granted, err := client.Grant(ctx, int64(ttl/time.Second))
 	if err != nil {
-		return 0, fmt.Errorf("get a lease for the record of the unlock: %w", err)
+		return 0, fmt.Errorf("get a lease for the record of a removal: %w", err)
 	}
 	return granted.ID, nil
 }

@@ -25,6 +25,9 @@ const (
 	Expiry Trigger = "expiry" // past its auto_unlock_at
 	Orphan Trigger = "orphan" // fields without a uuid, unmodified for the orphan grace
 	Manual Trigger = "manual" // requested by a user
+	// Presumed is of no verdict: a removal that etcd did not answer, of a lock that vanished whole meanwhile. It
+	// was removed, or released in the same moment.
+	Presumed Trigger = "presumed"
 )
 
 // Inputs are all that a verdict depends on: the same inputs give the same verdict.

@@ -128,13 +128,13 @@ func TestPageOfALockThatIsGone(t *testing.T) {
 	k := &lockSource{err: ErrNoLock, history: &api.History{Periods: []api.Period{{Hostname: "worker-1", Ended: &api.Ended{How: api.EndManual, Who: "ada@laptop", Reason: "OPS-1"}}}}}
 	status, body := showLock(t, k, "/locks/a")
 	require.Equal(t, http.StatusNotFound, status)
-	for _, want := range []string{"There is no such lock now.", "Then it was unlocked manually (<bdi>ada@laptop</bdi>): <bdi>OPS-1</bdi>.", "knows of no forced unlock of it"} {
+	for _, want := range []string{"There is no such lock now.", "Then it was unlocked manually (<bdi>ada@laptop</bdi>): <bdi>OPS-1</bdi>.", "no record of a forced unlock of it"} {
 		require.Contains(t, body, want)
 	}
 	k.forced = []api.Forced{{At: time.Unix(1, 0), Trigger: "expiry", By: api.Self, Fields: []api.Field{{Name: "purpose", Value: "close November"}}}}
 	_, body = showLock(t, k, "/locks/a")
 	require.Contains(t, body, "close November")
-	require.NotContains(t, body, "knows of no forced unlock of it")
+	require.NotContains(t, body, "no record of a forced unlock of it")
 	require.NotContains(t, body, "Remove it by hand")
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -43,6 +44,22 @@ func (l Layout) Range(name string) (from, end string) {
 // must end in a slash.
 func successor(s string) string {
 	return s[:len(s)-1] + string(rune('/'+1))
+}
+
+// maxRecordName is the maximum length of a name in the key of a record, in bytes.
+const maxRecordName = 512
+
+// RecordKey returns the key of the record that a removal leaves under auditPrefix, which ends in a slash:
+// <auditPrefix><name>//<token>. No name contains two slashes in a row, so that the records of a name are one
+// range. A name of more than 512 bytes is truncated by Clip. The token of leftover fields that nobody held is
+// the revision of their deletion.
+func RecordKey(auditPrefix, name string, token int64) string {
+	return RecordsOf(auditPrefix, name) + strconv.FormatInt(token, 10)
+}
+
+// RecordsOf returns the prefix of the keys of all records of a name.
+func RecordsOf(auditPrefix, name string) string {
+	return auditPrefix + Clip([]byte(name), maxRecordName) + "//"
 }
 
 // Split splits a key under the prefix into the name and the field of a lock. A key

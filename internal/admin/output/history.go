@@ -111,6 +111,8 @@ func printEnd(w *bufio.Writer, p *api.Period) {
 		text := "ended " + terminal.Time(e.At)
 		if e.Who != "" {
 			text += " by " + terminal.Quote(e.Who)
+		} else if e.Replica != "" {
+			text += " by replica " + terminal.Quote(e.Replica)
 		}
 		if e.Reason != "" {
 			text += ": " + terminal.Quote(e.Reason)
