@@ -216,7 +216,7 @@ func TestLockedDownWithoutALine(t *testing.T) {
 	wanted := map[string][]string{
 		"etcdctl role grant-permission unlocker readwrite --prefix /mutexes/":                 {needs + locks},
 		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/leader/mutexes/": {needs + election},
-		"etcdctl role grant-permission unlocker read --prefix /unlocker/audit/mutexes/":       {needsRecords},
+		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/audit/mutexes/":  {needsRecords},
 		"etcdctl role grant-permission unlocker read --prefix /unlocker/pause/mutexes/":       {needsPauses},
 		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election, needsRecords, needsPauses},
 	}

@@ -138,15 +138,14 @@ func (s *server) enableAuth(user, password string) {
 		_, err = s.client.UserGrantRole(ctx, name, name)
 		require.NoError(s.t, err)
 	}
-	for _, below := range []string{prefix, "/unlocker/leader" + prefix} {
+	for _, below := range []string{prefix, "/unlocker/leader" + prefix, "/unlocker/audit" + prefix} {
 		_, err := s.client.RoleGrantPermission(ctx, user, below, clientv3.GetPrefixRangeEnd(below), clientv3.PermissionType(clientv3.PermReadWrite))
 		require.NoError(s.t, err)
 	}
-	for _, below := range []string{"/unlocker/audit" + prefix, "/unlocker/pause" + prefix} {
-		_, err := s.client.RoleGrantPermission(ctx, user, below, clientv3.GetPrefixRangeEnd(below), clientv3.PermissionType(clientv3.PermRead))
-		require.NoError(s.t, err)
-	}
-	_, err := s.client.AuthEnable(ctx)
+	pauses := "/unlocker/pause" + prefix
+	_, err := s.client.RoleGrantPermission(ctx, user, pauses, clientv3.GetPrefixRangeEnd(pauses), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(s.t, err)
+	_, err = s.client.AuthEnable(ctx)
 	require.NoError(s.t, err)
 	s.client, err = clientv3.New(clientv3.Config{Endpoints: []string{s.addr}, Username: "root", Password: "root", Logger: zap.NewNop()})
 	require.NoError(s.t, err)

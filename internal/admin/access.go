@@ -136,14 +136,14 @@ func (t *trial) rights(ctx context.Context) {
 	if permission == etcd.ReadWrite {
 		t.write(ctx, "delete", c.Prefix)
 	}
-	for _, prefix := range []string{c.AuditKeys(), c.PauseKeys()} { // which people write
+	for _, prefix := range []string{c.AuditKeys(), c.PauseKeys()} {
 		t.read(ctx, etcd.Read, prefix)
 		t.watch(ctx, etcd.Read, prefix)
 	}
 	for _, prefix := range c.NativePrefixes {
 		t.read(ctx, etcd.Read, prefix)
 	}
-	if c.Web.AllowUnlock {
+	if c.Web.AllowUnlock || permission == etcd.ReadWrite {
 		t.write(ctx, "write", c.AuditKeys())
 	}
 	if election := c.ElectionPrefix(); c.Election.Enabled {

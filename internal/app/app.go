@@ -228,9 +228,13 @@ func (a *App) newReaper() (err error) {
 		Rate:        a.config.Reaper.RateLimit,
 		BatchSize:   a.config.Reaper.BatchSize,
 		Concurrency: a.config.Reaper.Concurrency,
-		Retention:   a.config.Metrics.ForcedUnlockRetention,
-		Delay:       a.histograms.ForcedUnlockDelay,
-		Logger:      a.logger,
+		Records: &records.Writer{
+			Config: a.config, Client: a.client, Full: func() bool { return a.records.Status().Omitted },
+		},
+		Replica:   a.identity,
+		Retention: a.config.Metrics.ForcedUnlockRetention,
+		Delay:     a.histograms.ForcedUnlockDelay,
+		Logger:    a.logger,
 	})
 	return err
 }
@@ -262,7 +266,7 @@ func (a *App) Start() {
 	// The reaper is started last and stopped first, while this replica still leads and the
 	// watch still updates the table.
 	a.start("waiting locks", a.logWaiting)
-	a.start("records of manual unlocks", a.records.Run)
+	a.start("records of removals", a.records.Run)
 	a.start("reaper", a.reaper.Run)
 	a.logger.Info(api.LogStarted, "prefix", a.config.Prefix, "mode", a.config.Reaper.Mode,
 		"endpoints", a.config.Etcd.Endpoints, "ops", a.OpsAddr(), "web", a.WebAddr())

@@ -31,13 +31,13 @@ type locked struct {
 	t *testing.T
 }
 
-// lockDown enables authentication, with a user and a role that may only read the records of manual
-// unlocks and the pauses.
+// lockDown enables authentication, with a user and a role that may only read the pauses, and read and write
+// records.
 func lockDown(t *testing.T, o localetcd.Options) *locked {
 	t.Helper()
 	l := &locked{etcdtest.Start(t, o), t}
 	l.Guard(user, password)
-	l.read(auditPrefix)
+	l.below(auditPrefix)
 	l.read(pauses)
 	return l
 }

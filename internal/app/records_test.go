@@ -72,7 +72,7 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 		require.Len(t, shown, 1)
 		require.Contains(t, shown[0].Fields, api.Field{Name: "ticket", Value: "OPS-1"})
 		require.Equal(t, api.Forced{
-			At: shown[0].At, Name: "a/b", UUID: "u-a/b", Hostname: "worker-1", Owner: "billing", Trigger: "manual", By: api.Other,
+			At: shown[0].At, Name: "a/b", UUID: "u-a/b", Token: shown[0].Token, Hostname: "worker-1", Owner: "billing", Trigger: "manual", By: api.Other,
 			Who: admin.Who(), Reason: "OPS-1: worker-1 was replaced", Revision: shown[0].Revision, Fields: shown[0].Fields,
 		}, shown[0])
 		require.InDelta(t, float64(time.Now().Unix()), d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "a/b", "trigger", "manual"), 60)
@@ -134,26 +134,107 @@ func TestForgedRecordsAreBounded(t *testing.T) {
 	d.awaitReaping()
 }
 
-// The link of the alert works at each replica: the one that removed the lock has its record, the
-// others know that it was removed.
+// Every replica lists what any of them removed, with the same words, also one that is started later, and when etcd
+// has compacted all that there was of the lock.
 func TestS7_EachReplicaListsWhatOthersRemoved(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	_, gone := p.lock(t, "billing/invoices", time.Second)
 	gone()
 	p.leader.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")
-	p.standby.awaitMetric(1, "unlocker_lock_releases_total", "by", "other")
-	self, other := p.leader.forced("billing/invoices"), p.standby.forced("billing/invoices")
+	etcdtest.Eventually(t, func() bool { return len(auditRecords(t, p.Etcd)) == 1 })
+	self := p.leader.forced("billing/invoices")
 	require.Len(t, self, 1)
 	require.Equal(t, []any{verdict.Expiry, api.Self}, []any{self[0].Trigger, self[0].By})
-	require.NotNil(t, self[0].Verdict)
-	require.Len(t, other, 1)
-	require.Equal(t, api.Forced{
-		At: other[0].At, Name: "billing/invoices", UUID: self[0].UUID, Hostname: "worker-1", Owner: self[0].Owner,
-		By: api.Other, Revision: self[0].Revision, Fields: []api.Field{}, MoreFields: len(self[0].Fields),
-	}, other[0])
-	require.Zero(t, p.standby.metric("unlocker_forced_unlocks_total"))
-	require.Zero(t, p.standby.metric("unlocker_forced_unlock_timestamp_seconds"))
+	require.NotEmpty(t, self[0].Replica)
+	require.Contains(t, self[0].Fields, api.Field{Name: "uuid", Value: self[0].UUID})
+	want := self[0]
+	want.By = api.Other
+	same := func(d *daemon) {
+		t.Helper()
+		etcdtest.Eventually(t, func() bool { f := d.forced("billing/invoices"); return len(f) == 1 && f[0].Trigger != "" })
+		require.Equal(t, []api.Forced{want}, d.forced("billing/invoices"), "with the verdict")
+		require.InDelta(t, float64(want.At.UnixNano())/1e9, d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "billing/invoices", "trigger", "expiry"), 1e-3)
+		require.Zero(t, d.metric("unlocker_forced_unlocks_total"), "counted by the one that removed it")
+	}
+	same(p.standby)
+
+	p.leader.stop()
+	resp, err := p.Client.Get(t.Context(), "x")
+	require.NoError(t, err)
+	_, err = p.Client.Compact(t.Context(), resp.Header.Revision)
+	require.NoError(t, err)
+	restarted := startDaemon(t, p.Endpoints())
+	for _, d := range []*daemon{restarted, p.standby} {
+		same(d)
+		var h api.History
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/history?name=billing%2Finvoices", &h))
+		require.True(t, h.Compacted)
+		require.Len(t, h.Periods, 1)
+		require.Equal(t, []any{want.UUID, want.Token, api.EndExpired, want.At, want.Replica},
+			[]any{h.Periods[0].UUID, h.Periods[0].Token, h.Periods[0].Ended.How, h.Periods[0].Ended.At, h.Periods[0].Ended.Replica})
+	}
+	require.Len(t, auditRecords(t, p.Etcd), 1)
+}
+
+// Removals share a lease for their records, and get another one when that is lost.
+func TestRecordsShareALease(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints(), func(c *config.Config) { c.Election.Enabled = false })
+	d.awaitReaping()
+	leases := func() []clientv3.LeaseStatus {
+		resp, err := e.Client.Leases(t.Context())
+		require.NoError(t, err)
+		return resp.Leases
+	}
+	const n = 200
+	putLocks(e, n, time.Now().Add(-time.Minute))
+	awaitRecords := func(n int) {
+		t.Helper()
+		etcdtest.Eventually(t, func() bool { return len(auditRecords(t, e)) == n })
+	}
+	awaitRecords(n)
+	first := leases()
+	require.Len(t, first, 1)
+	left, err := e.Client.TimeToLive(t.Context(), first[0].ID)
+	require.NoError(t, err)
+	require.EqualValues(t, 25*3600, left.GrantedTTL, "a record of the last hour stays for a day, too")
+	_, err = e.Client.Revoke(t.Context(), first[0].ID)
+	require.NoError(t, err)
+	require.Empty(t, auditRecords(t, e))
+	e.Put(e.Lock("next", time.Now(), time.Now().Add(-time.Hour))...)
+	awaitRecords(1)
+	require.Len(t, leases(), 1)
+	require.Len(t, d.forced("next"), 1)
+	require.Zero(t, d.metric("unlocker_records_dropped_total"))
+	require.Empty(t, d.warnings())
+}
+
+// Without the right to write records removals work; what is dropped is counted and said once.
+func TestRecordsWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	l := lockDown(t, localetcd.Options{})
+	l.below(prefix)
+	l.below(election)
+	l.revoke(auditPrefix)
+	l.read(auditPrefix)
+	d := l.daemon(fast)
+	d.awaitReaping()
+	remove := func(name string) {
+		t.Helper()
+		l.Put(l.Lock(name, time.Now(), time.Now().Add(-time.Hour))...)
+		etcdtest.Eventually(t, func() bool { return len(d.forced(name)) == 1 && d.forced(name)[0].Trigger == verdict.Expiry })
+	}
+	for i := range 3 {
+		remove(fmt.Sprint("a", i))
+		d.awaitMetric(float64(i+1), "unlocker_records_dropped_total")
+	}
+	d.warnsOnce(api.LogRecordsDropped, `user "unlocker" needs readwrite on [`+auditPrefix)
+	l.below(auditPrefix)
+	remove("b")
+	etcdtest.Eventually(t, func() bool { return len(auditRecords(t, l.Etcd)) == 1 })
+	require.EqualValues(t, 3, d.metric("unlocker_records_dropped_total"))
 }
 
 // Without the right to read the records the daemon works, says so once, and reads them as soon as

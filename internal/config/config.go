@@ -120,7 +120,7 @@ func (c Config) ElectionKey() string {
 // ElectionPrefix returns the prefix of the candidates' keys: the election key and a slash.
 func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKey(), "/") + "/" }
 
-// AuditKeys returns the prefix of the records of manual unlocks, which ends with a slash: AuditPrefix
+// AuditKeys returns the prefix of the records of removals, which ends with a slash: AuditPrefix
 // or, if that is empty, /unlocker/audit followed by the prefix.
 func (c Config) AuditKeys() string {
 	return strings.TrimSuffix(cmp.Or(c.AuditPrefix, "/unlocker/audit"+c.Prefix), "/") + "/"

@@ -90,7 +90,7 @@ func (c *Config) keys() []key {
 		bind("resync_interval", &c.ResyncInterval, "10m", checkResync,
 			"interval between full listings in addition to the watch; at least 1s, 0 turns them off"),
 		bind("audit_prefix", &c.AuditPrefix, "", checkOptionalPath,
-			"etcd prefix of the records of manual unlocks, outside the prefix; empty: /unlocker/audit followed by the prefix"),
+			"etcd prefix of the records of removals, outside the prefix; empty: /unlocker/audit followed by the prefix"),
 		bind("pause_prefix", &c.PausePrefix, "", checkOptionalPath,
 			"etcd prefix of the pauses of unlocker pause, outside the prefix; empty: /unlocker/pause followed by the prefix"),
 		bind("native_prefixes", &c.NativePrefixes, "", checkNativePrefixes,

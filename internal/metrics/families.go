@@ -63,6 +63,8 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))
 	add("unlocker_forced_unlock_failures_total", counter, "Attempts to remove a lock that failed, by reason.",
 		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
+	add("unlocker_records_dropped_total", counter, "Records of removals that were not written.",
+		one(func(v *view) float64 { return float64(v.Reaper.RecordsDropped) }))
 	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
 	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (neither a policy nor a pause keeps them), and are still there.",

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -82,7 +83,10 @@ type Options struct {
 	BatchSize, Concurrency int
 	// Rate is the maximum number of locks removed per second; 0 means no limit.
 	Rate float64
-	// Retention is how long the ledger keeps a removal.
+	// Records leaves records of the removals; nil leaves none. Replica is the identity of this replica in them.
+	Records Records
+	Replica string
+	// Retention is how long the metrics show a removal.
 	Retention time.Duration
 	// Delay observes the time from due until the deletion of a lock was observed, in
 	// seconds.
@@ -103,6 +107,9 @@ type Reaper struct {
 	gate    *gate
 	rate    *rate.Limiter
 	journal *journal
+	// removing is the number of batches that are being removed.
+	removing atomic.Int64
+	recorder *recorder
 }
 
 // New returns a Reaper that does nothing until Run is called.
@@ -128,14 +135,17 @@ func New(o Options) (*Reaper, error) {
 		limit = rate.Limit(o.Rate)
 	}
 	ledger := newLedger(o.Retention, o.Now)
-	return &Reaper{
+	ledger.replica = o.Replica
+	r := &Reaper{
 		Options: o,
 		ledger:  ledger,
 		tally:   newTally(ledger),
 		gate:    newGate(o.Holds, o.Signals, o.Logger),
 		rate:    rate.NewLimiter(limit, o.BatchSize),
 		journal: &journal{handler: o.Logger.Handler()},
-	}, nil
+	}
+	r.recorder = newRecorder(r)
+	return r, nil
 }
 
 // Verdict returns the verdict on a lock at the present time, regardless of holds.
@@ -177,7 +187,9 @@ func (r *Reaper) Run(ctx context.Context) error {
 		w := newWorker(requests, r, g)
 		g.Go(func() error { return w.run(gctx) })
 	}
+	g.Go(func() error { r.recorder.run(gctx, requests); return nil })
 	err := g.Wait()
+	r.recorder.flush(requests)
 	if ctx.Err() != nil {
 		return nil
 	}

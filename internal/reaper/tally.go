@@ -20,6 +20,8 @@ type Stats struct {
 	Conflicts uint64
 	// Would counts the verdicts of a dry run.
 	Would uint64
+	// RecordsDropped counts the records of removals that were not written.
+	RecordsDropped uint64
 	// ReleasedBySelf and ReleasedByOther count the locks whose deletion the table reported, by
 	// whether this replica deleted them.
 	ReleasedBySelf, ReleasedByOther uint64

@@ -74,8 +74,10 @@ func (w *worker) run(ctx context.Context) error {
 		if err != nil {
 			return err // Run returns nil where ctx is done
 		}
+		w.removing.Add(1)
 		w.group.Go(func() error {
 			defer w.batches.release()
+			defer w.removing.Add(-1)
 			w.walk(ctx, history, due)
 			return nil
 		})
@@ -250,7 +252,7 @@ func (w *worker) send(batch []*attempt) error {
 			w.end(ends.lost, a)
 			continue
 		}
-		w.ledger.self(a)
+		w.recorder.add(w.ledger.self(a))
 		w.end(ends.won, a)
 	}
 	return nil
