@@ -56,16 +56,18 @@ function post(path, body, end, take) {
   })
 }
 
-// commit repeats a transaction until it is answered. again says that an answer may have been lost.
-async function commit(txn, end) {
+// commit repeats a transaction until it is answered. again says that an answer may have been lost;
+// late is called for each.
+async function commit(txn, end, late = () => {}) {
   for (let again = false; ; again = true) {
     try {
       let answer
       await post('/v3/kv/txn', txn, Math.min(end, monotonic() + timeout / 3), (line) => (answer = line))
       if (!answer.code) return { answer, again }
-      if (answer.code !== 14) throw new Failure('refused', answer.message)
+      throw [4, 14].includes(answer.code) ? new Error(answer.message) : new Failure('refused', answer.message)
     } catch (error) {
       if (error instanceof Failure) throw error
+      late()
       if (monotonic() + retryPause >= end) throw new Failure('unavailable', error.message)
     }
     current = (current + 1) % endpoints.length
@@ -89,7 +91,7 @@ const found = (answer) => answer.responses.flatMap((response) => response.respon
 class Lock {
   constructor(name, patience, purpose = '') {
     if (('/' + name + '/').includes('//')) throw new Failure('invalid', `${JSON.stringify(name)} is not a name`)
-    Object.assign(this, { name, purpose, uuid: crypto.randomUUID(), gone: false })
+    Object.assign(this, { name, purpose, uuid: crypto.randomUUID(), gone: false, late: 0 })
     this.extend(patience)
   }
 
@@ -112,6 +114,7 @@ class Lock {
   // take tries once. It returns the holder and the revision to wait from if another has the lock.
   async take(alertAfter, patience, end) {
     this.extend(patience)
+    this.expires = monotonic() + patience * 1000
     const values = {
       uuid: this.uuid, hostname: os.hostname(), pid: String(process.pid), purpose: this.purpose,
       locked_at: stamp(this.began), alert_at: stamp(this.began + alertAfter * 1000), auto_unlock_at: stamp(this.began + patience * 1000),
@@ -120,8 +123,9 @@ class Lock {
       compare: [{ target: 'VERSION', result: 'EQUAL', key: key(this.name, 'uuid'), version: '0' }],
       success: Object.entries(values).map(([field, value]) => put(this.name, field, value)),
       failure: fields.map((field) => ({ requestRange: { key: key(this.name, field) } })),
-    }, end)
+    }, end, () => this.late++) // how many attempts may still be executed
     const revision = answer.header.revision
+    this.cluster = answer.header.cluster_id
     if (answer.succeeded) {
       this.token = this.revision = Number(revision)
       return null
@@ -129,6 +133,7 @@ class Lock {
     const kvs = found(answer)
     const uuid = kvs.find((kv) => kv.key === key(this.name, 'uuid'))
     if (text(uuid.value) === this.uuid) {
+      this.late-- // the one that has taken it
       this.token = this.revision = Number(uuid.create_revision)
       return null
     }
@@ -140,6 +145,10 @@ class Lock {
     return { target: 'VALUE', result: 'EQUAL', key: key(this.name, 'uuid'), value: base64(this.uuid) }
   }
 
+  restored({ header }) {
+    return header.cluster_id !== this.cluster || Number(header.revision) < this.token
+  }
+
   // renew says whether the lock is still held.
   async renew(success, end) {
     const [uuid, deadline] = [key(this.name, 'uuid'), key(this.name, 'auto_unlock_at')]
@@ -147,6 +156,7 @@ class Lock {
       const unchanged = { target: 'MOD', result: 'EQUAL', key: deadline, modRevision: String(this.revision) }
       const failure = [{ requestRange: { key: uuid } }, { requestRange: { key: deadline } }]
       const { answer } = await commit({ compare: [this.mine(), unchanged], success, failure }, end)
+      if (this.restored(answer)) return false
       const kvs = answer.succeeded ? [] : found(answer)
       if (!answer.succeeded && text(kvs.find((kv) => kv.key === uuid)?.value) !== this.uuid) return false
       this.revision = answer.succeeded ? answer.header.revision : kvs.find((kv) => kv.key === deadline)?.mod_revision ?? 0
@@ -157,6 +167,7 @@ class Lock {
   async alive(alertAfter, patience) {
     if (this.lost()) throw new Failure('lost', 'the deadline has passed')
     const renewed = new Lock(this.name, patience)
+    for (const clock in this.deadline) this.deadline[clock] = Math.min(this.deadline[clock], renewed.deadline[clock])
     const mine = await this.renew([
       put(this.name, 'alert_at', stamp(renewed.began + alertAfter * 1000)),
       put(this.name, 'auto_unlock_at', stamp(renewed.began + patience * 1000)),
@@ -167,11 +178,27 @@ class Lock {
     this.deadline = renewed.deadline
   }
 
-  async unlock() {
+  remove() {
     const success = fields.map((field) => ({ requestDeleteRange: { key: key(this.name, field) } }))
-    const { answer, again } = await commit({ compare: [this.mine()], success }, monotonic() + timeout)
+    return commit({ compare: [this.mine()], success }, monotonic() + timeout)
+  }
+
+  // release removes in the background a lock that is lost, and what late attempts take.
+  async release(lost) {
+    for (let pause = retryPause; lost || (this.late > 0 && monotonic() < this.expires); pause = Math.min(2 * pause, 2000)) {
+      const { answer } = await this.remove().catch((failure) => failure) // whose answer has no header
+      if (answer.succeeded && !lost) this.late--
+      if (answer.header) lost = false
+      await sleep(pause)
+    }
+  }
+
+  async unlock() {
+    const lost = this.lost()
+    const { answer, again } = lost ? { answer: {} } : await this.remove()
     this.gone = true
-    if (!answer.succeeded && !again) throw new Failure('lost', 'another has the lock, or nobody')
+    this.release(lost)
+    if (lost || this.restored(answer) || (!answer.succeeded && !again)) throw new Failure('lost', 'another has the lock, or nobody')
   }
 }
 
@@ -191,20 +218,26 @@ const commands = {
   async lock({ name, alert_after, patience, purpose, wait }) {
     const lock = new Lock(name, patience, purpose)
     const end = monotonic() + wait * 1000
-    for (;;) {
-      const other = await lock.take(alert_after, patience, Math.max(end, monotonic() + timeout))
-      if (!other) return held(lock)
-      if (monotonic() >= end) throw new Failure('held', 'another has the lock', { holder: other.holder })
-      await watch(name, other.revision, end)
+    try {
+      for (;;) {
+        const other = await lock.take(alert_after, patience, Math.max(end, monotonic() + timeout))
+        if (!other) return held(lock)
+        if (monotonic() >= end) throw new Failure('held', 'another has the lock', { holder: other.holder })
+        await watch(name, other.revision, end)
+      }
+    } finally {
+      if (!lock.token) lock.release(false)
     }
   },
   async try_lock_all({ names, alert_after, patience }) {
     const answer = { locks: [], held: [] }
     for (const name of names) {
-      const lock = new Lock(name, patience)
-      const other = await lock.take(alert_after, patience, monotonic() + timeout)
-      if (other) answer.held.push({ name, holder: other.holder })
-      else answer.locks.push(held(lock))
+      try {
+        answer.locks.push(await commands.lock({ name, alert_after, patience, wait: 0 }))
+      } catch (failure) {
+        if (failure.answer?.error !== 'held') throw failure
+        answer.held.push({ name, holder: failure.answer.holder })
+      }
     }
     return answer
   },
