@@ -18,8 +18,7 @@ func faultChecks() []check {
 
 func checkLockCut(t *trial) {
 	d := t.driver()
-	before, after := t.cutAnswer(t.otherWrites)
-	a := t.hooked(d, lockCommand(invoices), before, after)
+	a := t.cut(d, lockCommand(invoices), t.otherWrites)
 	t.require(a.OK, "its transaction has taken the lock and the answer was lost, but lock answered %s; in etcd: %s", a, t.fields(invoices))
 	f := t.fresh(invoices, grant{UUID: a.UUID})
 	t.require(a.Token == f.token(), "the token is %d, the create_revision of the uuid %d", a.Token, f.token())
@@ -31,8 +30,7 @@ func checkLockCut(t *trial) {
 func checkAliveCut(t *trial) {
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices))
-	before, after := t.cutAnswer(t.otherWrites)
-	a := t.hooked(d, aliveCommand(mine), before, after)
+	a := t.cut(d, aliveCommand(mine), t.otherWrites)
 	t.require(a.OK, "the lock is still held, but alive answered %s", a)
 	t.require(t.fields(invoices).token() == mine.Token, "the lock is not the same: %s", t.fields(invoices))
 }
@@ -56,11 +54,10 @@ func checkUnlockCut(t *trial) {
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices))
 	var other fields
-	before, after := t.cutAnswer(func() (err error) {
+	a := t.cut(d, unlockCommand(mine), func() (err error) {
 		other, err = t.seize(reports)
 		return err
 	})
-	a := t.hooked(d, unlockCommand(mine), before, after)
 	t.require(a.OK, "its transaction has removed the lock and the answer was lost, but unlock answered %s", a)
 	t.absent(invoices)
 	t.untouched(reports, other)

@@ -190,7 +190,7 @@ func checkAliveCompared(t *trial) {
 	t.absent(reports)
 	t.require(!a.OK && a.Error == "lost", "the lock had been removed, but alive answered %s", a)
 	for _, a := range []answer{taken, removed} {
-		t.require(t.succeed(d, command{Op: "lost", UUID: a.UUID}).Lost, "it knows that the lock is lost, but answers that it is not")
+		t.require(t.lost(d, a, 0).Lost, "it knows that the lock is lost, but answers that it is not")
 	}
 }
 

@@ -149,9 +149,8 @@ func lossChecks() []check {
 	}
 }
 
-// brief is a lock with a short patience.
-func brief(name string, patience float64) command {
-	c := lockCommand(name)
+// brief is the command with a short patience.
+func (c command) brief(patience float64) command {
 	c.AlertAfter, c.Patience = patience/2, patience
 	return c
 }
@@ -163,7 +162,7 @@ func (t *trial) lost(d *driver, a answer, wait float64) answer {
 func checkLostDeadline(t *trial) {
 	const patience = 4.0
 	d := t.driver()
-	mine := t.succeed(d, brief(invoices, patience))
+	mine := t.succeed(d, lockCommand(invoices).brief(patience))
 	f := t.fields(invoices)
 	lockedAt, deadline := t.instant(f, "locked_at"), t.instant(f, "auto_unlock_at")
 	t.require(!t.lost(d, mine, 0).Lost, "it answers that a lock is lost that it has just taken")
@@ -176,12 +175,10 @@ func checkLostDeadline(t *trial) {
 func checkLostUnreachable(t *trial) {
 	const patience = 3.0 // less than the request timeout
 	d := t.driver()
-	mine := t.succeed(d, brief(invoices, patience))
+	mine := t.succeed(d, lockCommand(invoices).brief(patience))
 	deadline := t.instant(t.fields(invoices), "auto_unlock_at")
 	t.proxy.Blackhole()
-	c := brief(invoices, patience)
-	c.Op, c.Name, c.UUID, c.Purpose = "alive", "", mine.UUID, ""
-	a := t.do(d, c)
+	a := t.do(d, aliveCommand(mine).brief(patience))
 	t.require(!a.OK, "alive answered %s while etcd was silent", a)
 	t.require(!a.at.After(deadline), "alive answered %v after the deadline", a.at.Sub(deadline).Round(time.Millisecond))
 	a = t.lost(d, mine, patience)
@@ -191,14 +188,12 @@ func checkLostUnreachable(t *trial) {
 func checkLostSuspended(t *trial) {
 	const patience = 6.0 // more than it takes to suspend it on a busy machine
 	d := t.driver()
-	mine := t.succeed(d, brief(invoices, patience))
+	mine := t.succeed(d, lockCommand(invoices).brief(patience))
 	t.must(d.signal(syscall.SIGSTOP))
 	t.pause(seconds(patience) + time.Second)
 	query := t.begin(d, command{Op: "lost", UUID: mine.UUID})
 	t.must(d.signal(syscall.SIGCONT))
 	a := t.success(query)
 	t.require(a.Lost, "it was suspended until after its deadline, and answers that the lock is not lost")
-	c := brief("", patience)
-	c.Op, c.UUID, c.Purpose = "alive", mine.UUID, ""
-	t.refused(d, c, "lost")
+	t.refused(d, aliveCommand(mine).brief(patience), "lost")
 }

@@ -199,18 +199,20 @@ func (t *trial) raced(d *driver, c command, name, kind string) {
 	t.require(!a.OK && a.Error == kind, "another had taken the lock, but %s answered %s", c.Op, a)
 }
 
-// cutAnswer returns hooks that let the next write happen and cut all connections before its
+// cut is do for a command whose next write happens, but all connections are cut before its
 // answer reaches the client. then is called after the write.
-func (t *trial) cutAnswer(then func() error) (before, after func() error) {
-	before = func() error {
-		t.proxy.HoldReplies()
-		return nil
-	}
-	after = func() error {
+func (t *trial) cut(d *driver, c command, then func() error) answer {
+	return t.hooked(d, c, quietly(t.proxy.HoldReplies), func() error {
 		defer t.proxy.Break()
 		return then()
+	})
+}
+
+func quietly(f func()) func() error {
+	return func() error {
+		f()
+		return nil
 	}
-	return before, after
 }
 
 // withhold keeps the next write on its way, as a network may, while the client sees its
