@@ -7,9 +7,12 @@ func faultChecks() []check {
 		{name: "lock-answer-cut", about: "a lock whose answer was lost is recognized as one's own", run: checkLockCut},
 		{name: "alive-answer-cut", about: "a renewal whose answer was lost is repeated", run: checkAliveCut},
 		{name: "alive-late", about: "a renewal that is executed late does not move the deadline back", run: checkAliveLate},
+		{name: "lock-late", about: "a lock that is taken late, by a command that gave up, is released in the background", run: checkLockLate},
 		{name: "unlock-answer-cut", about: "an unlock whose answer was lost is repeated, and succeeds", run: checkUnlockCut},
+		{name: "unlock-late", about: "a lock that is taken late, after its unlock, is released in the background", run: checkUnlockLate},
 		{name: "timeouts", about: "commands end in time if etcd is silent", run: checkTimeouts},
 		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: checkTrickle},
+		{name: "abandoned", about: "a request without an answer is given up after 5 s", run: checkAbandoned},
 		{name: "refused", about: "commands end in time if no connection is possible", run: checkRefused},
 		{name: "restart", about: "etcd is restarted during lock, alive and a wait", run: checkRestart},
 		{name: "failover", about: "one of two endpoints suffices", run: checkFailover, endpoints: 2},
@@ -38,7 +41,7 @@ func checkAliveCut(t *trial) {
 func checkAliveLate(t *trial) {
 	d := t.driver()
 	c := aliveCommand(t.succeed(d, lockCommand(invoices)))
-	execute := t.withhold()
+	execute := t.withhold(t.proxy.Break)
 	t.succeed(d, c)
 	c.Patience *= 2
 	t.succeed(d, c)
@@ -48,6 +51,15 @@ func checkAliveLate(t *trial) {
 	t.require(after.text("auto_unlock_at") == before.text("auto_unlock_at"),
 		"an attempt that was executed after a later renewal moved auto_unlock_at from %s to %s", before, after)
 	t.succeed(d, c)
+}
+
+func checkLockLate(t *trial) {
+	d := t.driver()
+	execute := t.withhold(t.proxy.Blackhole)
+	t.refused(d, lockCommand(invoices), "unavailable")
+	t.proxy.Break() // what it has sent meanwhile is lost
+	execute()
+	t.cleared(invoices)
 }
 
 func checkUnlockCut(t *trial) {
@@ -61,6 +73,18 @@ func checkUnlockCut(t *trial) {
 	t.require(a.OK, "its transaction has removed the lock and the answer was lost, but unlock answered %s", a)
 	t.absent(invoices)
 	t.untouched(reports, other)
+}
+
+func checkUnlockLate(t *trial) {
+	d := t.driver()
+	execute := t.withhold(t.proxy.Break)
+	t.succeed(d, unlockCommand(t.succeed(d, lockCommand(invoices))))
+	other := t.take(invoices)
+	t.pause(time.Second)
+	t.untouched(invoices, other)
+	t.must(t.remove(invoices))
+	execute()
+	t.cleared(invoices)
 }
 
 func checkTimeouts(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }
@@ -84,15 +108,26 @@ func checkUnavailable(t *trial, disturb func()) {
 	}
 }
 
+func checkAbandoned(t *trial) {
+	keeper, locker := t.driver(), t.driver()
+	// The request timeout bounds a renewal as a whole; a lock that waits may have many attempts.
+	alive, lock := aliveCommand(t.succeed(keeper, lockCommand(invoices))), lockCommand(reports)
+	lock.Wait = 60
+	for _, abandoned := range []func(){t.hang(keeper, alive), t.hang(locker, lock)} {
+		abandoned()
+	}
+}
+
 func checkRestart(t *trial) {
 	holder, locker := t.driver(), t.driver()
 	mine := t.succeed(holder, lockCommand(invoices))
 	waiter := t.waiting(60)
 	t.pause(time.Second)
 	var alive, lock *pending
-	t.restart(func() {
+	t.restart(func() error {
 		alive, lock = t.begin(holder, aliveCommand(mine)), t.begin(locker, lockCommand(reports))
 		t.pause(time.Second)
+		return nil
 	})
 	t.success(alive)
 	a := t.success(lock)

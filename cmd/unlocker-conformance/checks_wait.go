@@ -145,7 +145,10 @@ func lossChecks() []check {
 	return []check{
 		{name: "lost-deadline", about: "a lock that is not renewed is lost before its deadline", run: checkLostDeadline},
 		{name: "lost-unreachable", about: "a renewal that gets no answer gives up before the deadline", run: checkLostUnreachable},
+		{name: "lost-shorter", about: "a renewal that moves the deadline closer counts without its answer", run: checkLostShorter},
+		{name: "lost-unlock", about: "unlock reports the loss at once and releases the lock in the background", run: checkLostUnlock},
 		{name: "lost-suspended", about: "a process that was suspended past its deadline knows it at once", run: checkLostSuspended},
+		{name: "lost-restored", about: "a lock is lost in an etcd that was restored or replaced", run: checkLostRestored},
 	}
 }
 
@@ -176,13 +179,61 @@ func checkLostUnreachable(t *trial) {
 	const patience = 3.0 // less than the request timeout
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices).brief(patience))
-	deadline := t.instant(t.fields(invoices), "auto_unlock_at")
 	t.proxy.Blackhole()
-	a := t.do(d, aliveCommand(mine).brief(patience))
-	t.require(!a.OK, "alive answered %s while etcd was silent", a)
-	t.require(!a.at.After(deadline), "alive answered %v after the deadline", a.at.Sub(deadline).Round(time.Millisecond))
-	a = t.lost(d, mine, patience)
-	t.require(a.Lost && !a.at.After(deadline), "it noticed the loss (%v) %v after the deadline", a.Lost, a.at.Sub(deadline).Round(time.Millisecond))
+	t.unanswered(d, mine, t.do(d, aliveCommand(mine).brief(patience)))
+}
+
+func checkLostShorter(t *trial) {
+	d := t.driver()
+	mine := t.succeed(d, lockCommand(invoices))
+	a := t.hooked(d, aliveCommand(mine).brief(4), quietly(t.proxy.Blackhole), nil)
+	t.unanswered(d, mine, a)
+}
+
+// unanswered requires that a client whose renewal got no answer knows that the lock is lost before
+// the deadline in etcd.
+func (t *trial) unanswered(d *driver, mine, a answer) {
+	t.require(!a.OK, "alive answered ok while etcd was silent")
+	if a.Error != "lost" {
+		a = t.lost(d, mine, 1)
+	}
+	late := a.at.Sub(t.instant(t.fields(invoices), "auto_unlock_at")).Round(time.Millisecond)
+	t.require(a.Lost || a.Error == "lost", "it has not noticed the loss %v after the deadline", late)
+	t.require(late <= 0, "it noticed the loss %v after the deadline", late)
+}
+
+func checkLostUnlock(t *trial) {
+	const patience = 3.0
+	d := t.driver()
+	mine := t.succeed(d, lockCommand(invoices).brief(patience))
+	t.proxy.Blackhole()
+	t.pause(time.Until(t.instant(t.fields(invoices), "auto_unlock_at")))
+	a := t.refused(d, unlockCommand(mine), "lost")
+	t.require(a.took() <= handOff, "it reported the loss after %v", a.took())
+	t.pause(time.Second) // its first attempt to release the lock is lost
+	t.proxy.Break()
+	t.cleared(invoices)
+}
+
+func checkLostRestored(t *trial) {
+	d := t.driver()
+	t.restart(t.cluster.Save)
+	t.must(t.otherWrites())
+	replaced := func(name string, replace func() error, newer bool) {
+		mine := t.succeed(d, lockCommand(name))
+		copied := map[string]string{}
+		for field, kv := range t.fields(name) {
+			copied[field] = string(kv.Value)
+		}
+		t.restart(replace)
+		for newer && t.revision() < mine.Token {
+			t.must(t.otherWrites())
+		}
+		t.must(t.write(name, copied))
+		t.refused(d, aliveCommand(mine), "lost")
+	}
+	replaced(invoices, t.cluster.Revert, false) // the same cluster, with a revision below the token
+	replaced(reports, t.cluster.Wipe, true)     // another cluster, with a revision above it
 }
 
 func checkLostSuspended(t *trial) {

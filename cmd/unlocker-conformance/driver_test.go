@@ -40,7 +40,11 @@ type heldLock struct {
 	name      string
 	deadline  time.Time
 	revision  int64 // of auto_unlock_at
+	token     int64
+	cluster   uint64
 	lost      bool
+	late      int       // attempts to take it that may be executed late
+	expires   time.Time // the deadline of those
 	ticksLeft *atomic.Int64
 }
 

@@ -48,7 +48,7 @@ func (k *kit) run(ctx context.Context) error {
 	}
 	var group errgroup.Group
 	group.SetLimit(k.parallel)
-	for _, c := range k.checks {
+	for _, c := range slices.Backward(k.checks) { // the slow ones first
 		group.Go(func() error {
 			k.judge(ctx, c)
 			return nil

@@ -77,6 +77,18 @@ func (t *trial) absent(name string) {
 	t.require(len(is) == 0, "there are keys of %q which nobody holds: %s", name, is)
 }
 
+// cleared requires that the client releases, in the background, a lock that nobody holds.
+func (t *trial) cleared(name string) {
+	const limit = requestTimeout + slack
+	for from := time.Now(); ; t.pause(20 * time.Millisecond) {
+		left := t.fields(name)
+		if len(left) == 0 {
+			return
+		}
+		t.require(time.Since(from) <= limit, "it did not release %q, which nobody holds, within %v: %s", name, limit, left)
+	}
+}
+
 // fresh requires that a lock was taken by one transaction with all the fields, once.
 func (t *trial) fresh(name string, g grant) fields {
 	f := t.fields(name)
@@ -126,20 +138,25 @@ func (t *trial) seize(name string) (fields, error) {
 	if err := t.remove(name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := t.request()
-	defer cancel()
 	now := time.Now()
-	var ops []clientv3.Op
-	for field, value := range map[string]string{
+	if err := t.write(name, map[string]string{
 		"uuid": fmt.Sprintf("kit-%d", now.UnixNano()), "hostname": "kit", "purpose": "to be in the way",
 		"locked_at": stamp(now), "alert_at": stamp(now.Add(time.Hour)), "auto_unlock_at": stamp(now.Add(2 * time.Hour)),
-	} {
-		ops = append(ops, clientv3.OpPut(prefix+name+"/"+field, value))
-	}
-	if _, err := t.etcd.Txn(ctx).Then(ops...).Commit(); err != nil {
+	}); err != nil {
 		return nil, err
 	}
 	return t.read(name)
+}
+
+func (t *trial) write(name string, values map[string]string) error {
+	ctx, cancel := t.request()
+	defer cancel()
+	var ops []clientv3.Op
+	for field, value := range values {
+		ops = append(ops, clientv3.OpPut(prefix+name+"/"+field, value))
+	}
+	_, err := t.etcd.Txn(ctx).Then(ops...).Commit()
+	return err
 }
 
 // remove deletes all keys of a lock, as the daemon does.

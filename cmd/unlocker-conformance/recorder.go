@@ -29,7 +29,7 @@ type recorder struct {
 }
 
 // hook gets a write of the client in place of etcd, to which forward passes it on.
-type hook func(m any, forward func() (any, error)) (any, error)
+type hook func(ctx context.Context, m any, forward func() (any, error)) (any, error)
 
 // request is what the recorder keeps of a request.
 type request struct {
@@ -67,7 +67,7 @@ func (r *recorder) unary(ctx context.Context, m any, info *grpc.UnaryServerInfo,
 		return forward()
 	}
 	if h := r.take(); h != nil {
-		return h(m, forward)
+		return h(ctx, m, forward)
 	}
 	return forward()
 }
@@ -130,7 +130,7 @@ func (r *recorder) surround(before, after func() error) (fired func() (bool, err
 		}
 		return f()
 	}
-	r.arm(func(_ any, forward func() (any, error)) (any, error) {
+	r.arm(func(_ context.Context, _ any, forward func() (any, error)) (any, error) {
 		close(begun)
 		err := call(before)
 		answer, refused := forward()

@@ -13,32 +13,52 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// commit sends a transaction until it is answered or ctx ends. again says that an answer
-// may have been lost.
-func (c *client) commit(ctx context.Context, next func() clientv3.Op) (resp *clientv3.TxnResponse, again bool, err error) {
+// commit sends a transaction until it is answered or ctx ends. It returns also how many attempts
+// were not answered.
+func (c *client) commit(ctx context.Context, next func() clientv3.Op) (resp *clientv3.TxnResponse, unanswered int, err error) {
 	if c.is("bounds each read alone") {
 		c.readAll()
 	}
 	for {
-		limit := c.timeout / 2
-		if c.is("gives up quickly") {
-			limit = 100 * time.Millisecond
-		}
-		attempt, cancel := context.WithTimeout(ctx, limit)
-		r, err := c.etcd.Do(attempt, next())
-		cancel()
+		r, err := c.try(ctx, next())
 		if err == nil {
-			return r.Txn(), again, nil
+			return r.Txn(), unanswered, nil
 		}
+		unanswered++
 		if c.is("tries once") || c.is("gives up quickly") {
-			return nil, again, err
+			return nil, unanswered, err
 		}
-		again = true
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, again, err
+			return nil, unanswered, err
 		}
+	}
+}
+
+func (c *client) try(ctx context.Context, op clientv3.Op) (r clientv3.OpResponse, err error) {
+	limit := c.timeout / 2
+	switch c.fault {
+	case "gives up quickly":
+		limit = 100 * time.Millisecond
+	case "bounds a request by its wait only":
+		limit = time.Hour
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !c.is("leaves its requests on their way") {
+		return c.etcd.Do(ctx, op)
+	}
+	answered := make(chan struct{})
+	go func() {
+		r, err = c.etcd.Do(context.WithoutCancel(ctx), op)
+		close(answered)
+	}()
+	select {
+	case <-answered:
+		return r, err
+	case <-ctx.Done():
+		return clientv3.OpResponse{}, ctx.Err()
 	}
 }
 
@@ -70,27 +90,32 @@ func (c *client) attempt(ctx context.Context, q command, uuid *string) (answer, 
 	if c.is("writes to a held lock") {
 		get = append(get, clientv3.OpPut(c.key(q.Name, "waiters"), "1"))
 	}
-	r, again, err := c.commit(ctx, func() clientv3.Op {
+	l := &heldLock{name: q.Name, deadline: now.Add(seconds(q.Patience)), expires: now.Add(seconds(q.Patience))}
+	r, unanswered, err := c.commit(ctx, func() clientv3.Op {
 		if c.is("has a new uuid for each attempt") {
 			*uuid = c.newUUID()
 			puts, late = c.puts(q, *uuid, now)
 		}
 		return clientv3.OpTxn([]clientv3.Cmp{free}, puts, get)
 	})
+	l.late = unanswered
 	if err != nil {
+		c.release(l, *uuid, false)
 		return failed("unavailable"), 0
 	}
 	token := r.Header.Revision
-	deadline := token
+	l.token, l.revision, l.cluster = token, token, r.Header.ClusterId
 	if !r.Succeeded {
 		holder, created := c.holder(q.Name, r.Responses[0].GetResponseRange())
-		if !again || holder["uuid"] != *uuid {
+		if unanswered == 0 || holder["uuid"] != *uuid {
+			c.release(l, *uuid, false)
 			return answer{Error: "held", Holder: holder}, token
 		}
 		if !c.is("takes the token of the last answer") {
 			token = created
 		}
-		deadline = created
+		l.token, l.revision = created, created
+		l.late--
 	}
 	if len(late) > 0 {
 		_, _, _ = c.commit(ctx, func() clientv3.Op { return clientv3.OpTxn(nil, late, nil) })
@@ -98,7 +123,7 @@ func (c *client) attempt(ctx context.Context, q command, uuid *string) (answer, 
 	if c.is("takes the cluster's id for the token") {
 		token = int64(r.Header.ClusterId >> 1)
 	}
-	c.hold(*uuid, &heldLock{name: q.Name, revision: deadline, deadline: now.Add(seconds(q.Patience))})
+	c.hold(*uuid, l)
 	return answer{OK: true, UUID: *uuid, Token: token}, 0
 }
 
@@ -165,17 +190,65 @@ func (c *client) tryLockAll(q command) answer {
 }
 
 // ifHeld sends a transaction that compares the uuid.
-func (c *client) ifHeld(ctx context.Context, l *heldLock, uuid string, ops ...clientv3.Op) (again bool, err error) {
+func (c *client) ifHeld(ctx context.Context, l *heldLock, uuid string, ops ...clientv3.Op) (unanswered int, err error) {
 	compare := []clientv3.Cmp{clientv3.Compare(clientv3.Value(c.key(l.name, "uuid")), "=", uuid)}
 	if c.is("compares nothing") {
 		compare = nil
 	}
-	r, again, err := c.commit(ctx, func() clientv3.Op { return clientv3.OpTxn(compare, ops, nil) })
-	if err == nil && !r.Succeeded {
-		l.lost = true
+	r, unanswered, err := c.commit(ctx, func() clientv3.Op { return clientv3.OpTxn(compare, ops, nil) })
+	if err == nil && (!r.Succeeded || c.restored(l, r)) {
 		err = errLost
 	}
-	return again, err
+	return unanswered, err
+}
+
+// restored reports whether an answer is of another etcd than that in which the lock was taken.
+func (c *client) restored(l *heldLock, r *clientv3.TxnResponse) bool {
+	return r.Header.ClusterId != l.cluster && !c.is("does not compare the cluster") ||
+		r.Header.Revision < l.token && !c.is("does not compare the token")
+}
+
+// release deletes in the background a lock that is lost, and what late attempts take.
+func (c *client) release(l *heldLock, uuid string, lost bool) {
+	late := l.late
+	if c.is("forgets late attempts") || lost && c.is("forgets a lock that it lost") {
+		return
+	}
+	go func() {
+		for ; lost || late > 0 && time.Now().Before(l.expires); <-time.After(100 * time.Millisecond) {
+			err := c.remove(l, uuid)
+			if err == nil && !lost && !c.is("compares nothing") {
+				late--
+			}
+			lost = lost && err != nil && !errors.Is(err, errLost)
+			if c.is("releases in the background once") {
+				return
+			}
+		}
+	}()
+}
+
+func (c *client) remove(l *heldLock, uuid string) error {
+	ctx, cancel := c.context(c.timeout)
+	defer cancel()
+	unanswered, err := c.ifHeld(ctx, l, uuid, c.deletes(l)...)
+	if unanswered > 0 && errors.Is(err, errLost) && !c.is("calls its own unlock a loss") {
+		return nil
+	}
+	return err
+}
+
+func (c *client) deletes(l *heldLock) (ops []clientv3.Op) {
+	if c.is("unlocks by prefix") {
+		return []clientv3.Op{clientv3.OpDelete(c.key(l.name, ""), clientv3.WithPrefix())}
+	}
+	for _, field := range strings.Fields("uuid hostname purpose locked_at alert_at auto_unlock_at alive_at") {
+		ops = append(ops, clientv3.OpDelete(c.key(l.name, field)))
+	}
+	if c.is("leaves alive_at") {
+		ops = ops[:len(ops)-1]
+	}
+	return ops
 }
 
 // renew is ifHeld with a comparison of the newest write of the deadline.
@@ -194,13 +267,15 @@ func (c *client) renew(ctx context.Context, l *heldLock, uuid string, ops ...cli
 		if err != nil {
 			return err
 		}
+		if c.restored(l, r) {
+			return errLost
+		}
 		if r.Succeeded {
 			l.revision = r.Header.Revision
 			return nil
 		}
 		kvs := slices.Concat(r.Responses[0].GetResponseRange().Kvs, r.Responses[1].GetResponseRange().Kvs)
 		if len(kvs) < 2 || string(kvs[0].Value) != uuid {
-			l.lost = true
 			return errLost
 		}
 		l.revision = kvs[1].ModRevision
@@ -223,6 +298,11 @@ func (c *client) alive(l *heldLock, q command) answer {
 	if c.lost(l, 0) {
 		return failed("lost")
 	}
+	now := time.Now()
+	deadline := now.Add(seconds(q.Patience))
+	if deadline.Before(l.deadline) && !c.is("counts a shorter patience when it is answered") {
+		l.deadline = deadline
+	}
 	ctx, cancel := c.context(c.timeout)
 	defer cancel()
 	if !c.is("renews beyond the deadline") {
@@ -230,10 +310,9 @@ func (c *client) alive(l *heldLock, q command) answer {
 		ctx, stop = context.WithDeadline(ctx, l.deadline.Add(-500*time.Millisecond))
 		defer stop()
 	}
-	now := time.Now()
 	ops := []clientv3.Op{
 		clientv3.OpPut(c.key(l.name, "alert_at"), c.stamp(now.Add(seconds(q.AlertAfter)))),
-		clientv3.OpPut(c.key(l.name, "auto_unlock_at"), c.stamp(now.Add(seconds(q.Patience)))),
+		clientv3.OpPut(c.key(l.name, "auto_unlock_at"), c.stamp(deadline)),
 	}
 	aliveAt := clientv3.OpPut(c.key(l.name, "alive_at"), c.stamp(now))
 	switch {
@@ -246,30 +325,28 @@ func (c *client) alive(l *heldLock, q command) answer {
 	}
 	err := c.renew(ctx, l, q.UUID, ops...)
 	if err == nil {
-		l.deadline = now.Add(seconds(q.Patience))
+		l.deadline = deadline
 	}
+	l.lost = errors.Is(err, errLost)
 	return kindOf(err)
 }
 
 func (c *client) unlock(l *heldLock, q command) answer {
-	ctx, cancel := c.context(c.timeout)
-	defer cancel()
-	var ops []clientv3.Op
-	for _, field := range strings.Fields("uuid hostname purpose locked_at alert_at auto_unlock_at alive_at") {
-		ops = append(ops, clientv3.OpDelete(c.key(l.name, field)))
+	if c.is("unlocks in two steps") {
+		_, _ = c.ifHeld(context.Background(), l, q.UUID, c.deletes(l)[2:]...)
 	}
-	switch {
-	case c.is("unlocks by prefix"):
-		ops = []clientv3.Op{clientv3.OpDelete(c.key(l.name, ""), clientv3.WithPrefix())}
-	case c.is("leaves alive_at"):
-		ops = ops[:len(ops)-1]
-	case c.is("unlocks in two steps"):
-		_, _ = c.ifHeld(ctx, l, q.UUID, ops[2:]...)
-		ops = ops[:2]
+	lost := c.lost(l, 0)
+	if lost && !c.is("hides a loss by its release") {
+		if c.is("reports a loss after its release") {
+			_ = c.remove(l, q.UUID)
+		}
+		c.release(l, q.UUID, true)
+		return failed("lost")
 	}
-	again, err := c.ifHeld(ctx, l, q.UUID, ops...)
-	if again && errors.Is(err, errLost) && !c.is("calls its own unlock a loss") {
-		err = nil
+	err := c.remove(l, q.UUID)
+	if err == nil || errors.Is(err, errLost) {
+		l.lost = true
+		c.release(l, q.UUID, false)
 	}
 	return kindOf(err)
 }

@@ -215,14 +215,14 @@ func quietly(f func()) func() error {
 	}
 }
 
-// withhold keeps the next write on its way, as a network may, while the client sees its
-// connection break. The function that it returns lets the write reach etcd.
-func (t *trial) withhold() (execute func()) {
+// withhold keeps the next write on its way, as a network may, while the client sees its connection
+// disturbed instead of an answer. The function that it returns lets the write reach etcd.
+func (t *trial) withhold(disturb func()) (execute func()) {
 	withheld := make(chan any, 1)
-	t.arm(func(m any, _ func() (any, error)) (any, error) {
+	t.arm(func(_ context.Context, m any, _ func() (any, error)) (any, error) {
 		withheld <- m
 		t.proxy.HoldReplies()
-		t.proxy.Break()
+		disturb()
 		return nil, status.Error(codes.Unavailable, "withheld by unlocker-conformance")
 	})
 	return func() {
@@ -240,12 +240,40 @@ func (t *trial) withhold() (execute func()) {
 	}
 }
 
-func (t *trial) restart(while func()) {
+// hang begins a command and keeps its next write until the client gives the request up. The function
+// that it returns requires that this is in time.
+func (t *trial) hang(d *driver, c command) (abandoned func()) {
+	const limit = requestTimeout + slack
+	begun, inTime := make(chan struct{}), make(chan bool, 1)
+	t.arm(func(ctx context.Context, _ any, _ func() (any, error)) (any, error) {
+		close(begun)
+		select {
+		case <-ctx.Done():
+			inTime <- true
+		case <-time.After(limit):
+			inTime <- false
+		}
+		return nil, status.Error(codes.Canceled, "kept by unlocker-conformance")
+	})
+	t.begin(d, c)
+	select {
+	case <-begun:
+	case <-time.After(startup):
+		t.fail("%s sent no request that writes", c.Op)
+	}
+	return func() {
+		t.require(<-inTime, "a request of %s without an answer was still on its way after %v", c.Op, limit)
+	}
+}
+
+// restart starts etcd again after something was done while it was down.
+func (t *trial) restart(while func() error) {
 	t.cluster.Kill(0)
-	while()
+	t.must(while())
 	ctx, cancel := context.WithTimeout(t.ctx, startup)
 	defer cancel()
 	t.must(t.cluster.Restart(ctx))
+	t.revision() // etcd's client repeats reads only while it connects
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
