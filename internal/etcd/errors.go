@@ -3,12 +3,137 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
+
+// Permissions of etcd's roles.
+const (
+	Read      = "read"
+	Write     = "write"
+	ReadWrite = "readwrite"
+)
+
+// Never is a condition that is never true, as no key has a negative version. etcd checks the rights
+// and the space that a transaction with it needs, and executes nothing of it. The user must be
+// permitted to read the key.
+func Never(key string) clientv3.Cmp { return clientv3.Compare(clientv3.Version(key), "<", 0) }
+
+// Explain adds what to change to an error about a missing permission, a user that etcd does
+// not accept, and returns a NoConnection if there was no connection. permission is what the failed request
+// needs on prefix; the error of etcd names neither. Other errors, and nil, are returned as
+// they are.
+func (c *Client) Explain(err error, permission, prefix string) error {
+	if err == nil {
+		return nil
+	}
+	if failed := c.noConnection(err); failed != nil {
+		return failed
+	}
+	switch {
+	case is(err, rpctypes.ErrGRPCPermissionDenied):
+		return fmt.Errorf("%w: %s needs %s on [%s, %s) (prefix %s)", err, c.user(), permission, prefix, clientv3.GetPrefixRangeEnd(prefix), prefix)
+	case is(err, rpctypes.ErrGRPCAuthFailed):
+		return fmt.Errorf("%w: etcd.username %q with the password of %s", err, c.options.Username, c.passwordKey())
+	case is(err, rpctypes.ErrGRPCUserEmpty):
+		return fmt.Errorf("%w: etcd has authentication on: set etcd.username, or etcd.tls.cert_file to a certificate whose common name is a user", err)
+	}
+	return err
+}
+
+// CredentialsIgnored reports whether etcd last answered a login with a user that it has
+// authentication disabled.
+func (c *Client) CredentialsIgnored() bool { return c.login.state.Load() == authDisabled }
+
+// user names the user by which etcd knows the client. A user from a certificate need not
+// exist: etcd then answers only "permission denied".
+func (c *Client) user() string {
+	if c.options.Username != "" {
+		return fmt.Sprintf("user %q", c.options.Username)
+	}
+	if leaf := leafOf(c.options.TLS.CertFile); leaf != nil {
+		return fmt.Sprintf("user %q (the client certificate's common name, if there is such a user)", leaf.Subject.CommonName)
+	}
+	return "the user"
+}
+
+// passwordKey returns the configuration key of the password.
+func (c *Client) passwordKey() string {
+	if c.options.PasswordFile != "" {
+		return "etcd.password_file " + c.options.PasswordFile
+	}
+	return "etcd.password"
+}
+
+// NoConnection is the error of a call for which there was no connection.
+type NoConnection struct {
+	// Cause is in the words of the network or of TLS.
+	Cause string
+	// Advice says which key to change, or is "" if the cause says enough.
+	Advice string
+	err    error
+}
+
+func (e *NoConnection) Error() string {
+	if e.Advice == "" {
+		return "no connection: " + e.Cause
+	}
+	return "no connection: " + e.Cause + ": " + e.Advice
+}
+
+// Unwrap returns the error of the call.
+func (e *NoConnection) Unwrap() error { return e.err }
+
+// noConnection returns nil if the call did not fail for that.
+func (c *Client) noConnection(err error) *NoConnection {
+	_, quoted, found := strings.Cut(err.Error(), "connection error: desc = ") // the text of gRPC
+	if !found {
+		return nil
+	}
+	quoted, _ = strconv.QuotedPrefix(quoted)
+	cause, _ := strconv.Unquote(quoted)
+	cause = strings.TrimPrefix(strings.TrimPrefix(cause, "transport: "), "Error while dialing: ")
+	return &NoConnection{cause, c.advise(cause), err}
+}
+
+// advise returns the Advice for a cause. With TLS 1.3 a server refuses a client after the handshake of the client, and its
+// alert may be lost: then the client only reads that the connection was closed.
+func (c *Client) advise(cause string) string {
+	o := c.options
+	is := func(words string) bool { return strings.Contains(cause, words) }
+	secure := o.TLS != config.TLS{} || strings.HasPrefix(o.Endpoints[0], "https:") || strings.HasPrefix(o.Endpoints[0], "unixs:")
+	handshake, preface := is("handshake failed"), is("server preface")
+	switch leaf := leafOf(o.TLS.CertFile); {
+	case is("x509: certificate signed by unknown authority") && o.TLS.CAFile == "":
+		return "set etcd.tls.ca_file to the authority of etcd's certificate: only those of the system are trusted"
+	case is("x509: certificate signed by unknown authority"):
+		return "etcd.tls.ca_file " + o.TLS.CAFile + " does not have the authority of etcd's certificate"
+	case is("x509: certificate is valid for"), is("x509: certificate is not valid for"), is("IP SANs"):
+		return "use an endpoint that etcd's certificate names, or set etcd.tls.server_name to a name in it"
+	case is("x509:"), !handshake && !preface:
+		return ""
+	case !secure:
+		return "etcd may require TLS: begin etcd.endpoints with https://, and see etcd.tls.ca_file"
+	case o.TLS.CertFile == "" && (c.asked.Load() || is("certificate required")):
+		return "etcd asks for a client certificate: set etcd.tls.cert_file and etcd.tls.key_file"
+	case leaf != nil && time.Now().After(leaf.NotAfter):
+		return fmt.Sprintf("the client certificate of etcd.tls.cert_file %s expired at %s", o.TLS.CertFile, leaf.NotAfter.Format(time.RFC3339))
+	case handshake && (is("EOF") || is("connection reset") || is("does not look like a TLS handshake")):
+		return "etcd may not use TLS: begin etcd.endpoints with http://, and leave etcd.tls empty"
+	case leaf != nil:
+		return "etcd may not trust the client certificate of etcd.tls.cert_file " + o.TLS.CertFile
+	}
+	return ""
+}
 
 // Reason is why a request or a watch failed. Its value is a label of metrics.
 type Reason string
