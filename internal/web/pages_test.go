@@ -104,7 +104,7 @@ func showLock(t *testing.T, k *lockSource, path string) (status int, body string
 func TestPageOfALock(t *testing.T) {
 	k := &lockSource{
 		lock: &api.LockDetail{
-			Lock:    api.Lock{Name: "a/b", State: "held", Token: 7, UUID: "u'", Owner: "billing", Explanation: "is removed at 10:00:00"},
+			Lock:    api.Lock{Name: "a/b", State: "held", Token: 7, UUID: "u'", Owner: "billing", Explanation: "is removed at 10:00:00", Due: time.Now().Add(time.Hour)},
 			Fields:  []api.Field{{Name: "backtrace", Value: "main.go:1\nmain.go:2"}},
 			Verdict: &verdict.Verdict{Trigger: verdict.Expiry, Remaining: time.Hour},
 		},
@@ -113,7 +113,7 @@ func TestPageOfALock(t *testing.T) {
 	status, body := showLock(t, k, "/locks/a/b")
 	require.Equal(t, http.StatusOK, status)
 	for _, want := range []string{
-		"Will be removed", "unless its holder renews it.", "The lock is removed at 10:00:00 UTC.", "main.go:1\nmain.go:2</pre>",
+		"Due <time", "The lock is removed at 10:00:00 UTC.", "main.go:1\nmain.go:2</pre>",
 		"unlocker unlock a/b --uuid=&#39;u&#39;\\&#39;&#39;&#39;", "etcd has removed all revisions before 5", `data-version="7-0-false-u&#39;"`,
 	} {
 		require.Contains(t, body, want)

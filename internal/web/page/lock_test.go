@@ -63,43 +63,6 @@ func TestVersion(t *testing.T) {
 	require.Equal(t, Lock{Detail: &held}.Version(), Lock{Detail: &renewed, Unread: "etcd is down"}.Version())
 }
 
-func TestOutlook(t *testing.T) {
-	now := time.Date(2026, 11, 21, 22, 0, 0, 0, time.UTC)
-	expiry := verdict.Verdict{Inputs: verdict.Inputs{Now: now, Mode: verdict.Enforce}, Action: verdict.Wait, Trigger: verdict.Expiry, Remaining: 192 * time.Second}
-	with := func(edit func(*verdict.Verdict)) verdict.Verdict {
-		v := expiry
-		edit(&v)
-		return v
-	}
-	later := now.Add(192 * time.Second)
-	for _, tc := range []struct {
-		name    string
-		verdict verdict.Verdict
-		held    bool
-		want    outlook
-	}{
-		{"undated", verdict.Verdict{Action: verdict.Leave}, false, outlook{Lead: "Is never removed automatically."}},
-		{"off", with(func(v *verdict.Verdict) { v.Mode = verdict.Off }), false, outlook{Lead: "Is not removed automatically: its mode is off."}},
-		{"waits", expiry, false, outlook{"Will be removed", " unless its holder renews it.", later}},
-		{"waits during a hold", expiry, true, outlook{"Will be removed", " unless its holder renews it. Removals are on hold at this moment.", later}},
-		{"orphan", with(func(v *verdict.Verdict) { v.Trigger = verdict.Orphan }), false, outlook{"Will be removed", " unless it is modified.", later}},
-		{"due", with(func(v *verdict.Verdict) { v.Remaining = -time.Second }), false, outlook{"Was due", " and is being removed.", now.Add(-time.Second)}},
-		{"due during a hold", with(func(v *verdict.Verdict) { v.Remaining = 0 }), true, outlook{"Was due", ". Removals are on hold.", now}},
-		{"dry run", with(func(v *verdict.Verdict) { v.Mode = verdict.DryRun }), false, outlook{"Would be removed", ", but its mode is dry-run.", later}},
-		{"due in a dry run", with(func(v *verdict.Verdict) { v.Mode, v.Remaining = verdict.DryRun, 0 }), true, outlook{Lead: "Would be removed now, but its mode is dry-run."}},
-		{"paused", with(func(v *verdict.Verdict) { v.Reason, v.PausedUntil = verdict.ByPause, later }), false,
-			outlook{"Is not removed before the pause of such locks ends", ".", later}},
-	} {
-		require.Equal(t, tc.want, outlookOf(&api.LockDetail{Verdict: &tc.verdict}, tc.held), tc.name)
-	}
-}
-
-func TestHolding(t *testing.T) {
-	require.False(t, holding(&api.Status{}))
-	require.False(t, holding(&api.Status{Holds: []api.Hold{{Hold: verdict.HoldDryRun}}}))
-	require.True(t, holding(&api.Status{Holds: []api.Hold{{Hold: verdict.HoldAlarm}, {Hold: verdict.HoldDryRun}}}))
-}
-
 func TestInputs(t *testing.T) {
 	v := verdict.Verdict{Inputs: verdict.Inputs{
 		Now: time.Date(2026, 11, 21, 22, 0, 0, 5e6, time.UTC), Grace: 2 * time.Second, Pause: "by \u202eada", Mode: verdict.Enforce,

@@ -164,7 +164,7 @@ func functions() template.FuncMap {
 		"text":     terminal.Text, // several lines
 		"waiting":  func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
 
-		"clock": clock, "ending": ending, "field": field, "inputs": inputs, "outlook": Lock.outlook,
+		"clock": clock, "ending": ending, "field": field, "inputs": inputs,
 		"ratio": func(share float64) string { return fmt.Sprintf("%.3f", share) },
 		"shell": shell, "traces": traces, "value": newValue, "why": why,
 	}
