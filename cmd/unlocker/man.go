@@ -77,27 +77,22 @@ func (p *page) write(cmd *cobra.Command, date time.Time) {
 	p.seeAlso(cmd)
 }
 
-// text writes paragraphs, and as they are the lines that are indented.
+// text writes paragraphs, and as they are those that have indented lines.
 func (p *page) text(help string) {
-	literal, begun := false, true // a section begins a paragraph
-	for line := range strings.Lines(strings.Trim(help, "\n") + "\n") {
-		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "    ")
-		if line == "" {
-			begun = false
-			continue
-		}
-		if indented := strings.HasPrefix(line, "  "); indented != literal {
-			literal = indented
-			p.line(map[bool]string{true: ".nf", false: ".fi"}[literal])
-		}
-		if !begun {
+	for i, paragraph := range strings.Split(strings.ReplaceAll(strings.Trim(help, "\n"), "\t", "    "), "\n\n") {
+		if i > 0 {
 			p.line(".PP")
 		}
-		begun = true
-		p.line("%s", roff(line))
-	}
-	if literal {
-		p.line(".fi")
+		literal := strings.Contains("\n"+paragraph, "\n  ")
+		if literal {
+			p.line(".nf")
+		}
+		for line := range strings.SplitSeq(paragraph, "\n") {
+			p.line("%s", roff(line))
+		}
+		if literal {
+			p.line(".fi")
+		}
 	}
 }
 
