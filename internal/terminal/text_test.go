@@ -29,7 +29,7 @@ func TestQuote(t *testing.T) {
 		`"a"`:                             `"\"a\""`,
 		"a\x1b[31mb":                      `"a\x1b[31mb"`,
 		"a\u009b31mb":                     `"a\u009b31mb"`,
-		"a\nb\tc\rd":                      `"a\nb\tc\x0dd"`,
+		"a\nb\tc\rd":                      `"a\nb\tc\rd"`,
 		"a\x00b\x7f":                      `"a\x00b\x7f"`,
 		"a\\\n":                           `"a\\\n"`,
 		"\xff\xfe":                        `"\xff\xfe"`,
@@ -83,7 +83,7 @@ func TestText(t *testing.T) {
 		"":                         "",
 		`say "x" \`:                `say "x" \`,
 		"one\ntwo\x1b[2J\n\nthree": "one\ntwo\\x1b[2J\n\nthree",
-		"a\tb\r\n":                 `a\tb\x0d` + "\n",
+		"a\tb\r\n":                 `a\tb\r` + "\n",
 		"\u202e\"x\"\n\xff":        `\u202e\"x\"` + "\n" + `\xff`,
 	} {
 		require.Equal(t, want, terminal.Text(given))
