@@ -30,7 +30,7 @@ func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	d.ExplainedBy = from.URL
 	d.Explanation, d.Due, d.Verdict = seen.Explanation, seen.Due, seen.Verdict
 	d.State, d.ClockOffset = seen.State, seen.ClockOffset
-	if words, dated := datedOutlook(d.Lock); dated {
+	if words, dated := datedOutlook(d.Lock, "the daemon"); dated {
 		d.Outlook = words
 	}
 	return nil
@@ -102,17 +102,14 @@ func outlook(l *protocol.Lock, d Detail) []string {
 		return []string{"There is no auto_unlock_at.", neverRemoved}
 	case protocol.Orphaned:
 		return []string{"There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock."}
-	case protocol.Overdue:
-		return []string{"According to the clock of this host, it is past its alert_at."}
-	case protocol.Expired:
-		return []string{"According to the clock of this host, it is past its auto_unlock_at."}
 	}
-	return nil
+	words, _ := datedOutlook(d.Lock, "this host")
+	return words
 }
 
-// datedOutlook explains the state that a daemon showed, and reports whether it depends on a clock.
-func datedOutlook(l api.Lock) (words []string, dated bool) {
-	by := "According to the clock of the daemon,"
+// datedOutlook explains a state according to a clock, and reports whether it depends on one.
+func datedOutlook(l api.Lock, clock string) (words []string, dated bool) {
+	by := "According to the clock of " + clock + ","
 	if l.ClockOffset != 0 {
 		off := time.Duration(l.ClockOffset * float64(time.Second))
 		direction := "ahead of"
