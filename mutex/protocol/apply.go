@@ -115,10 +115,10 @@ func (l *Lock) set(f Field, v []byte) bool {
 }
 
 func (l *Lock) setUUID(v []byte) {
-	r, canonical := l.rarely(), false
-	if l.uuid, canonical = parseUUID(v); canonical {
-		r.uuidText = ""
-	} else {
+	r := l.rarely()
+	u, canonical := parseUUID(v)
+	l.uuid, r.uuidText = u, ""
+	if !canonical {
 		r.uuidText = string(v)
 	}
 	l.setRare(r)
