@@ -27,7 +27,6 @@ func (o *outages) add(start, end time.Time, revision int64) {
 	next := outage{end: end, revision: revision, length: end.Sub(start), more: end.Sub(start)}
 	if n := len(*o); n > 0 {
 		last := (*o)[n-1]
-		next.revision = max(revision, last.revision)
 		next.more = min(next.length, end.Sub(last.end))
 		next.before = last.before + last.more
 	}

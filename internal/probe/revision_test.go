@@ -86,9 +86,6 @@ func TestS3_AnOutageHasTheNewestRevisionThatWasShown(t *testing.T) {
 	p.note(after(10), header(10))
 	require.True(t, p.ended(after(9), after(9), after(10), nil, nil))
 	require.Equal(t, 10*second, p.outages.of(12, after(1000)).sum())
-	p.outages.add(after(20), after(30), 5)
-	require.Equal(t, 10*second, p.outages.of(12, after(25)).sum()-10*second, "revisions do not go back")
-
 	p.note(after(40), &clientv3.AlarmResponse{})
 	require.EqualValues(t, math.MaxInt64, p.revision, "etcd 3.4 does not say it")
 }

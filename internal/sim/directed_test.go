@@ -230,11 +230,25 @@ func TestS6_ALockFoundAfterAnOutageWaitsForItsPatienceAlone(t *testing.T) {
 	require.InDelta(t, 110+60+2, j.gone("a").Seconds(), 9, "a pause before it lists again, and not the 50 s since its start")
 }
 
-// The probe that ends the outage is carried out right before the renewal, which arrives after it.
-func TestS3_AnUnstampedRenewalCarriedOutAtTheEndOfAnOutage(t *testing.T) {
+// The probe that ends the outage is carried out before a renewal that was made in it.
+func TestS3_AnUnstampedRenewalCarriedOutAfterAnOutage(t *testing.T) {
 	h := holder{Name: "a", Start: s(20.03), Interval: s(1), TTL: s(3), Retry: s(1), LockedAt: true}
-	j := judged(t, history{Replicas: 1, Lasts: s(90), Holders: []holder{h}, Faults: []fault{{Kind: slowDisk, At: s(60), For: s(4.95)}}})
-	require.Zero(t, j.gone("a"), "made at 60.03 s: due not before 69.9 s")
+	for name, faults := range map[string][]fault{
+		"at its end":       {{Kind: slowDisk, At: s(60), For: s(4.95)}},
+		"0.9 s after that": {{Kind: slowDisk, At: s(60), For: s(4)}, {Kind: latency, Who: hosts, At: s(60), For: s(0.5), By: s(4.9)}},
+	} {
+		j := judged(t, history{Replicas: 1, Lasts: s(90), Holders: []holder{h}, Faults: faults})
+		require.Zero(t, j.gone("a"), "%s: made at 60.03 s, due not before 69 s", name)
+	}
+}
+
+// A renewal at 99 s, which the watch shows after the outage. Its holder tries again after 350 s in which it could,
+// of the 400 s that it has; patience is 300 s.
+func TestS3_AnOutageCountsForWhatWasLearnedAfterIt(t *testing.T) {
+	h := holder{Name: "a", Start: s(33), Interval: s(66), TTL: s(400), Retry: s(650), LockedAt: true, AliveAt: true, Stall: s(100), StallsFor: s(299)}
+	j := judged(t, history{Replicas: 1, Lasts: s(1150), Holders: []holder{h}, Faults: []fault{
+		{Kind: lag, Who: replicas, At: s(98), For: s(3), By: s(3)}, {Kind: refused, At: s(99.5), For: s(600)}}})
+	require.Zero(t, j.gone("a"), "due not before 1101 s, and it tries at 1049 s")
 }
 
 // The renewal at 59.9 s arrives after 61.8 s, as the watch lags and the probe does not.
