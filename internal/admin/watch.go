@@ -61,6 +61,7 @@ func (a *Admin) Watch(f Filter) (*Watch, error) {
 		// The table only keeps the locks: it is not asked for those that are due.
 		Rules: verdict.Rules{Mode: verdict.Off, Tolerance: a.config.Reaper.ClockTolerance}, OrphanGrace: time.Minute,
 		Allowance:    func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
+		Raw:          table.Raw(),
 		HoldDuration: unobserved{}, RenewalMargin: unobserved{},
 	})
 	if err != nil {

@@ -169,6 +169,7 @@ func (a *App) newScan() (err error) {
 		Allowance: func(written int64, learned time.Time, stamped bool) (time.Duration, time.Duration) {
 			return a.probe.Allowance(written, learned, stamped)
 		},
+		Raw:           table.Raw(),
 		Paused:        a.pauses.Matches,
 		Lead:          func() time.Duration { return a.probe.Lead() },
 		OrphanGrace:   a.config.Reaper.OrphanGrace,

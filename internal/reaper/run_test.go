@@ -30,7 +30,8 @@ func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	var scanner *scan.Scanner
 	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
 		o.Store.Layout, o.Holds.Settle = layout, 0
-		locks, err = table.New(table.Options{Rules: o.Rules, Allowance: o.Probe.Allowance, Lead: o.Probe.Lead,
+		start := time.Now()
+		locks, err = table.New(table.Options{Raw: func() time.Duration { return time.Since(start) }, Rules: o.Rules, Allowance: o.Probe.Allowance, Lead: o.Probe.Lead,
 			OrphanGrace: time.Second, HoldDuration: &delays{}, RenewalMargin: &delays{}})
 		require.NoError(t, err)
 		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second, Tolerance: grace,

@@ -70,7 +70,9 @@ func bubbleFrom(t *testing.T, begin, test func(w *bubbled), edits ...func(*Optio
 		w.link, err = w.cluster.Connect()
 		require.NoError(t, err)
 		w.link.OnRequest(w.count)
+		start := time.Now()
 		tab, err := table.New(table.Options{
+			Raw:   func() time.Duration { return time.Since(start) },
 			Rules: verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
 			Allowance: func(int64, time.Time, bool) (deadline, patience time.Duration) {
 				pass(time.Duration(w.block.Swap(0)))

@@ -55,6 +55,7 @@ func newTable(t testing.TB) *table.Table {
 	tab, err := table.New(table.Options{
 		Rules:       verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
 		Allowance:   func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
+		Raw:         table.Raw(),
 		OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
 	})
 	require.NoError(t, err)

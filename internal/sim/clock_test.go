@@ -11,6 +11,8 @@ type clock struct {
 	// Drift is in parts per million.
 	Drift int
 	Steps []step
+	// Slewed is by how many parts per million a replica's monotonic clock runs too fast.
+	Slewed int
 }
 
 type step struct{ At, By time.Duration }

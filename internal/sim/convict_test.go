@@ -30,7 +30,7 @@ func TestJudgesConvict(t *testing.T) {
 	second.Start, second.Dies, second.Deadline, second.Interval = s(30), s(35), "1766620860", 0 // due at 62 s as well
 	first := second
 	first.Start, first.Dies, first.Releases = s(20), 0, s(25)
-	justBefore := []fault{{Kind: rolledBack, At: s(61.995), By: s(39), Writes: 500}}
+	justBefore := []fault{{Kind: rolledBack, At: s(61.995 + drift(30)), By: s(39), Writes: 500}}
 	fresh := holder{Name: "b", Start: s(45), TTL: s(60), Retry: s(20), LockedAt: true, AliveAt: true, Dies: s(46)}
 
 	for _, c := range []struct {

@@ -65,6 +65,12 @@ func (d *daemon) now() time.Time {
 	return time.Now().Add(shift + d.clock.apart(d.w.elapsed()))
 }
 
+// raw is its clock that NTP does not slew.
+func (d *daemon) raw() time.Duration {
+	passed := d.w.elapsed()
+	return passed - passed*time.Duration(d.clock.Slewed)/1_000_000
+}
+
 // connect is internal/etcd's client as far as the daemon's behaviour depends on it.
 func (d *daemon) connect(timeout time.Duration) (err error) {
 	d.link, err = d.w.cluster.Connect(func(c *clientv3.Config) {
@@ -154,7 +160,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 	}
 	d.table, err = table.New(table.Options{
 		Rules: rules, Storm: verdict.StormRules(c.Reaper.Storm), Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
-		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, HoldDuration: discard{}, RenewalMargin: discard{},
+		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, Raw: d.raw, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {
 		return err

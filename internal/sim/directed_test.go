@@ -43,6 +43,9 @@ func lease(name string, start, ttl float64) holder {
 	return holder{Name: name, Start: s(start), Interval: s(ttl / 3), TTL: s(ttl), Retry: s(20), LockedAt: true, AliveAt: true}
 }
 
+// drift is what clocks that drift add to the due of a lock with such a TTL.
+func drift(ttl float64) float64 { return ttl * 500 / 1e6 }
+
 func (h holder) dies(at float64) holder { h.Dies = s(at); return h }
 
 func TestA_DeadlinesLongPastAreTheNormalCaseAfterAnOutage(t *testing.T) {
@@ -345,6 +348,19 @@ func TestF_LivingHoldersSurviveEveryRestore(t *testing.T) {
 	}
 }
 
+// The holder's clock is 1.9 s slow, which counts as 0, and loses 500 ppm, as far as NTP slews. NTP may slew that of
+// the daemon as well, which makes all the others look slower still.
+func TestS2_ADriftSinceTheStamp(t *testing.T) {
+	for ours, theirs := range map[int]int{0: -500, 500: -1000} {
+		h := holder{Name: "a", Start: s(20), Interval: s(590), TTL: s(600), Retry: s(5), LockedAt: true, AliveAt: true, Clock: clock{Offset: -s(1.9), Drift: theirs}}
+		h.Stall, h.StallsFor = s(609), s(30)
+		j := judged(t, history{Replicas: 1, Lasts: s(700), Holders: []holder{h}, Clocks: []clock{{Slewed: ours}}})
+		passes := 20 + 600*(1-float64(theirs)/1e6)
+		require.GreaterOrEqual(t, j.gone("a").Seconds(), passes, "when its own clock passes the deadline")
+		require.Less(t, j.gone("a").Seconds(), passes+3)
+	}
+}
+
 // A stopped process is simulated as far as etcd's answers wait for it.
 func TestF3_WhatWaitedForUsMeasuresNoClock(t *testing.T) {
 	h := history{Replicas: 1, Lasts: s(120), Faults: []fault{{Kind: unanswered, Who: replicas, At: s(40), For: s(8)}}}
@@ -468,9 +484,9 @@ func TestM_AnOutcomeIsLoggedOnceTheDiskHasRoomAgain(t *testing.T) {
 func TestS7_ARemovalWithoutAnAnswerIsNotBegunAgain(t *testing.T) {
 	j := judged(t, history{Replicas: 1, Lasts: s(100), Holders: []holder{lease("a", 20, 20).dies(21)},
 		Faults: []fault{
-			{Kind: latency, Who: replicas, At: s(41.995), For: s(0.01), By: s(4.9)}, // of the removal
+			{Kind: latency, Who: replicas, At: s(41.995 + drift(20)), For: s(0.01), By: s(4.9)}, // of the removal
 			{Kind: unanswered, Who: replicas, At: s(42.05), For: s(2.55)},
 			{Kind: latency, Who: replicas, At: s(45.5), For: s(0.2), By: s(0.6)}, // would be of the next read, so that the lock is read alone
 		}})
-	require.InDelta(t, 42+4.9, j.gone("a").Seconds(), 0.1)
+	require.InDelta(t, 42+drift(20)+4.9, j.gone("a").Seconds(), 0.1)
 }

@@ -54,6 +54,7 @@ func alone(t require.TestingT) *core {
 	table, err := New(Options{
 		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
 		Allowance:   (&outages{}).allowance,
+		Raw:         Raw(),
 		OrphanGrace: orphanGrace, HoldDuration: &observed{}, RenewalMargin: &observed{}, Now: present,
 	})
 	require.NoError(t, err)

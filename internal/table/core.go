@@ -41,16 +41,17 @@ func newCore(o Options) *core {
 		storm:  storm{rules: o.Storm, came: window{width: instant(o.Storm.Window)}, gone: window{width: instant(o.Storm.Window)}},
 		misses: nearMisses{make(map[missKey]*list.Element), list.New()},
 	}
-	c.clock = clock{base: time.Now(), wall: o.Now, tolerance: o.Rules.Tolerance}
+	c.clock = clock{base: time.Now(), wall: o.Now, raw: o.Raw, tolerance: o.Rules.Tolerance}
+	c.clock.apart = -c.clock.raw()
 	now := c.clock.read()
-	c.clock.last = time.Duration(now.wall) - time.Duration(now.mono)
+	c.clock.last = reading{wall: now.wall - protocol.Timestamp(now.mono)}
 	pos, wake := func(e *entry) *int32 { return &e.pos }, func(e *entry) int64 { return int64(e.wake) }
 	c.pending = index{key: wake, pos: pos}
 	c.ready = index{key: wake, pos: pos}
 	c.overdue = index{
 		key: func(e *entry) int64 {
 			// By the clocks as of the last step, so that no key changes until the next.
-			return int64(e.OverdueSince()) - int64(c.ahead(e, reading{wall: protocol.Timestamp(c.clock.last)}))
+			return int64(e.OverdueSince()) - int64(c.ahead(e, c.clock.last))
 		},
 		pos: func(e *entry) *int32 { return &e.overduePos },
 	}
@@ -304,7 +305,7 @@ func (c *core) now() reading {
 	if step, stepped := c.clock.stepped(now); stepped {
 		c.hosts.shift(-step)
 		c.overdue.clear() // the keys change
-		before := reading{now.mono, now.wall - protocol.Timestamp(step)}
+		before := reading{now.mono, now.wall - protocol.Timestamp(step), now.slewed}
 		for _, e := range c.locks {
 			c.keepAfterStep(e, before)
 			c.schedule(e, now)

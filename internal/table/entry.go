@@ -19,7 +19,7 @@ type entry struct {
 	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for
 	// none.
 	notBefore instant
-	// ahead is the holder's clock minus our monotonic one, if measured: steps of
+	// ahead is the holder's clock minus our steady one, if measured: steps of
 	// our wall clock, however small, are not in it.
 	ahead time.Duration
 	// pos is the place in the pending or the ready index, overduePos that in the

@@ -33,7 +33,7 @@ func (c *core) observed(e *entry, live bool, now reading) {
 		return
 	}
 	e.mark(measured, true)
-	e.ahead = time.Duration(stamp) - time.Duration(now.mono)
+	e.ahead = time.Duration(stamp) - now.steady()
 	c.hosts.measured(e.Hostname(), time.Duration(stamp-now.wall), now.mono)
 }
 
@@ -52,7 +52,7 @@ func (c *core) holderTime(e *entry, now reading) protocol.Timestamp {
 
 // offset is the holder's clock minus ours, if measured.
 func (e *entry) offset(now reading) time.Duration {
-	return e.ahead - (time.Duration(now.wall) - time.Duration(now.mono))
+	return e.ahead - (time.Duration(now.wall) - now.steady())
 }
 
 func (c *core) observation(e *entry, now reading) verdict.Observation {
@@ -120,31 +120,51 @@ type clock struct {
 	// tolerance is how far wall and monotonic time may diverge before that counts as
 	// a step of the wall clock.
 	tolerance time.Duration
-	// last is wall minus monotonic time at the last step.
-	last time.Duration
+	// last has wall minus monotonic time at the last step.
+	last reading
+	// raw is a monotonic clock that nothing slews. slewed is by how much the monotonic clock has run
+	// faster in all, as of checked, when it was ahead by apart.
+	raw           func() time.Duration
+	slewed, apart time.Duration
+	checked       instant
 }
 
 type reading struct {
-	mono instant
-	wall protocol.Timestamp
+	mono   instant
+	wall   protocol.Timestamp
+	slewed time.Duration
 }
+
+// steady is a clock that runs as fast as the slower one of the monotonic clock and the raw one: what has
+// passed on it has passed on both.
+func (r reading) steady() time.Duration { return time.Duration(r.mono) - r.slewed }
+
+// slewCheck is how long what NTP does to the monotonic clock may stay unnoticed: half a millisecond in each
+// second. The clocks are not read more often, since the time between two reads adds up.
+const slewCheck = 10 * time.Second
 
 // at converts to a time with a monotonic reading.
 func (c *clock) at(i instant) time.Time { return c.base.Add(time.Duration(i)) }
 
 func (c *clock) read() reading {
-	return reading{mono: instant(time.Since(c.base)), wall: protocol.TimestampOf(c.wall())}
+	mono := instant(time.Since(c.base))
+	if mono-c.checked >= instant(slewCheck) {
+		apart := time.Duration(mono) - c.raw()
+		c.slewed += max(0, apart-c.apart)
+		c.apart, c.checked = apart, mono
+	}
+	return reading{mono, protocol.TimestampOf(c.wall()), c.slewed}
 }
 
 // stepped reports whether the wall clock stepped since the last reported step, and by how
 // much. Slow drift adds up to a step as well.
 func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	apart := time.Duration(now.wall) - time.Duration(now.mono)
-	step = apart - c.last
+	step = apart - time.Duration(c.last.wall)
 	if step.Abs() <= c.tolerance {
 		return 0, false
 	}
-	c.last = apart
+	c.last = reading{wall: protocol.Timestamp(apart), slewed: now.slewed}
 	return step, true
 }
 

@@ -251,7 +251,7 @@ func (c *core) urgency(e *entry, state protocol.State) Position {
 	rank, at := e.Urgency(state)
 	p := Position{rank: rank, at: noTime, name: e.Name}
 	if at != 0 {
-		ahead := c.ahead(e, reading{wall: protocol.Timestamp(c.clock.last)})
+		ahead := c.ahead(e, c.clock.last)
 		p.at = max(0, int64(at)/int64(time.Millisecond)-ahead.Milliseconds())
 	}
 	return p

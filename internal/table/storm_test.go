@@ -43,7 +43,7 @@ func (w *world) releaseAll(names []string) {
 	w.live(events)
 }
 
-// Rule 8: beyond the threshold each further lock is delayed, once.
+// Rule 9: beyond the threshold each further lock is delayed, once.
 func TestS3_StormDelaysEachFurtherLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquireAll("", 100, at1s)
@@ -328,7 +328,7 @@ func cutOff(t *testing.T, n int, fault time.Duration) (removed int) {
 	return removed
 }
 
-// The figures of rule 8: what a fault between holders and etcd costs that nobody sees.
+// The figures of rule 9: what a fault between holders and etcd costs that nobody sees.
 func TestS3_HowManyLivingHoldersAFaultCosts(t *testing.T) {
 	for fault, want := range map[time.Duration]int{
 		30 * time.Second: 0, time.Minute: 100, 2 * time.Minute: 100, 5 * time.Minute: 1_000,
@@ -338,7 +338,7 @@ func TestS3_HowManyLivingHoldersAFaultCosts(t *testing.T) {
 	require.Equal(t, stormMin, cutOff(t, 50, 2*time.Minute))
 }
 
-// The other figure of rule 8: for how long an attacker with 170 locks, which come
+// The other figure of rule 9: for how long an attacker with 170 locks, which come
 // due again and again, keeps another's dead lock.
 func TestS6_AnAttackDelaysADeadLockByTheStormDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

@@ -39,6 +39,8 @@ type Options struct {
 	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
+	// Raw is a monotonic clock that nothing slews: that of Raw.
+	Raw func() time.Duration
 	// HoldDuration observes how long released locks were held, in seconds.
 	HoldDuration interface{ Observe(float64) }
 	// RenewalMargin observes the share of the patience that was left at each renewal.
@@ -61,8 +63,8 @@ var ErrStopped = errors.New("lock table stopped")
 
 // New returns an empty table.
 func New(o Options) (*Table, error) {
-	if o.Allowance == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.OrphanGrace <= 0 {
-		return nil, errors.New("lock table: Allowance, HoldDuration, RenewalMargin and OrphanGrace are required")
+	if o.Allowance == nil || o.Raw == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.OrphanGrace <= 0 {
+		return nil, errors.New("lock table: Allowance, Raw, HoldDuration, RenewalMargin and OrphanGrace are required")
 	}
 	if o.Lead == nil {
 		o.Lead = func() time.Duration { return 0 }

@@ -26,16 +26,17 @@ func (w *world) within(d time.Duration) []View {
 func TestNewRefusesMissingOptions(t *testing.T) {
 	for _, edit := range []func(*Options){
 		func(o *Options) { o.Allowance = nil },
+		func(o *Options) { o.Raw = nil },
 		func(o *Options) { o.HoldDuration = nil },
 		func(o *Options) { o.RenewalMargin = nil },
 		func(o *Options) { o.OrphanGrace = 0 },
 	} {
-		o := Options{Allowance: (&outages{}).allowance, HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
+		o := Options{Allowance: (&outages{}).allowance, Raw: Raw(), HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
 		_, err := New(o)
 		require.NoError(t, err)
 		edit(&o)
 		_, err = New(o)
-		require.EqualError(t, err, "lock table: Allowance, HoldDuration, RenewalMargin and OrphanGrace are required")
+		require.EqualError(t, err, "lock table: Allowance, Raw, HoldDuration, RenewalMargin and OrphanGrace are required")
 	}
 }
 

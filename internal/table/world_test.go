@@ -92,7 +92,9 @@ func inBubble(t *testing.T, f func(*testing.T, *world), edits ...func(*Options))
 // newWorld returns a world whose table runs until stop is called.
 func newWorld(t require.TestingT, edits ...func(*Options)) *world {
 	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &observed{}, margins: &observed{}}
+	start := time.Now()
 	o := Options{
+		Raw:         func() time.Duration { return time.Since(start) },
 		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
 		Allowance:   w.outages.allowance,
 		OrphanGrace: orphanGrace, HoldDuration: w.held, RenewalMargin: w.margins,

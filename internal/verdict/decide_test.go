@@ -188,6 +188,37 @@ func TestS2_Due(t *testing.T) {
 	}
 }
 
+// Rule 8: due is later by 500 ppm of the time between the stamp that counts and the deadline.
+func TestS2_DueIsLaterByTheDriftOfTheHoldersClock(t *testing.T) {
+	const longer, ppm = 100 * time.Minute, 3 * time.Second
+	renewed := func(in *verdict.Inputs, alive time.Duration) {
+		in.LockedAt, in.Renewed, in.Drift = in.AutoUnlockAt.Add(-2*longer), true, 500
+		if alive > 0 {
+			in.AliveAt = in.AutoUnlockAt.Add(-alive)
+		}
+	}
+	for name, c := range map[string]struct {
+		edit func(*verdict.Inputs)
+		want time.Duration
+	}{
+		"acquired":                  {func(in *verdict.Inputs) { in.LockedAt, in.Drift = in.AutoUnlockAt.Add(-longer), 500 }, grace + ppm},
+		"a slow holder":             {func(in *verdict.Inputs) { renewed(in, longer); in.Offset = -time.Minute }, grace + ppm + time.Minute},
+		"renewed":                   {func(in *verdict.Inputs) { renewed(in, longer) }, grace + ppm},
+		"without a stamp":           {func(in *verdict.Inputs) { renewed(in, 0) }, grace + 2*ppm},
+		"learned late":              {func(in *verdict.Inputs) { renewed(in, longer); in.Late, in.Age = true, time.Hour }, grace + 2*ppm},
+		"found":                     {func(in *verdict.Inputs) { renewed(in, longer); in.Measured, in.Age = false, time.Hour }, grace + ppm},
+		"found, patience":           {func(in *verdict.Inputs) { renewed(in, longer); in.Measured, in.Age = false, 0 }, 5*time.Minute + grace + ppm},
+		"no stamp at all":           {func(in *verdict.Inputs) { renewed(in, 0); in.LockedAt = time.Time{} }, grace + 150*time.Millisecond},
+		"a stamp past the deadline": {func(in *verdict.Inputs) { renewed(in, 0); in.LockedAt = in.AutoUnlockAt.Add(time.Hour) }, grace},
+		"on a step":                 {func(in *verdict.Inputs) { renewed(in, longer); in.NotBefore = time.Hour }, time.Hour + ppm},
+	} {
+		in := observedLive()
+		c.edit(&in)
+		require.Equal(t, c.want, in.DueIn(), name)
+		require.Equal(t, verdict.Decide(in), replayed(t, in), name)
+	}
+}
+
 // By how much a step of our wall clock may make a lock due earlier: not to before it
 // would have been due without it, or its patience and grace from now.
 func TestS2_AStepKeepsALockForItsPatience(t *testing.T) {

@@ -77,6 +77,9 @@ func (v Verdict) why() string {
 	if outages := v.outages(); outages > 0 {
 		why = append(why, fmt.Sprintf("outages of etcd add %s", tenths(outages)))
 	}
+	if drift := v.drift(); drift >= time.Second && v.Trigger == Expiry {
+		why = append(why, fmt.Sprintf("drift of its holder's clock may add %s", tenths(drift)))
+	}
 	if v.StormDelay > 0 {
 		why = append(why, fmt.Sprintf("many locks came due at once, which adds %s", v.StormDelay))
 	}

@@ -41,7 +41,12 @@ type Rules struct {
 	Tolerance time.Duration
 	// StandbyDelay is how much later than the leader a replica acts.
 	StandbyDelay time.Duration
+	// Drift is by how many parts per million the clock of a holder may run slow.
+	Drift int
 }
+
+// maxDrift is how fast NTP slews a clock.
+const maxDrift = 500
 
 // Validate returns an error if the rules are not valid.
 func (r Rules) Validate() error {
@@ -127,6 +132,7 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 		Grace:        p.Grace,
 		Tolerance:    r.Tolerance,
 		StandbyDelay: r.StandbyDelay,
+		Drift:        r.Drift,
 	}
 }
 
@@ -155,6 +161,7 @@ func RulesFromConfig(c config.Config) Rules {
 		Grace:        c.Reaper.Grace,
 		Tolerance:    c.Reaper.ClockTolerance,
 		StandbyDelay: c.Reaper.StandbyDelay,
+		Drift:        maxDrift,
 	}
 	for _, p := range c.Policies {
 		r.Policies = append(r.Policies, Policy{Match: p.Match, Mode: Mode(p.Mode), Grace: p.Grace})

@@ -79,13 +79,14 @@ func TestS2_InputsAreWhatIsKnown(t *testing.T) {
 	want := verdict.Inputs{
 		Now: past, LockedAt: past, AutoUnlockAt: past, AliveAt: past, Renewed: true, Removable: true, Token: 7, Revision: 9,
 		Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5,
-		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby,
+		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby, Drift: 7,
 	}
 	l := listed("a", protocol.FieldUUID, protocol.FieldLockedAt)
 	for _, f := range []protocol.Field{protocol.FieldAliveAt, protocol.FieldAutoUnlockAt} {
 		l.Put(protocol.KV{Field: f, Value: []byte(protocol.TimestampOf(past).String()), Create: 7, Mod: 9})
 	}
 	r := rules(verdict.Policy{Match: "*", Mode: verdict.DryRun, Grace: time.Hour})
+	r.Drift = 7
 	require.Equal(t, want, r.Inputs(l, o, past.In(time.FixedZone("", 3600))))
 }
 
@@ -117,7 +118,9 @@ func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
 func TestRulesFromConfig(t *testing.T) {
 	c := config.Config{Policies: []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}}
 	c.Reaper = config.Reaper{Mode: "enforce", Grace: grace, ClockTolerance: tolerance, Settle: settle, StandbyDelay: standby, Freshness: time.Minute}
-	require.Equal(t, rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour}), verdict.RulesFromConfig(c))
+	r := rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour})
+	r.Drift = 500
+	require.Equal(t, r, verdict.RulesFromConfig(c))
 	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute}
 	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
 	c.Reaper.Mode, want.DryRun = "dry-run", true

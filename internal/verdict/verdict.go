@@ -63,6 +63,7 @@ type Inputs struct {
 	Grace        time.Duration `json:"grace"`
 	Tolerance    time.Duration `json:"tolerance"`
 	StandbyDelay time.Duration `json:"standby_delay"`
+	Drift        int           `json:"drift_ppm,omitempty"`
 	// Leader reports whether this replica acts without the standby delay.
 	Leader bool `json:"leader"`
 	// PausedUntil is the end of the pause of some locks that applies to it, and Pause whose it is
@@ -156,7 +157,21 @@ const minPaused = time.Second
 // is.
 func (in Inputs) DueIn() time.Duration {
 	base, _ := in.baseDueIn()
-	return plus(base, in.StormDelay)
+	return plus(plus(base, in.drift()), in.StormDelay)
+}
+
+// drift is by how much the holder's clock may have fallen behind from the stamp that counts to the
+// deadline. The acquisition's is the oldest that an observation of before may be of.
+func (in Inputs) drift() time.Duration {
+	stamp := writtenAt(in.LockedAt, in.AliveAt, in.Renewed)
+	if stamp.IsZero() || in.Measured && in.Late {
+		stamp = in.LockedAt
+	}
+	span := in.Patience()
+	if !stamp.IsZero() {
+		span = max(0, in.AutoUnlockAt.Sub(stamp))
+	}
+	return span / 1000 * time.Duration(in.Drift) / 1000
 }
 
 // plus adds a delay, which is not negative, and saturates: a sum that overflowed
@@ -169,7 +184,7 @@ func plus(d, delay time.Duration) time.Duration {
 }
 
 // baseDueIn returns how long it is until the lock is due, and why, without what
-// storms add. A slow clock of the holder, or a fast one of ours, delays;
+// drift and storms add. A slow clock of the holder, or a fast one of ours, delays;
 // nothing hastens.
 func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	dueIn, reason = plus(in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), in.Allowance), ByDeadline
@@ -213,7 +228,7 @@ func (in Inputs) AfterStep() time.Duration {
 // LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without it, logfmt
 // would write the verdict as one value with the names of the Go fields.
 func (v Verdict) LogValue() slog.Value {
-	attrs := make([]slog.Attr, 0, 29)
+	attrs := make([]slog.Attr, 0, 30)
 	attrs = append(attrs, slog.Time("now", v.Now))
 	attrs = given(attrs, "locked_at", v.LockedAt)
 	attrs = given(attrs, "auto_unlock_at", v.AutoUnlockAt)
@@ -233,7 +248,9 @@ func (v Verdict) LogValue() slog.Value {
 	attrs = given(attrs, "policy", v.Policy)
 	attrs = append(attrs,
 		slog.String("mode", string(v.Mode)), slog.Duration("grace", v.Grace), slog.Duration("tolerance", v.Tolerance),
-		slog.Duration("standby_delay", v.StandbyDelay), slog.Bool("leader", v.Leader))
+		slog.Duration("standby_delay", v.StandbyDelay))
+	attrs = given(attrs, "drift_ppm", v.Drift)
+	attrs = append(attrs, slog.Bool("leader", v.Leader))
 	attrs = given(attrs, "paused_until", v.PausedUntil)
 	attrs = given(attrs, "pause", v.Pause)
 	attrs = append(attrs, slog.String("action", string(v.Action)))

@@ -167,6 +167,7 @@ func meanings() map[string]string {
 		"allowance":          "what outages of etcd add to the deadline",
 		"auto_unlock_at":     "the deadline, by the holder's clock",
 		"due":                "from when the lock may be removed",
+		"drift_ppm":          "by how much a holder's clock may run slow, in parts per million",
 		"grace":              "how long after its deadline it may be removed",
 		"late":               "whether the last write was learned late",
 		"leader":             "whether this replica acts first",
