@@ -241,21 +241,26 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	if !dated {
 		return // S8 judges it
 	}
-	earliest, why := j.due(d, s)
+	earliest, since, why := j.due(d, s)
 	sent.Passes, sent.Why = j.w.at(earliest), why
-	sent.Outages = j.outage(d, max(s.write.at, s.restored, d.started))
+	written := max(s.write.at, s.restored, d.started)
 	if forgot := j.of[d].forgot; forgot > s.write.at {
 		// Its patience started again; earlier outages do not count in addition.
-		earliest, sent.Outages = max(earliest, forgot-arrival+s.Patience()+r.Grace), j.outage(d, forgot)
+		earliest, since, written = max(earliest, forgot-arrival+s.Patience()+r.Grace), forgot, forgot
 	}
-	sent.Renewable = j.w.at(earliest + sent.Outages)
+	sent.Outages = j.outage(d, written)
+	renewable := earliest + j.outage(d, since)
+	if len(d.clock.Steps) == 0 { // whenever it was learned
+		renewable = max(renewable, auto.Sub(j.w.epoch)-d.clock.apart(now)+r.Grace+sent.Outages)
+	}
+	sent.Renewable = j.w.at(renewable)
 	sent.Deadline, sent.Clock = auto, j.w.epoch.Add(now+d.clock.apart(now))
 	stale := j.w.at(now - j.w.config.Election.TTL - 2*j.w.config.Etcd.RequestTimeout)
 	sent.Leads = j.election.Leader() == "" || j.election.Led(func(identity string) bool { return identity == d.identity() }, math.MaxInt64, stale)
 }
 
-// due returns the earliest instant at which the lock may be removed, outages aside.
-func (j *judge) due(d *daemon, s *state) (earliest time.Duration, why string) {
+// due returns the earliest instant at which the lock may be removed, outages aside, and since when they count.
+func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why string) {
 	own, learned, late := s.write.passes, max(s.write.at, d.started), s.write.at < d.started
 	for _, f := range j.w.Faults {
 		stood := f.Kind == unreachable || f.Kind == unanswered
@@ -273,13 +278,13 @@ func (j *judge) due(d *daemon, s *state) (earliest time.Duration, why string) {
 	patient := learned + s.Patience() + j.w.config.Reaper.Grace
 	switch {
 	case late:
-		return patient, "patience after late knowledge"
+		return patient, learned, "patience after late knowledge"
 	case d.started+5*time.Second < s.taken.at && !j.disturbed(d, s.taken.at-30*time.Second, s.write.at+time.Second):
-		return own, "the holder's own clock"
+		return own, max(learned, s.restored), "the holder's own clock"
 	case own < patient:
-		return own, "the holder's own clock, and patience"
+		return own, max(learned, s.restored), "the holder's own clock, and patience"
 	}
-	return patient, "the holder's own clock, and patience"
+	return patient, learned, "the holder's own clock, and patience"
 }
 
 // outage sums up for how long etcd could not take a renewal since a time, as far as a
