@@ -177,7 +177,7 @@ func (i *impatient) Due() <-chan struct{} {
 func (i *impatient) Take(ctx context.Context, _ int) (due []table.View, err error) {
 	page, err := i.table.Page(ctx, api.Query{Limit: 100})
 	for _, v := range page.Items {
-		if v.Removable() && !i.now().Before(v.AutoUnlockAt().Time().Add(2*time.Second)) && !i.given[v.Name] {
+		if v.Removable() && !i.now().Before(v.AutoUnlockAt().Time().Add(s(2+drift(30)))) && !i.given[v.Name] {
 			i.given[v.Name] = true
 			v.Observation = verdict.Observation{Measured: true, Age: v.Observation.Age}
 			due = append(due, v)
