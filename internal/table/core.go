@@ -322,9 +322,13 @@ func (c *core) keepAfterStep(e *entry, before reading) {
 	}
 }
 
+// scheduleAll is for outages of which more is known. A lock that was put back during one waits by what was assumed.
 func (c *core) scheduleAll() {
 	now := c.now()
 	for _, e := range c.locks {
+		if e.phase == retrying {
+			c.setPhase(e, waiting)
+		}
 		c.schedule(e, now)
 	}
 }

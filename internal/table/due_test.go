@@ -195,6 +195,20 @@ func TestS3_AnOutageCountsForLocksThatAreDue(t *testing.T) {
 	}
 }
 
+// A lock that was put back during an outage waits for what that was assumed to last yet. When it has ended, the lock
+// is due by what it lasted.
+func TestS6_ALockPutBackDuringAnOutageIsDueWhenThatEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, time.Second)
+		w.pass(3 * time.Second)
+		require.Equal(t, []string{"a"}, w.taken())
+		w.postpone("a", w.token("a"), time.Minute)
+		w.pass(time.Second)
+		w.outage(time.Second)
+		require.Equal(t, []string{"a"}, w.taken())
+	})
+}
+
 // While an outage is in progress its end is not known: the allowance grows, and nothing
 // comes due by what it was when a lock was scheduled.
 func TestS3_NothingComesDueDuringAnOutage(t *testing.T) {
