@@ -106,7 +106,7 @@ func (v view) Lock(ctx context.Context, name string) (api.LockDetail, error) {
 	case err != nil:
 		return api.LockDetail{}, err
 	case !seen || item.Token != entry.Token: // what the table will hold once it sees it
-		item = table.View{At: now, OrphanIn: v.app.config.Reaper.OrphanGrace}
+		item = table.View{At: now, Wall: now, OrphanIn: v.app.config.Reaper.OrphanGrace}
 	}
 	item.Lock = entry.Lock
 	detail := v.detail(&item, now)

@@ -218,7 +218,8 @@ func (s *source) Postpone(_ context.Context, d table.View, delay time.Duration) 
 		s.slow = append(s.slow, d.Name)
 	}
 	if s.again && delay >= 0 {
-		d.Observation, d.At = d.Observation.Later(time.Since(d.At)+delay), time.Now().Add(delay)
+		passed := time.Since(d.At) + delay
+		d.Observation, d.At, d.Wall = d.Observation.Later(passed), d.At.Add(passed), d.Wall.Add(passed)
 		time.AfterFunc(delay, func() { s.give(d) })
 	}
 	return nil

@@ -282,7 +282,7 @@ func (h *harness) due(name string) table.View {
 			b.Add(protocol.KV{Field: protocol.ParseField(f), Value: kv.Value, Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease})
 		}
 	}
-	return table.View{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages}, At: time.Now()}
+	return table.View{Lock: b.Lock(name), Observation: verdict.Observation{Age: ages}, At: time.Now(), Wall: h.Now()}
 }
 
 func (h *harness) dues(names ...string) (due []table.View) {

@@ -151,10 +151,12 @@ func New(o Options) (*Reaper, error) {
 // Verdict returns the verdict on a lock at the present time, regardless of holds.
 func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 	now := time.Now()
-	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(now.Sub(d.At)), r.Now())
+	passed := now.Sub(d.At)
+	// A step of our wall clock since does not count: the holder's clock was compared with what it was before.
+	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(passed), d.Wall.Add(passed))
 	in.Leader = r.Leader()
 	if d.Token == 0 {
-		in.OrphanDue = in.Now.Add(d.OrphanIn - now.Sub(d.At))
+		in.OrphanDue = in.Now.Add(d.OrphanIn - passed)
 	} else {
 		in.Allow(r.Probe.Allowance, d.Written, now)
 	}

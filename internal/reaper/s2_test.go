@@ -14,6 +14,18 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
+// A step of our wall clock while a lock is with a worker changes nothing: its holder's clock was compared with ours
+// before the step.
+func TestS2_AStepWhileALockIsWithTheWorkerDoesNotHasten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var step time.Duration
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Now = func() time.Time { return time.Now().Add(step) } })
+		d := h.dated("a", time.Now().Add(time.Minute))
+		step = time.Hour
+		require.Equal(t, time.Minute+grace, h.Verdict(d).Remaining)
+	})
+}
+
 // What the log and the ledger keep of a verdict gives the same verdict again.
 func TestS2_LogAndLedgerReplay(t *testing.T) {
 	var allowance atomic.Int64
@@ -71,17 +83,16 @@ func TestS2_TimeWithTheWorkerCounts(t *testing.T) {
 
 func TestAWallClockBehindTheDeadlineWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var clock time.Time
-		h := newHarness(t, nil, func(o *reaper.Options) { o.Now = func() time.Time { return clock } })
+		h := newHarness(t, nil)
 		h.expired("a")
 		d := h.due("a")
-		for _, before := range []time.Duration{time.Nanosecond, time.Hour} {
-			clock = past.Add(grace - before)
+		for _, before := range []time.Duration{time.Minute, time.Hour} {
+			d.At, d.Wall = time.Now(), past.Add(grace-before)
 			h.handle(d)
 		}
 		require.Zero(t, h.sent.Load())
-		require.Equal(t, []postponement{{"a", d.Token, lead}, {"a", d.Token, time.Hour - lead}}, h.source.postponed())
-		clock = past.Add(grace)
+		require.Equal(t, []postponement{{"a", d.Token, time.Minute - lead}, {"a", d.Token, time.Hour - lead}}, h.source.postponed())
+		d.At, d.Wall = time.Now(), past.Add(grace)
 		h.handle(d)
 		require.Equal(t, 1, h.removed())
 	})

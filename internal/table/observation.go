@@ -77,9 +77,10 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 type View struct {
 	protocol.Lock
 	State protocol.State
-	// Observation is the clock observation at the time At, which has a monotonic clock reading.
+	// Observation is the clock observation at the time At, which has a monotonic clock reading. Wall is what our
+	// wall clock showed then.
 	Observation verdict.Observation
-	At          time.Time
+	At, Wall    time.Time
 	// OrphanIn is how long after At an orphan is due.
 	OrphanIn time.Duration
 	// Margin is the least share of its patience that the holder had left at a renewal; nil where
@@ -100,7 +101,7 @@ type View struct {
 func (c *core) view(e *entry, now reading) View {
 	v := View{
 		Lock: e.Lock, State: e.State(c.holderTime(e, now)), Margin: e.margin.share(),
-		Observation: c.observation(e, now), At: c.clock.at(now.mono),
+		Observation: c.observation(e, now), At: c.clock.at(now.mono), Wall: now.wall.Time(),
 		Attempts: int(e.attempts), Slow: e.has(slowRead),
 	}
 	if e.Token == 0 {
