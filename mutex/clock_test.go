@@ -1,10 +1,17 @@
+//go:build go1.25
+
 package mutex
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // TestClocks counts the clock that is ahead: the monotonic one if the wall clock was set
@@ -15,7 +22,45 @@ func TestClocks(t *testing.T) {
 	term := term{began: began, length: 10 * time.Second}
 	require.Equal(t, 9*time.Second, term.left(began))
 	require.Equal(t, 4*time.Second, term.left(began.Add(5*time.Second)))
-	// A time without a monotonic reading stands for a wall clock that has gone on alone.
-	suspended := began.Round(0).Add(time.Minute)
-	require.Negative(t, term.left(suspended))
+	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(t, began, time.Minute)))
+	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(t, began.Add(time.Minute), -time.Minute)))
+}
+
+// alone returns a time after the monotonic clock has gone on alone: the second word of a time with a
+// monotonic reading is that reading.
+func alone(t *testing.T, at time.Time, by time.Duration) time.Time {
+	t.Helper()
+	moved := at
+	*(*int64)(unsafe.Add(unsafe.Pointer(&moved), 8)) += int64(by)
+	require.Equal(t, by, moved.Sub(at))
+	require.Zero(t, moved.Round(0).Sub(at.Round(0)))
+	return moved
+}
+
+// TestNoRenewalIsWrittenAfterUnlock sends a renewal that was to begin while Unlock does: it would leave an
+// alive_at that the release does not delete.
+func TestNoRenewalIsWrittenAfterUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))) // 2000 is not plausible
+		cluster := memetcd.New(memetcd.Options{})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		c, err := New(link.Client, KeepAlive(time.Hour), Backtrace(false))
+		require.NoError(t, err)
+		l, err := c.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		renewal := l.begin()
+		link.Set(memetcd.Faults{Request: time.Second})
+		released := make(chan error)
+		go func() { released <- l.Unlock(t.Context()) }()
+		synctest.Wait()
+		link.Set(memetcd.Faults{})
+		c.store.round(t.Context(), time.Second, []request{renewal})
+		renewal.ended()
+		require.NoError(t, <-released)
+		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		require.Empty(t, left.Kvs)
+	})
 }

@@ -281,3 +281,25 @@ func TestCmpAfterARestore(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrLost)
 	})
 }
+
+// TestARecoveredLockCountsFromTheAttemptThatTookIt loses the answer of the attempt that takes the lock, and
+// then requests, until the deadlines of further attempts are later ones.
+func TestARecoveredLockCountsFromTheAttemptThatTookIt(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Patience(20 * time.Second))
+		sent := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				sent++
+			}
+			return memetcd.Faults{HoldAnswers: sent == 1, HoldRequests: sent == 2 || sent == 3}
+		})
+		began := time.Now()
+		l, err := c.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, 4, sent)
+		require.Greater(t, time.Since(began), 10*time.Second)
+		require.WithinDuration(t, began.Add(18*time.Second), l.Deadline(), time.Millisecond)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
