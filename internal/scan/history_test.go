@@ -256,6 +256,60 @@ func TestS3_AnotherHistoryIsNoticed(t *testing.T) {
 	}
 }
 
+// Nothing is missing in a backup that comes back as another cluster, while the watch is down.
+func TestS3_AnotherClusterWithTheSameDataIsNoticed(t *testing.T) {
+	bubble(t, func(w *bubbled) {
+		w.acquire("a")
+		w.live("a", true)
+		w.link.Set(memetcd.Faults{Refuse: true})
+		w.cluster.Restore(w.cluster.Snapshot(), memetcd.Restored{NewCluster: true})
+		pass(time.Minute)
+		w.link.Set(memetcd.Faults{})
+		w.regressed("a")
+	})
+}
+
+// Etcd goes back before a listing that it answers all the same, as others have written past its revision: what that
+// shows must not replace what was seen before.
+func TestS3_ARestoreBeforeAListingIsNoticed(t *testing.T) {
+	list := &preceded{}
+	bubbleFrom(t, func(w *bubbled) { list.KV, w.link.KV = w.link.KV, list }, func(w *bubbled) {
+		w.acquire("a")
+		backup := w.cluster.Snapshot()
+		w.acquire("lost")
+		w.live("lost", true)
+		restore := func() {
+			w.cluster.Restore(backup, memetcd.Restored{})
+			for i := range 100 {
+				w.etcd.Set("other", "x", fmt.Sprint(i))
+			}
+			w.etcd.Renew("a", time.Now(), time.Now().Add(time.Minute))
+		}
+		list.before.Store(&restore)
+		w.link.Set(memetcd.Faults{Refuse: true})
+		pass(time.Minute)
+		w.link.Set(memetcd.Faults{})
+		w.restarted(ReasonRegressed)
+		require.Nil(t, list.before.Load())
+		w.inLine()
+		require.Equal(t, 1, w.Status().History)
+		w.live("a", false)
+	})
+}
+
+// preceded calls a function before the next listing, once.
+type preceded struct {
+	clientv3.KV
+	before atomic.Pointer[func()]
+}
+
+func (p *preceded) GetStream(ctx context.Context, key string, opts ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
+	if before := p.before.Swap(nil); before != nil {
+		(*before)()
+	}
+	return p.KV.GetStream(ctx, key, opts...)
+}
+
 // A restore with --bump-revision --mark-compacted of the real etcd.
 func TestS3_ABumpedRestoreOfEtcdIsNoticed(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,6 @@ func (w *watching) resume(ctx context.Context) error {
 }
 
 func (w *watching) resync(ctx context.Context, progress func(context.Context) error) error {
-	w.history.doubt()
 	now, err := w.checkHistory(ctx)
 	if err != nil {
 		return err

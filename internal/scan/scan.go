@@ -111,7 +111,6 @@ func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 		return etcd.Watch{}, err
 	}
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
-	s.history.doubt() // etcd may go back before it is listed
 	s.status.listing()
 	if err := s.Table.Begin(ctx, head.Revision, false); err != nil {
 		return etcd.Watch{}, err
@@ -147,6 +146,7 @@ func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 // fill adds all locks at revision rev to the table. It reads the next part of the listing while
 // the table applies the last one.
 func (s *Scanner) fill(ctx context.Context, rev int64) (locks, keys int, err error) {
+	s.history.doubt() // before it takes the newest write of the listing, which may be of an etcd that was restored
 	g, ctx := errgroup.WithContext(ctx)
 	batches := make(chan []protocol.Lock, 2)
 	l := lister{kv: s.Client.KV, layout: s.Layout, timeout: s.RequestTimeout, emit: func(batch []protocol.Lock) error {

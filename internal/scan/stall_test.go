@@ -19,6 +19,7 @@ func TestS2_WhatWaitedForTheStreamIsLate(t *testing.T) {
 		live   bool
 	}{
 		"answers held for less than the tolerance": {memetcd.Faults{HoldAnswers: true}, tolerance / 4, true},
+		"answers held for a little longer":         {memetcd.Faults{HoldAnswers: true}, tolerance * 5 / 4, false},
 		"answers held for longer":                  {memetcd.Faults{HoldAnswers: true}, 8 * seconds, false},
 		"nothing arrives for longer":               {memetcd.Unreachable(), 8 * seconds, false},
 	} {

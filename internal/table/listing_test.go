@@ -216,6 +216,20 @@ func TestListingCorrectsALostRenewal(t *testing.T) {
 	}
 }
 
+// A renewal that was lost is a sign of life also where it wrote the same values again.
+func TestS2_AListingShowsARenewalWithTheSameValues(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		again := map[string]string{"auto_unlock_at": w.get("a").AutoUnlockText()}
+		require.False(t, w.observation("a").Late)
+		time.Sleep(time.Minute)
+		w.put("a", again)
+		w.listing(true)
+		require.True(t, w.observation("a").Late)
+		require.Zero(t, w.observation("a").Age)
+	})
+}
+
 func TestListingCorrectsALease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.acquire("a", time.Minute, time.Minute)
