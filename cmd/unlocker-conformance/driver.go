@@ -80,7 +80,7 @@ type driver struct {
 	log     func(string)
 
 	mu      sync.Mutex
-	pending map[int]chan answer
+	pending map[int]*pending
 	last    int
 	err     error
 }
@@ -89,7 +89,7 @@ type driver struct {
 func startDriver(argv, endpoints []string, log func(string)) (*driver, error) {
 	d := &driver{
 		process: exec.Command(argv[0], argv[1:]...), //nolint:noctx // kill ends it, with its whole group
-		stderr:  &tail{}, done: make(chan struct{}), log: log, pending: map[int]chan answer{},
+		stderr:  &tail{}, done: make(chan struct{}), log: log, pending: map[int]*pending{},
 	}
 	d.process.Env = append(os.Environ(),
 		"UNLOCKER_ETCD_ENDPOINTS="+strings.Join(endpoints, ","),
@@ -148,13 +148,14 @@ func (d *driver) deliver(line []byte) error {
 		return fmt.Errorf("it wrote %.200q, which is not an answer: %w", line, err)
 	}
 	d.mu.Lock()
-	waiting := d.pending[a.ID]
-	delete(d.pending, a.ID)
-	d.mu.Unlock()
-	if waiting == nil {
+	defer d.mu.Unlock()
+	p := d.pending[a.ID]
+	if p == nil {
 		return fmt.Errorf("it answered to id %d, which is not open", a.ID)
 	}
-	waiting <- a
+	delete(d.pending, a.ID)
+	a.sent = p.sent
+	p.answer <- a
 	return nil
 }
 
@@ -171,15 +172,14 @@ func (d *driver) begin(c command) (*pending, error) {
 	d.mu.Lock()
 	d.last++
 	c.ID = d.last
-	p := &pending{d: d, c: c, answer: make(chan answer, 1)}
-	d.pending[c.ID] = p.answer
+	p := &pending{d: d, c: c, sent: time.Now(), answer: make(chan answer, 1)}
+	d.pending[c.ID] = p
 	d.mu.Unlock()
 	line, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
 	d.log("> " + string(line))
-	p.sent = time.Now()
 	_, _ = d.stdin.Write(append(line, '\n')) // a driver that does not read does not answer either
 	return p, nil
 }
@@ -189,12 +189,10 @@ func (d *driver) begin(c command) (*pending, error) {
 func (p *pending) wait(limit time.Duration) (answer, error) {
 	select {
 	case a := <-p.answer:
-		a.sent = p.sent
 		return a, nil
 	case <-p.d.done:
 		select {
 		case a := <-p.answer: // the last one before the end
-			a.sent = p.sent
 			return a, nil
 		default:
 		}
@@ -233,24 +231,15 @@ func (d *driver) kill() {
 	_ = d.process.Wait() // fails, as it was killed
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
+// tail keeps the end of what is written to it, for after the end of the process.
+type tail []byte
 
 const tailSize = 4 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	t.buf = t.buf[max(0, len(t.buf)-tailSize):]
+	*t = append(*t, p...)
+	*t = (*t)[max(0, len(*t)-tailSize):]
 	return len(p), nil
 }
 
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.buf))
-}
+func (t *tail) String() string { return string(bytes.TrimSpace(*t)) }
