@@ -1,16 +1,20 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
 )
 
 // searchPaths are tried in order if there is no --config.
@@ -106,4 +110,181 @@ func (k key) chosen(v *viper.Viper) string {
 func fault(origin, key, why string) error {
 	known := slices.DeleteFunc([]string{origin, key, why}, func(s string) bool { return s == "" })
 	return errors.New(strings.Join(known, ": "))
+}
+
+// settings are the contents of a file: the text of each value, for key.Set, and where it was
+// written.
+type settings struct {
+	path     string
+	known    map[string]key // a section is a key without a place
+	texts    map[string]any
+	origins  map[string]string // file:line
+	policies []Policy          // of the right number, but without values
+}
+
+// parse reads YAML more strictly than viper: exact keys, no duplicates, one document, right types.
+func parse(path string, data []byte) (*settings, error) {
+	s := &settings{path: path, known: map[string]key{}, texts: map[string]any{}, origins: map[string]string{}}
+	if len(data) > 1<<20 {
+		return s, fault(path, "", "larger than 1 MiB: not a configuration file")
+	}
+	s.know(new(Config).keys())
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	err := dec.Decode(&doc)
+	if err == nil {
+		err = dec.Decode(&second)
+	}
+	switch {
+	case err == nil:
+		return s, s.refuse(&second, "", "a second YAML document: only one is allowed")
+	case !errors.Is(err, io.EOF):
+		return s, syntaxError(path, err)
+	case doc.IsZero(): // an empty file
+		return s, nil
+	}
+	return s, s.section("", doc.Content[0], doc.Content[0])
+}
+
+// syntaxError converts "yaml: line 3: …" to "file:3: …". It omits the name of an unknown anchor, as
+// that may be an unquoted password.
+func syntaxError(path string, err error) error {
+	msg, line := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "), 0
+	if _, err := fmt.Sscanf(msg, "line %d:", &line); err == nil {
+		_, msg, _ = strings.Cut(msg, ": ")
+		path = fmt.Sprintf("%s:%d", path, line)
+	}
+	if strings.HasPrefix(msg, "unknown anchor") {
+		msg = "unknown anchor: a value that begins with * must be quoted"
+	}
+	return fault(path, "not valid YAML", msg)
+}
+
+func (s *settings) know(keys []key) {
+	for _, k := range keys {
+		s.known[k.name] = k
+		for i, c := range k.name {
+			if c == '.' {
+				s.known[k.name[:i]] = key{}
+			}
+		}
+	}
+}
+
+// section reads a mapping, or a null, which is a section whose keys are all commented out.
+func (s *settings) section(name string, at, n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode && !isNull(n) {
+		return s.refuse(at, name, "must be a mapping, not "+describe(n))
+	}
+	lines := map[string]int{}
+	for pair := range slices.Chunk(n.Content, 2) {
+		k, v := pair[0], resolve(pair[1])
+		full, first := join(name, k), lines[k.Value]
+		known, ok := s.known[full]
+		lines[k.Value] = k.Line
+		var err error
+		switch {
+		case first > 0:
+			err = s.refuse(k, full, fmt.Sprintf("given twice, first in line %d", first))
+		case strings.Contains(k.Value, "."):
+			err = s.refuse(k, full, "unknown key: nest sections instead of writing dots")
+		case full == "reaper.storm.hold": // of an earlier version
+			err = s.refuse(k, full, "was replaced by reaper.storm.delay: a storm no longer stops all removals but delays each further lock")
+		case !ok || k.Kind != yaml.ScalarNode || strings.Contains(k.Value, "["):
+			err = s.refuse(k, full, "unknown key")
+		case known.place == nil:
+			err = s.section(full, k, v)
+		default:
+			err = s.value(known, k, v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *settings) value(known key, k, v *yaml.Node) error {
+	kind, elements := known.kind(), []*yaml.Node{v}
+	list := strings.HasPrefix(kind.wants, "a list")
+	switch {
+	case isNull(v):
+		return s.refuse(k, known.name, "has no value: write one, or leave the key out")
+	case list != (v.Kind == yaml.SequenceNode):
+		return s.refuse(k, known.name, kind.not(v))
+	case known.name == policiesKey:
+		return s.readPolicies(v.Content)
+	case list:
+		elements = v.Content
+	}
+	var texts []string
+	for _, n := range elements {
+		n = resolve(n)
+		if n.Kind != yaml.ScalarNode || !strings.Contains(kind.tags, n.ShortTag()) {
+			return s.refuse(k, known.name, kind.not(n))
+		}
+		if list && strings.Contains(n.Value, ",") {
+			return s.refuse(k, known.name, "an element of the list must not contain a comma")
+		}
+		if list && n.Value == "" {
+			return s.refuse(k, known.name, "an element of the list must not be empty")
+		}
+		texts = append(texts, n.Value)
+	}
+	s.texts[known.name], s.origins[known.name] = strings.Join(texts, ","), s.at(k)
+	return nil
+}
+
+// not returns the error text for a node of the wrong type.
+func (k kind) not(n *yaml.Node) string {
+	why := "must be " + k.wants + ", not " + describe(n)
+	if k.tags == "!!str" && n.Kind == yaml.ScalarNode && n.ShortTag() != "!!str" {
+		why += ": put it in quotes"
+	}
+	return why
+}
+
+// readPolicies reads each policy as a section.
+func (s *settings) readPolicies(list []*yaml.Node) error {
+	s.policies = append(s.policies, make([]Policy, len(list))...) // nil for none
+	s.know((&Config{Policies: s.policies}).keys())
+	for i, n := range list {
+		name := policyName(i)
+		s.origins[name+".match"] = s.at(n) // for the error if it is missing
+		if err := s.section(name, n, resolve(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *settings) at(n *yaml.Node) string { return fmt.Sprintf("%s:%d", s.path, n.Line) }
+
+func (s *settings) refuse(at *yaml.Node, name, why string) error { return fault(s.at(at), name, why) }
+
+// join makes a dotted name and quotes what could break the line of an error. What follows a colon
+// is not repeated: a key such as "password:secret" is a key and its value without a space between
+// them.
+func join(section string, k *yaml.Node) string {
+	name, _, cut := strings.Cut(k.Value, ":")
+	if cut {
+		name += ":…"
+	}
+	if q := strconv.Quote(name); k.Kind != yaml.ScalarNode || q != `"`+name+`"` || name == "" {
+		name = q
+	}
+	return strings.TrimPrefix(section+"."+name, ".")
+}
+
+func resolve(n *yaml.Node) *yaml.Node { return cmp.Or(n.Alias, n) }
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// describe returns the type of a node, but not its value, which may be a secret.
+func describe(n *yaml.Node) string {
+	words := map[string]string{
+		"!!map": "a mapping", "!!seq": "a list", "!!str": "a string", "!!int": "a number", "!!float": "a number with a fraction",
+		"!!bool": "a boolean", "!!null": "null", "!!timestamp": "a date",
+	}
+	return cmp.Or(words[n.ShortTag()], "a value of another type")
 }
