@@ -17,17 +17,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -165,63 +165,27 @@ func (c *Cluster) Close() error {
 	return os.RemoveAll(c.tempDir)
 }
 
-// Ports are given out in blocks, each to one process. They are below the kernel's range of
-// ephemeral ports: from that range a client that dials a dead member could get the port it
-// dials, connect to itself, and prevent the member from binding its port.
-const lowestPort, blockPorts, portBlocks = 15000, 100, 170
-
-// ports are those of this process. It gives none out twice while there are others: the server of
-// another process on the port of a dead member would prevent its restart, and answer its clients.
-var ports freePorts //nolint:gochecknoglobals // as the ports are
-
-type freePorts struct {
-	mu   sync.Mutex
-	own  []net.Listener // on the first port of each block, which keeps it from other processes
-	next int            // counts through the ports of the blocks
-}
-
-// listen listens on a loopback address with a free port of this process.
-func (f *freePorts) listen() (net.Listener, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for range portBlocks * blockPorts {
-		if f.next == len(f.own)*(blockPorts-1) && !f.claim() {
-			f.next = 0
-		}
-		if len(f.own) == 0 {
-			break
-		}
-		first := f.own[f.next/(blockPorts-1)].Addr().(*net.TCPAddr).Port
-		l, err := listenOn(first + 1 + f.next%(blockPorts-1))
-		f.next++
-		if err == nil {
-			return l, nil
-		}
-	}
-	return nil, errors.New("localetcd: no free port")
-}
-
-// claim adds a block that no other process has.
-func (f *freePorts) claim() bool {
-	for _, block := range rand.Perm(portBlocks) {
-		if l, err := listenOn(lowestPort + block*blockPorts); err == nil {
-			f.own = append(f.own, l)
-			return true
-		}
-	}
-	return false
-}
-
-func listenOn(port int) (net.Listener, error) {
-	return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-}
-
-// FreeAddr returns a loopback address with a free port, for a server in another process. The
-// port is chosen as for the servers of this package.
+// FreeAddr returns a loopback address with a port that nobody else is given while this process lives, also while
+// its server is dead: a server of another process there would prevent its restart, and answer its clients. On Linux
+// a socket stays bound to the port, which keeps it from those who ask for any port, and from clients, which could
+// connect to themselves. It does not listen, so a server can.
 func FreeAddr() (string, error) {
-	l, err := ports.listen()
-	if err != nil {
-		return "", err
+	syscall.ForkLock.RLock()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fd)
 	}
-	return l.Addr().String(), l.Close()
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return "", fmt.Errorf("localetcd: free port: %w", err)
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	bound, unnamed := unix.Getsockname(fd)
+	if err = errors.Join(err, unnamed); err != nil || runtime.GOOS != "linux" { // others would refuse the server
+		err = errors.Join(err, unix.Close(fd))
+	}
+	if err != nil {
+		return "", fmt.Errorf("localetcd: free port: %w", err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port), nil
 }

@@ -30,11 +30,15 @@ const trickle = 300 * time.Millisecond
 // NewProxy listens on a free loopback port and forwards to target (host:port), which
 // need not exist yet.
 func NewProxy(target string) (*Proxy, error) {
-	l, err := ports.listen()
+	addr, err := FreeAddr()
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, addr: l.Addr().String(), done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{target: target, addr: addr, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	p.serveOn(l)
 	return p, nil
 }
