@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict sim chart lint fuzz bench bench-compare bench-big image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict sim explore chart lint fuzz bench bench-compare bench-big image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ hunt-convict: ## Take rules out of the daemon, and require that the hunt convict
 # SIM_HISTORIES sets how many, SIM_SEED which: 0 for others each time.
 sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2.5 min)
 	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v -run TestRandom ./internal/sim -rapid.seed=$${SIM_SEED:-1}
+
+# EXPLORE is the number of moves: 1 in make test.
+explore: ## Play all histories of small worlds with up to 2 moves (4 min)
+	EXPLORE=$${EXPLORE:-2} $(GO) test -count=1 -timeout 60m -v ./internal/sim/explore
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh
