@@ -130,10 +130,11 @@ func (w *world) start(n int) *replica {
 	if w.out.settle {
 		holds.Settle = 0
 	}
+	began := time.Now()
 	var err error
 	r.table, err = table.New(table.Options{
 		Rules: rules, Allowance: r.allowance, Lead: func() time.Duration { return r.probe.Lead() }, OrphanGrace: time.Hour,
-		Now: r.now, HoldDuration: r, RenewalMargin: r,
+		Now: r.now, Raw: func() time.Duration { return time.Since(began) }, HoldDuration: r, RenewalMargin: r,
 	})
 	must(err)
 	r.probe, err = probe.New(probe.Options{

@@ -234,7 +234,10 @@ func (l *link) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
 			resp.Alarms = []*pb.AlarmMember{{Alarm: pb.AlarmType_NOSPACE}}
 		}
 	})
-	return resp, err
+	if err != nil {
+		return nil, err // the answer may still be written
+	}
+	return resp, nil
 }
 
 func split(key string) (name, field string) {

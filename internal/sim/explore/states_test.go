@@ -22,16 +22,19 @@ func (w *world) look(seen states) (over bool) {
 	var hash maphash.Hash
 	hash.SetSeed(seen.seed)
 	settled := true // no random backoff, and nothing in the hands of a worker
+	w.mu.Lock()
+	next := w.revision + 1
+	w.mu.Unlock()
 	for _, r := range w.replicas {
 		// Without the mutex: the daemon reads its signals with its own.
 		holding, overdue, status, v := r.reaper.Holding(), r.probe.Overdue(), r.probe.Status(), r.view()
 		remaining := r.reaper.Verdict(v).Remaining
-		next, _ := r.allowance(r.revision+1, time.Now(), false) // of a write that arrives now
+		allowance, _ := r.allowance(next, time.Now(), false) // of a write that arrives now
 		w.mu.Lock()
 		r.soon(overdue || len(holding) > 0, v, remaining)
 		g := r.signals
 		fmt.Fprintln(&hash, holding, overdue, status.OK, status.Up, status.Alarms, ago(status.Failed), ago(status.Alarmed), ago(status.Good))
-		fmt.Fprintln(&hash, remaining, v.AutoUnlockAt(), v.AliveAt(), v.Token-r.revision, v.Revision-r.revision, v.Observation, next)
+		fmt.Fprintln(&hash, remaining, v.AutoUnlockAt(), v.AliveAt(), v.Token-r.revision, v.Revision-r.revision, v.Observation, allowance)
 		fmt.Fprintln(&hash, g.ListedAt.IsZero(), g.Connected, g.Paused, ago(g.LastSign), ago(g.ListedAt), ago(g.Lost), ago(r.quiet), ago(r.cut), ago(r.free))
 		fmt.Fprintln(&hash, r.broken, r.paused > 0, r.link.cut, r.link.killed, r.step.Load())
 		settled = settled && v.Attempts == 0 && r.link.flying == 0 && remaining > -tick && len(r.link.waiting) == 0
