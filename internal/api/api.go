@@ -286,6 +286,8 @@ type Etcd struct {
 	Up       bool     `json:"up"`
 	Alarms   []string `json:"alarms"`
 	Revision int64    `json:"revision"`
+	// WatchLag is by how many revisions the watch is behind the probe.
+	WatchLag int64 `json:"watch_lag_revisions"`
 	// Progress is when the watch last received something from etcd, Resynced when the
 	// last full listing ended.
 	Progress time.Time `json:"progress,omitzero"`

@@ -161,7 +161,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 
 func etcdStatus(s metrics.Snapshot) api.Etcd {
 	e := api.Etcd{
-		Up: s.EtcdUp(), Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision,
+		Up: s.EtcdUp(), Alarms: append([]string{}, s.Probe.Alarms...), Revision: s.Scan.Revision, WatchLag: s.WatchLag(),
 		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(), Probed: s.Probe.Good.UTC(),
 		Certificates: s.Certificates,
 	}

@@ -201,6 +201,7 @@ func (a *App) newScan() (err error) {
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
+		Newest:         func() int64 { return a.probe.Status().Revision },
 		Restored:       a.probe.Forget,
 		Logger:         a.logger,
 	})

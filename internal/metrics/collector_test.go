@@ -34,7 +34,7 @@ func full() Snapshot {
 			}},
 		},
 		Scan: scan.Status{
-			Listed: noon, Connected: true, Revision: 77, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
+			Listed: noon, Connected: true, Revision: 77, Passed: 70, Progress: noon, Resynced: noon.Add(-1500 * time.Millisecond),
 			Restarts: map[scan.Reason]uint64{"stalled": 2},
 		},
 		Reaper: reaper.Stats{
@@ -47,7 +47,7 @@ func full() Snapshot {
 			{Name: "z", At: noon, Trigger: verdict.Manual},
 		},
 		Holds:  []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
-		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}},
+		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}, Revision: 75},
 		Leader: true,
 		Native: []native.Listing{
 			{NativePrefix: api.NativePrefix{Prefix: "/locks/", Held: 3}, Oldest: noon}, {NativePrefix: api.NativePrefix{Prefix: "/elections/"}},
@@ -125,10 +125,12 @@ func TestExposition(t *testing.T) {
 			unlocker_etcd_up 1
 			unlocker_last_resync_timestamp_seconds 1699999998.5
 			unlocker_resync_drift_total 1
+			unlocker_watch_lag_revisions 5
 			unlocker_watch_last_progress_timestamp_seconds 1700000000
 			unlocker_watch_restarts_total{reason="auth"} 0
 			unlocker_watch_restarts_total{reason="compacted"} 0
 			unlocker_watch_restarts_total{reason="ended"} 0
+			unlocker_watch_restarts_total{reason="lagging"} 0
 			unlocker_watch_restarts_total{reason="no_leader"} 0
 			unlocker_watch_restarts_total{reason="other"} 0
 			unlocker_watch_restarts_total{reason="permission_denied"} 0

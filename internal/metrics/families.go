@@ -103,6 +103,8 @@ func families() []family {
 		certificates, "certificate")
 	add("unlocker_etcd_revision", gauge, "The newest etcd revision observed.",
 		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
+	add("unlocker_watch_lag_revisions", gauge, "The newest revision that a probe showed, less the newest that the watch has passed.",
+		one(func(v *view) float64 { return float64(v.WatchLag()) }))
 	add("unlocker_watch_last_progress_timestamp_seconds", gauge, "When the watch last received an event or a progress notice; 0 if never.",
 		one(func(v *view) float64 { return seconds(v.Scan.Progress) }))
 	add("unlocker_last_resync_timestamp_seconds", gauge, "When the last full listing finished; 0 if never.",
@@ -112,6 +114,14 @@ func families() []family {
 	add("unlocker_resync_drift_total", counter, "Differences between a full listing and the state known from the watch.",
 		one(func(v *view) float64 { return float64(v.Table.Drift) }))
 	return all
+}
+
+// WatchLag returns by how many revisions the watch is behind the probe; 0 before the first listing.
+func (s *Snapshot) WatchLag() int64 {
+	if s.Scan.Passed == 0 {
+		return 0
+	}
+	return max(0, s.Probe.Revision-s.Scan.Passed)
 }
 
 // EtcdUp reports whether etcd answers probes and the watch is up.

@@ -145,7 +145,7 @@ func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Ti
 func (p *Probe) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.outages, p.revision = nil, 0
+	p.outages, p.revision, p.status.Revision = nil, 0, 0
 }
 
 // revisionOf returns the revision in the header of an answer. It is that of the member that answered, which has

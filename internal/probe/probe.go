@@ -87,6 +87,8 @@ type Status struct {
 	// Good is when the last probe began that showed that holders can renew; zero means
 	// never.
 	Good time.Time
+	// Revision is the newest one that an answer showed; zero means none.
+	Revision int64
 	// Alarms are the alarms of etcd in the last answer that counted for a probe, or a later one that
 	// showed some.
 	Alarms []string
@@ -298,6 +300,7 @@ func (p *Probe) note(at time.Time, resp *clientv3.AlarmResponse) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.revision = max(p.revision, revisionOf(resp.Header))
+	p.status.Revision = max(p.status.Revision, resp.Header.GetRevision())
 	if alarms := alarms(resp); len(alarms) > 0 {
 		p.status.Alarms, p.status.Alarmed = alarms, at
 	}

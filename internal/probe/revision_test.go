@@ -40,6 +40,8 @@ func TestS3_AnOutageCountsForWhatWasWrittenBeforeItsEnd(t *testing.T) {
 		require.Equal(t, lasted, p.deadline(before, late, true))
 		require.Equal(t, lasted, p.deadline(within, late, true), "at the revision of the answer that ended it")
 		require.Zero(t, p.deadline(write(), late, true))
+		pass(second)
+		require.Equal(t, cluster.Revision(), p.Status().Revision)
 		require.Zero(t, p.later(late), "patience gets what was after the write was learned")
 		cluster.Set(memetcd.Faults{Refuse: true})
 		pass(20 * second)

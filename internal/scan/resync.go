@@ -10,7 +10,7 @@ import (
 // not restored. Once in an interval, and where the client library has opened another stream, it
 // lists all locks: some versions of etcd lost events around compactions (etcd#17529, #18089,
 // #19179), and a watch that resumed on a restored etcd may have missed writes. Differences are
-// corrected and counted as drift.
+// corrected and counted as drift. It ends the watch if that falls behind.
 func (w *watching) maintain(ctx context.Context, progress func(context.Context) error) error {
 	var tick <-chan time.Time
 	if w.Resync > 0 {
@@ -18,6 +18,8 @@ func (w *watching) maintain(ctx context.Context, progress func(context.Context) 
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	lag, look := lag{}, time.NewTicker(w.Freshness/2)
+	defer look.Stop()
 	for listed := int64(1); ; { // the streams that there were before the last listing
 		var err error
 		select {
@@ -28,6 +30,10 @@ func (w *watching) maintain(ctx context.Context, progress func(context.Context) 
 			if opened := w.opened.Load(); err == nil && opened > listed {
 				listed = opened
 				err = w.resync(ctx, progress)
+			}
+		case <-look.C:
+			if w.Newest != nil && lag.grows(w.Newest(), w.seen.Load()) {
+				err = errLagging
 			}
 		case <-ctx.Done():
 			return ctx.Err()

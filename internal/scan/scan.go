@@ -43,6 +43,9 @@ type Options struct {
 	RequestTimeout time.Duration
 	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
+	// Newest returns the newest revision that etcd has shown elsewhere, by which a watch that falls behind is
+	// relisted; nil disables that. It must not block.
+	Newest func() int64
 	// Restored is called when etcd was found restored or diverged; nil disables it. It must not block.
 	Restored func()
 	// Changed is called after each listing and each failure, which Status then shows; nil means not.

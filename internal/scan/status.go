@@ -23,8 +23,9 @@ type Status struct {
 	Connected bool
 	// Lost is when a watch last ended; zero means never.
 	Lost time.Time
-	// Revision is the newest revision of etcd that was seen.
-	Revision int64
+	// Revision is the newest revision of etcd that was seen. Passed is that up to which the table has what
+	// the watch shows.
+	Revision, Passed int64
 	// Progress is when the watch last showed an event or a progress notice. Resynced is when
 	// the last full listing ended. Zero means never.
 	Progress, Resynced time.Time
@@ -77,13 +78,13 @@ func (s *view) listed(rev int64) {
 	if s.Listed.IsZero() {
 		s.Listed = now
 	}
-	s.Listing, s.Revision, s.Resynced = false, max(s.Revision, rev), now
+	s.Listing, s.Revision, s.Passed, s.Resynced = false, max(s.Revision, rev), max(s.Passed, rev), now
 }
 
-func (s *view) progressed(rev int64) {
+func (s *view) progressed(rev, passed int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Connected, s.Revision, s.Progress = true, rev, time.Now()
+	s.Connected, s.Revision, s.Passed, s.Progress = true, rev, passed, time.Now()
 	s.LastError, s.reason = nil, ""
 }
 
@@ -91,7 +92,7 @@ func (s *view) progressed(rev int64) {
 func (s *view) historyChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Listed, s.Revision = time.Time{}, 0
+	s.Listed, s.Revision, s.Passed = time.Time{}, 0, 0
 	s.History++
 }
 
@@ -123,6 +124,10 @@ func (s *view) failed(reason Reason, err error) (warn bool) {
 // unlocker_watch_restarts_total.
 type Reason = etcd.Reason
 
+// ReasonLagging is that the watch fell behind: etcd is written faster than it hands the events to a watch
+// that is not current.
+const ReasonLagging Reason = "lagging"
+
 // ReasonRegressed is that etcd was restored or diverged: it shows another cluster, an older
 // revision, or other writes.
 const ReasonRegressed Reason = "regressed"
@@ -131,13 +136,16 @@ const ReasonRegressed Reason = "regressed"
 func Reasons() []Reason {
 	return []Reason{
 		etcd.Compacted, etcd.NoLeader, etcd.Auth, etcd.PermissionDenied, etcd.Stalled,
-		etcd.Ended, ReasonRegressed, etcd.Timeout, etcd.Unavailable, etcd.Other,
+		etcd.Ended, ReasonLagging, ReasonRegressed, etcd.Timeout, etcd.Unavailable, etcd.Other,
 	}
 }
 
 var errRegressed = errors.New("etcd was restored or diverged: another cluster, an older revision, or other writes")
 
 func classify(err error) Reason {
+	if errors.Is(err, errLagging) {
+		return ReasonLagging
+	}
 	if errors.Is(err, errRegressed) || errors.Is(err, table.ErrOlder) {
 		return ReasonRegressed
 	}

@@ -169,7 +169,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	if seen > w.seen.Load() {
 		w.seen.Store(seen)
 	}
-	w.status.progressed(w.history.saw(0, seen, newest, deleted))
+	w.status.progressed(w.history.saw(0, seen, newest, deleted), w.seen.Load())
 }
 
 func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {

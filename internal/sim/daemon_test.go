@@ -175,7 +175,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 	d.scanner, err = scan.New(scan.Options{
 		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: rules.Tolerance,
 		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain,
-		Restored: d.probe.Forget, Logger: logger,
+		Newest: func() int64 { return d.probe.Status().Revision }, Restored: d.probe.Forget, Logger: logger,
 	})
 	if err != nil {
 		return err
