@@ -252,4 +252,7 @@ func TestProbeOfEtcd(t *testing.T) {
 	require.True(t, p.Overdue(), "holders cannot renew")
 	free()
 	etcdtest.Eventually(t, func() bool { return !p.Overdue() && len(p.Status().Alarms) == 0 }, "a good probe")
+	last, err := etcd.Client.Put(t.Context(), etcd.Prefix+"a", "")
+	require.NoError(t, err)
+	etcdtest.Eventually(t, func() bool { return p.Status().Revision >= last.Header.Revision }, "its revision")
 }
