@@ -29,7 +29,7 @@ func StaleReads(version string) (upgrade string) {
 // and returns nil when all have or ctx is done.
 func (c *Client) LogStaleReads(ctx context.Context) error {
 	silent := slices.Clone(c.options.Endpoints)
-	for failures := 1; ; failures++ {
+	for failures := 1; len(silent) > 0 && ctx.Err() == nil; failures++ {
 		silent = slices.DeleteFunc(silent, func(endpoint string) bool {
 			status, err := c.Status(ctx, endpoint)
 			if err != nil {
@@ -40,8 +40,9 @@ func (c *Client) LogStaleReads(ctx context.Context) error {
 			}
 			return true
 		})
-		if len(silent) == 0 || Backoff(ctx, failures) != nil {
-			return nil
+		if len(silent) > 0 {
+			_ = Backoff(ctx, failures) // the error of ctx
 		}
 	}
+	return nil
 }
