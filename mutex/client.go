@@ -42,6 +42,9 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
+	if set.audit == "" {
+		set.audit = "/unlocker/audit" + set.prefix
+	}
 	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, settings: set}
 	c.keeper = scheduler{open: context.Background(), overlap: true}
 	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
@@ -153,13 +156,17 @@ func (c *Client) settle(ctx context.Context, set settings, claims []*claim) {
 // WithLock takes a lock as Lock does, calls f, and releases the lock. The context of f is
 // derived from ctx and canceled when the lock is lost, with the *LostError as its cause; see
 // Lock.Context. FromContext returns the lock from it. The error is that of f, and that of the
-// release: a *LostError if the lock was lost, even if f has not noticed.
+// release: a *LostError if the lock was lost, even if f has not noticed. If another removed the lock, WithLock
+// waits up to two seconds for the record that says who, unless ctx has ended.
 func (c *Client) WithLock(ctx context.Context, name string, f func(context.Context) error, opts ...Option) (err error) {
 	l, err := c.lock(ctx, name, opts)
 	if err != nil {
 		return err
 	}
 	defer func() {
+		if lost := (*LostError)(nil); errors.As(l.Held(), &lost) {
+			lost.Removal(ctx) // which the text of the error then has
+		}
 		release := l.Unlock(context.WithoutCancel(ctx))
 		if !errors.Is(err, release) {
 			err = errors.Join(err, release)

@@ -117,13 +117,18 @@ type LostError struct {
 	Holder Holder
 	// Err is the last error of a renewal, or nil.
 	Err error
+
+	explanation *explanation // nil if there is no record of it
 }
 
-// Error implements error.
+// Error implements error. The text has what is known of the removal by now: see Removal.
 func (e *LostError) Error() string {
 	text := fmt.Sprintf("lock %q is lost: %v", protocol.Clip([]byte(e.Name), 200), e.Reason)
 	if errors.Is(e.Reason, ErrTaken) {
 		text += ": " + e.Holder.String()
+	}
+	if r := e.known(); r != nil {
+		text += ": removed " + r.String()
 	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
@@ -150,10 +155,13 @@ func (s several) Unwrap() []error { return s }
 
 // joined returns several errors as one.
 func joined(errs []error) error {
-	if len(errs) > 1 {
-		return several(errs)
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
 	}
-	return errors.Join(errs...)
+	return several(errs)
 }
 
 // kind says what an error of a transaction means.

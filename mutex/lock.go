@@ -30,6 +30,9 @@ type Lock struct {
 	lateUntil time.Time
 	// renewing and releasing are held by the one who does.
 	renewing, releasing chan struct{}
+	// life ends with Unlock.
+	life context.Context
+	end  context.CancelFunc
 	// background are the goroutines of the lock.
 	background sync.WaitGroup
 
@@ -80,6 +83,7 @@ func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) 
 		late:    cl.unsure, lateUntil: cl.stamped.Add(cl.set.patience),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.life, l.end = context.WithCancel(context.Background())
 	l.mu.Lock()
 	l.timer = time.AfterFunc(guardDelay, l.tick)
 	l.mu.Unlock()

@@ -53,7 +53,7 @@ const (
 const fieldIdentity = "identity"
 
 type settings struct {
-	prefix           string
+	prefix, audit    string
 	expect, patience time.Duration // 0 until resolve
 	owner, purpose   string
 	status           string
@@ -77,6 +77,18 @@ func defaults() settings {
 func Prefix(prefix string) Option {
 	return Option{"Prefix", inNew, func(s *settings) error {
 		s.prefix = prefix
+		return nil
+	}}
+}
+
+// AuditPrefix is the prefix of the records of removals, as audit_prefix of the daemon. After a loss its record is
+// read there, to say who removed the lock, when and why: see LostError.Removal. That needs the right to read it;
+// without, the rest works. The default is /unlocker/audit followed by the prefix of the locks.
+func AuditPrefix(prefix string) Option {
+	return Option{"AuditPrefix", inNew, func(s *settings) error {
+		if s.audit = strings.TrimSuffix(prefix, "/") + "/"; prefix == "" {
+			return errors.New("is empty")
+		}
 		return nil
 	}}
 }

@@ -36,6 +36,7 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 	for _, l := range locks {
 		l.check()
 		l.cancel(ErrUnlocked)
+		l.end()
 	}
 	for _, l := range locks {
 		if err := l.turn(ctx); err != nil {
@@ -51,6 +52,7 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 		case l.released:
 		case errors.As(context.Cause(l.ctx), &lost):
 			l.released = true
+			lost.Removal(context.Background()) // at once, as its reading has ended
 			errs = append(errs, lost)
 			late = append(late, r.abandon(true))
 		default:
@@ -146,11 +148,17 @@ func (r *release) ended() error {
 	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) {
 		return nil // an attempt that was not answered has done it
 	}
-	return r.l.loss(r.other)
+	ctx, cancel := context.WithTimeout(context.Background(), explainTimeout/4)
+	defer cancel()
+	lost := r.l.explain(ctx, r.l.why(r.other))
+	lost.Removal(context.Background())
+	return lost
 }
 
-// loss returns why the uuid of the lock is not the one that etcd has.
-func (l *Lock) loss(a answer) *LostError {
+// loss returns why the uuid of the lock is not the one that etcd has, and begins to find out who removed it.
+func (l *Lock) loss(a answer) *LostError { return l.explain(l.life, l.why(a)) }
+
+func (l *Lock) why(a answer) *LostError {
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrForced}
 	h, ok := l.c.store.holder(l.name, a.found)
 	switch {
