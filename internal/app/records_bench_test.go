@@ -42,7 +42,7 @@ func removeRecorded(b *testing.B, n int, recorded bool) (rate float64, took time
 	c := config.Default()
 	c.Etcd.Endpoints, c.Ops.Listen, c.Web.Listen = e.Endpoints(), "127.0.0.1:0", ""
 	c.Reaper.Settle, c.Reaper.Storm.MinLocks, c.Election.Enabled = time.Second, 0, false
-	a, err := New(c, slog.New(slog.NewJSONHandler(io.Discard, nil)))
+	a, err := New(c, slog.New(slog.NewJSONHandler(io.Discard, nil))) //nolint:sloglint // the lines are a part of the cost
 	require.NoError(b, err)
 	if !recorded {
 		a.reaper.Records = nil

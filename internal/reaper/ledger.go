@@ -70,14 +70,6 @@ func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 	return entry
 }
 
-// knows reports whether a removal is listed with its trigger.
-func (l *Ledger) knows(id removalID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, known := l.forced.known[id]
-	return known
-}
-
 // sizeOf estimates the memory of an entry in bytes.
 func sizeOf(r *api.Forced) int {
 	n := 256 + len(r.Name) + len(r.UUID) + len(r.Who) + len(r.Reason)

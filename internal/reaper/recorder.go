@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 // Records writes the records of removals: a records.Writer. Write returns how many of them, the first ones, it has
-// written. It may be repeated.
+// written, and whether etcd may take the rest later. It may be repeated.
 type Records interface {
-	Write(ctx context.Context, removed []api.Forced) (written int, err error)
+	Write(ctx context.Context, removed []api.Forced) (written int, later bool, err error)
 }
 
 const (
@@ -122,17 +121,13 @@ func (r *recorder) first() []api.Forced {
 // write writes some records. It reports false if etcd may take them later.
 func (r *recorder) write(requests context.Context) bool {
 	batch := r.first()
-	written, err := r.Records.Write(requests, batch)
+	written, later, err := r.Records.Write(requests, batch)
 	r.forget(written)
 	if written > 0 {
 		r.failed = false
 	}
-	if err == nil {
-		return true
-	}
-	switch etcd.Classify(err) {
-	case etcd.Timeout, etcd.Unavailable, etcd.NoLeader, etcd.Busy, etcd.Auth:
-		return false
+	if err == nil || later {
+		return err == nil
 	}
 	r.forget(len(batch) - written)
 	r.drop(len(batch)-written, err)

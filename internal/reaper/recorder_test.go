@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -30,17 +31,17 @@ type writer struct {
 	err     error
 }
 
-func (w *writer) Write(_ context.Context, removed []api.Forced) (int, error) {
+func (w *writer) Write(_ context.Context, removed []api.Forced) (int, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
-		return 0, w.err
+		return 0, errors.Is(w.err, context.DeadlineExceeded), w.err
 	}
 	for i := range removed {
 		w.names = append(w.names, removed[i].Name)
 	}
 	w.batches = append(w.batches, len(removed))
-	return len(removed), nil
+	return len(removed), false, nil
 }
 
 func (w *writer) set(err error) {
@@ -88,12 +89,10 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 		err  error
 		kept bool
 	}{
-		"no space":   {rpctypes.ErrNoSpace, false},
-		"no right":   {rpctypes.ErrPermissionDenied, false},
-		"too many":   {records.ErrFull, false},
-		"no answer":  {context.DeadlineExceeded, true},
-		"no leader":  {rpctypes.ErrNoLeader, true},
-		"overloaded": {rpctypes.ErrTooManyRequests, true},
+		"no space":  {rpctypes.ErrNoSpace, false},
+		"no right":  {rpctypes.ErrPermissionDenied, false},
+		"too many":  {records.ErrFull, false},
+		"no answer": {context.DeadlineExceeded, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -188,7 +187,7 @@ func TestS7_RecordsHaveTheInputsOfTheVerdict(t *testing.T) {
 
 type recordsFunc func([]api.Forced)
 
-func (f recordsFunc) Write(_ context.Context, removed []api.Forced) (int, error) {
+func (f recordsFunc) Write(_ context.Context, removed []api.Forced) (int, bool, error) {
 	f(removed)
-	return len(removed), nil
+	return len(removed), false, nil
 }

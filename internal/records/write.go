@@ -31,11 +31,11 @@ type Writer struct {
 }
 
 // Write writes the records of removals, each unless there is one already, so that it may be repeated. Those of a
-// transaction share a lease. The error is that of the first transaction that failed, and says how many records
-// were written before.
-func (w *Writer) Write(ctx context.Context, removed []api.Forced) (written int, err error) {
+// transaction share a lease. The error is that of the first transaction that failed; written is the number of records
+// before it, and later whether etcd may take the rest later, since it did not refuse them.
+func (w *Writer) Write(ctx context.Context, removed []api.Forced) (written int, later bool, err error) {
 	if w.Full() {
-		return 0, ErrFull
+		return 0, false, ErrFull
 	}
 	for written < len(removed) {
 		n, err := w.first(ctx, removed[written:])
@@ -44,11 +44,15 @@ func (w *Writer) Write(ctx context.Context, removed []api.Forced) (written int, 
 			n, err = w.first(ctx, removed[written:])
 		}
 		if err != nil {
-			return written, w.Client.Explain(err, etcd.ReadWrite, w.Config.AuditKeys())
+			switch etcd.Classify(err) {
+			case etcd.Timeout, etcd.Unavailable, etcd.NoLeader, etcd.Busy, etcd.Auth:
+				later = true
+			}
+			return written, later, w.Client.Explain(err, etcd.ReadWrite, w.Config.AuditKeys())
 		}
 		written += n
 	}
-	return written, nil
+	return written, false, nil
 }
 
 // first writes as many of the records as fit into one transaction.
