@@ -54,6 +54,7 @@ const (
 	LogConflict        = "lock not removed: modified or released concurrently"
 	LogWithdrawn       = "lock not removed: a hold began, or it is due later"
 	LogRefused         = "lock not removed: etcd refused"
+	LogPresumed        = "lock presumed removed: it vanished while the answer was missing"
 	LogAmbiguous       = "removal ambiguous: no answer from etcd"
 	LogCannotRemove    = "lock cannot be removed"
 	LogCannotRead      = "cannot read locks that are due"

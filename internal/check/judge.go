@@ -237,7 +237,7 @@ func (j *judgement) recent(came []Answer) (all []api.Forced) {
 	for _, a := range came {
 		for _, f := range a.Forced {
 			k, ago := key{f.Name, f.Revision}, a.Status.Now.Sub(f.At)
-			if f.Trigger != verdict.Expiry || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
+			if f.Trigger != verdict.Expiry && f.Trigger != verdict.Presumed || ago > j.Forced || j.Lock != "" && f.Name != j.Lock || seen[k] {
 				continue
 			}
 			seen[k] = true

@@ -44,7 +44,7 @@ func full() Snapshot {
 		},
 		Forced: []api.Forced{
 			removal("x", "h2", 0), {Name: "y", At: noon, Trigger: verdict.Orphan},
-			{Name: "z", At: noon, Trigger: verdict.Manual},
+			{Name: "z", At: noon, Trigger: verdict.Manual}, {Name: "z", At: noon, Trigger: verdict.Presumed},
 		},
 		Holds:  []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
 		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}, Revision: 75},
@@ -113,10 +113,12 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlock_failures_total{reason="unreadable"} 0
 			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="y",owner="",trigger="orphan"} 1700000000
 			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="z",owner="",trigger="manual"} 1700000000
+			unlocker_forced_unlock_timestamp_seconds{hostname="",lock="z",owner="",trigger="presumed"} 1700000000
 			unlocker_forced_unlock_timestamp_seconds{hostname="h2",lock="x",owner="o",trigger="expiry"} 1700000000
 			unlocker_forced_unlocks_total{trigger="expiry"} 8
 			unlocker_forced_unlocks_total{trigger="manual"} 1
 			unlocker_forced_unlocks_total{trigger="orphan"} 0
+			unlocker_forced_unlocks_total{trigger="presumed"} 0
 			unlocker_would_unlock_total 5`},
 		{"etcd", full(), 500, []string{"unlocker_etcd_", "unlocker_watch_", "unlocker_last_", "unlocker_resync_"}, `
 			unlocker_etcd_alarm{alarm="CORRUPT"} 0
@@ -185,7 +187,8 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlocks_total{trigger="expiry"} 0
 			unlocker_forced_unlocks_total{trigger="manual"} 0
 			unlocker_forced_unlocks_total{trigger="new"} 1
-			unlocker_forced_unlocks_total{trigger="orphan"} 0`},
+			unlocker_forced_unlocks_total{trigger="orphan"} 0
+			unlocker_forced_unlocks_total{trigger="presumed"} 0`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			reg, _ := newRegistry(t, always(tc.snapshot), tc.limit)

@@ -57,7 +57,7 @@ func families() []family {
 		removals, "lock", "hostname", "owner", "trigger")
 	add("unlocker_forced_unlocks_total", counter, "Locks that were force-unlocked, by trigger.",
 		func(v *view, e emit) {
-			counts(e, []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual}, v.Reaper.Removed)
+			counts(e, []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual, verdict.Presumed}, v.Reaper.Removed)
 		}, "trigger")
 	add("unlocker_forced_unlock_conflicts_total", counter, "Removals that deleted nothing: the lock was modified or released concurrently, or another replica removed it.",
 		one(func(v *view) float64 { return float64(v.Reaper.Conflicts) }))

@@ -11,7 +11,7 @@ import (
 func TestZerosFromTheStart(t *testing.T) {
 	reg, _ := newRegistry(t, always{}, 500)
 	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
-		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_",
+		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_", "unlocker_records_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
 		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_lag_", "unlocker_watch_last_",
 		"unlocker_resync_")
@@ -25,6 +25,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_forced_unlocks_total{trigger="expiry"} 0
 		unlocker_forced_unlocks_total{trigger="manual"} 0
 		unlocker_forced_unlocks_total{trigger="orphan"} 0
+		unlocker_forced_unlocks_total{trigger="presumed"} 0
 		unlocker_last_resync_timestamp_seconds 0
 		unlocker_leader 0
 		unlocker_lock_acquisitions_total 0
@@ -47,6 +48,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_reaper_hold{reason="regressed"} 0
 		unlocker_reaper_hold{reason="starting"} 0
 		unlocker_reaper_storm_delayed 0
+		unlocker_records_dropped_total 0
 		unlocker_resync_drift_total 0
 		unlocker_watch_lag_revisions 0
 		unlocker_watch_last_progress_timestamp_seconds 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -48,6 +49,9 @@ func (l *Ledger) self(a *attempt) api.Forced {
 	removed, decided := a.record.Removed(), a.verdict // of the attempt nothing else is kept
 	removed.Trigger, removed.By, removed.Replica = decided.Trigger, api.Self, l.replica
 	removed.Revision, removed.Verdict = a.revision, &decided
+	if a.presumed {
+		removed.Trigger = verdict.Presumed
+	}
 	return l.add(&l.forced, removed)
 }
 
@@ -68,6 +72,14 @@ func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 		to.expireFirst(old)
 	}
 	return entry
+}
+
+// knows reports whether a removal is listed with its trigger.
+func (l *Ledger) knows(g *table.Gone) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.forced.known[idOf(&api.Forced{Name: protocol.Clip([]byte(g.Name), lockstore.MaxName), Token: g.Token, Revision: g.Revision})]
+	return known
 }
 
 // sizeOf estimates the memory of an entry in bytes.

@@ -36,6 +36,10 @@ type attempt struct {
 	// nil before it came. The tally guards both.
 	answered bool
 	gone     *table.Gone
+	// ended is when it ended without an answer. presumed reports that it is taken to have deleted the lock all the
+	// same.
+	ended    time.Time
+	presumed bool
 }
 
 // end is how an attempt ends.
@@ -55,6 +59,7 @@ var ends = struct {
 	held, early, kept, modified, crowded                        end // before the lock is read
 	unreadable, blocked, unconfirmed, tooLarge, unlogged, would end // before anything is sent
 	withdrawn, ambiguous, failed, refused, lost, won            end // after the removal was announced
+	presumed                                                    end // after it was ambiguous
 }{
 	held:     end{again: after(0)},
 	early:    end{again: untilDue},
@@ -75,12 +80,14 @@ var ends = struct {
 	refused:   end{slog.LevelError, api.LogCannotRemove, true, failure, after(refusedBackoff)},
 	lost:      end{slog.LevelInfo, api.LogConflict, true, conflict, doubling(maxBackoff)},
 	won:       end{slog.LevelInfo, api.LogRemoved, true, removed, afterRemoval},
+	presumed:  end{level: slog.LevelInfo, message: api.LogPresumed, count: presumed},
 }
 
 func conflict(s *Stats, _ *attempt)    { s.Conflicts++ }
 func wouldRemove(s *Stats, _ *attempt) { s.Would++ }
 func failure(s *Stats, a *attempt)     { s.Failures[a.reason]++ }
 func removed(s *Stats, a *attempt)     { s.Removed[a.verdict.Trigger]++ }
+func presumed(s *Stats, _ *attempt)    { s.Removed[verdict.Presumed]++ }
 
 // The backoff between attempts doubles from the minimum to the maximum, with jitter. Attempts
 // continue as long as a lock is due.
@@ -159,12 +166,12 @@ func (w *worker) fail(e end, reason lockstore.Reason, err error, batch ...*attem
 func (w *worker) end(e end, batch ...*attempt) {
 	for i, a := range batch {
 		if e.outcome {
-			w.logOutcome(e, a)
+			w.logOutcome(w.requests, e, a)
 		} else if e.message != "" && i == 0 {
 			w.Logger.LogAttrs(w.requests, e.level, e.message, append(a.attrs(), slog.Int("locks", len(batch)))...)
 		}
-		if w.tally.end(a, e.count) {
-			w.confirmed(a)
+		if done := w.tally.end(a, e.count); done != nil {
+			w.confirmed(w.requests, done)
 		}
 		if delay := e.again(a); delay != never {
 			// The only error is that the table has stopped; then the lock need not be put back.
@@ -174,11 +181,11 @@ func (w *worker) end(e end, batch ...*attempt) {
 }
 
 // logOutcome logs the outcome of a removal that was announced.
-func (w *worker) logOutcome(e end, a *attempt) {
-	r := slog.NewRecord(time.Now(), e.level, e.message, 0)
-	r.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.deleted), slog.Int64("revision", a.revision))...)
-	if !w.journal.conclude(w.requests, r) {
-		w.tally.update(func(s *Stats) { s.Failures[lockstore.ReasonUnlogged]++ })
+func (r *Reaper) logOutcome(ctx context.Context, e end, a *attempt) {
+	line := slog.NewRecord(time.Now(), e.level, e.message, 0)
+	line.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.deleted), slog.Int64("revision", a.revision))...)
+	if !r.journal.conclude(ctx, line) {
+		r.tally.update(func(s *Stats) { s.Failures[lockstore.ReasonUnlogged]++ })
 	}
 }
 

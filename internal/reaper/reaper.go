@@ -205,7 +205,7 @@ func (r *Reaper) confirm(ctx context.Context) error {
 		case gone := <-r.Source.Gone():
 			for _, g := range gone {
 				if a := r.tally.gone(g); a != nil {
-					r.confirmed(a)
+					r.confirmed(ctx, a)
 				}
 			}
 		case <-ctx.Done():
@@ -214,8 +214,14 @@ func (r *Reaper) confirm(ctx context.Context) error {
 	}
 }
 
-// confirmed measures a removal after both its answer and its event came.
-func (r *Reaper) confirmed(a *attempt) {
+// confirmed measures a removal after both its answer and its event came. If it is presumed only, it also logs, lists and
+// counts it.
+func (r *Reaper) confirmed(ctx context.Context, a *attempt) {
+	if a.presumed {
+		r.logOutcome(ctx, ends.presumed, a)
+		r.ledger.self(a)
+		r.tally.update(func(s *Stats) { ends.presumed.count(s, a) })
+	}
 	late := max(0, a.gone.At.Sub(a.verdict.Due))
 	r.Delay.Observe(late.Seconds())
 	r.Logger.Debug("forced unlock confirmed by the watch", "lock", a.record.LoggedName(),

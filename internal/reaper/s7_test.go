@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -162,19 +163,101 @@ func TestS7_AnAmbiguousOutcomeIsCalledSo(t *testing.T) {
 	require.Empty(t, h.Ledger().Recent(10))
 	require.Len(t, h.source.postponed(), 2)
 
-	// The watch shows that they are gone, not who did it.
-	for _, d := range due {
-		h.gone(table.Gone{Name: d.Name, Token: d.Token, Revision: 99, At: time.Now()})
-	}
+	// The watch shows that they are gone, and one of them as the transaction would have deleted it.
+	h.gone(table.Gone{Name: "a", Token: due[0].Token, Revision: 99, At: past.Add(5 * time.Second), Whole: true, Past: &due[0].Lock},
+		table.Gone{Name: "b", Token: due[1].Token, Revision: 99, At: time.Now()})
 	require.EqualValues(t, 2, h.Stats().ReleasedByOther)
 	require.Zero(t, h.Stats().ReleasedBySelf)
-	require.Empty(t, h.delay.all())
+	require.EqualValues(t, 1, h.Stats().Removed[verdict.Presumed])
+	require.Len(t, h.delay.all(), 1)
 
 	// A retry finds nothing.
 	require.NoError(t, proxy.Heal())
+	h.given++ // what is presumed counts as removed, and was put back
 	h.handle(due...)
-	require.Zero(t, h.removed())
+	require.Zero(t, h.Stats().Removed[verdict.Expiry])
 	require.EqualValues(t, 2, h.Stats().Conflicts)
+}
+
+// A removal without an answer is counted and listed as presumed, once the watch shows that the lock vanished as the
+// removal would have deleted it.
+func TestS7_ARemovalWithoutAnAnswerIsPresumed(t *testing.T) {
+	renewed := func(g *table.Gone) {
+		l := *g.Past
+		l.Revision++
+		g.Past = &l
+	}
+	for name, c := range map[string]struct {
+		edit       func(*table.Gone)
+		eventFirst bool
+		record     verdict.Trigger // what the record says that is there before
+		late       time.Duration
+		want       verdict.Trigger
+	}{
+		"vanished whole":                 {want: verdict.Presumed},
+		"before the timeout":             {eventFirst: true, want: verdict.Presumed},
+		"renewed, then released":         {edit: renewed},
+		"without some of its keys":       {edit: func(g *table.Gone) { g.Whole = false }},
+		"seen by a listing only":         {edit: func(g *table.Gone) { g.Whole, g.Revision = false, 0 }},
+		"not past its deadline":          {edit: func(g *table.Gone) { g.Past = nil }},
+		"another replica left a record":  {record: verdict.Expiry, want: verdict.Expiry},
+		"a user left a record":           {record: verdict.Manual, want: verdict.Manual},
+		"an hour later":                  {late: time.Hour, want: verdict.Presumed},
+		"of another acquisition":         {edit: func(g *table.Gone) { g.Token++ }},
+		"of a lock with a similar name":  {edit: func(g *table.Gone) { g.Name += "x" }},
+		"renewed before the timeout too": {edit: renewed, eventFirst: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHarness(t, nil, func(o *reaper.Options) { o.Store.RequestTimeout = 5 * time.Second })
+				h.expired("a")
+				d := h.due("a")
+				g := table.Gone{Name: "a", Token: d.Token, Revision: d.Revision + 1, Whole: true, Past: &d.Lock, At: time.Now()}
+				if c.edit != nil {
+					c.edit(&g)
+				}
+				h.before = func(ctx context.Context) {
+					if c.eventFirst {
+						h.gone(g)
+					}
+					<-ctx.Done()
+				}
+				h.give(d)
+				h.await(func() bool { return h.failures()[lockstore.ReasonAmbiguous] == 1 })
+				<-time.After(c.late)
+				if c.record != "" {
+					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: c.record, At: time.Now()}, true)
+				}
+				if !c.eventFirst {
+					h.gone(g)
+				}
+				synctest.Wait()
+				presumed := 0
+				if c.want == verdict.Presumed {
+					presumed = 1
+				}
+				require.Equal(t, map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0, verdict.Presumed: uint64(presumed)}, h.Stats().Removed)
+				require.Len(t, h.log.with(t, api.LogPresumed, "a"), presumed)
+				listed := h.Ledger().Page("a", 10)
+				if c.want == "" {
+					require.Empty(t, h.Ledger().Recent(10), "nor is it in the metric of the alert")
+				} else {
+					require.Len(t, listed, 1)
+					require.Equal(t, c.want, listed[0].Trigger)
+					require.Len(t, h.Ledger().Recent(10), 1)
+				}
+				if presumed == 1 {
+					require.Equal(t, []any{api.Self, g.Revision}, []any{listed[0].By, listed[0].Revision})
+					require.NotNil(t, listed[0].Verdict)
+					// The record decides, also if it comes later.
+					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: verdict.Expiry, Replica: "other", At: time.Now()}, false)
+					require.Len(t, h.Ledger().Page("a", 10), 1)
+					require.Equal(t, "other", h.Ledger().Page("a", 10)[0].Replica)
+				}
+				requireOpen(h, 0)
+			})
+		})
+	}
 }
 
 // The event comes while the answer is still waited for.

@@ -3,6 +3,7 @@ package reaper
 import (
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -36,6 +37,8 @@ type tally struct {
 	stats Stats
 	// open are the attempts that were announced, until they have ended or their event has come.
 	open map[lockID]*attempt
+	// unanswered are those that ended without an answer, of locks that are still there.
+	unanswered map[lockID]*attempt
 }
 
 type lockID struct {
@@ -46,8 +49,8 @@ type lockID struct {
 func (a *attempt) id() lockID { return lockID{a.due.Name, a.due.Token} }
 
 func newTally(l *Ledger) *tally {
-	t := &tally{ledger: l, open: make(map[lockID]*attempt)}
-	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0}
+	t := &tally{ledger: l, open: make(map[lockID]*attempt), unanswered: make(map[lockID]*attempt)}
+	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0, verdict.Presumed: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
 	for _, r := range lockstore.Reasons() {
 		t.stats.Failures[r] = 0
@@ -77,57 +80,93 @@ func (t *tally) begin(a *attempt) {
 	t.open[a.id()] = a
 }
 
-// end counts the end of an attempt. It reports whether the attempt deleted the lock and its event
-// has already come.
-func (t *tally) end(a *attempt, count func(*Stats, *attempt)) (confirmed bool) {
+// end counts the end of an attempt. It returns the attempt that deleted the lock, as far as is known, if its event has
+// already come.
+func (t *tally) end(a *attempt, count func(*Stats, *attempt)) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if count != nil {
 		count(&t.stats, a)
 	}
 	if t.open[a.id()] != a {
-		return false // it was not announced
+		return nil // it was not announced
 	}
 	if a.deleted > 0 {
 		a.answered = true
 		return t.match(a)
 	}
 	delete(t.open, a.id())
-	if a.gone != nil {
-		t.byOther(a.gone)
+	if a.reason == lockstore.ReasonAmbiguous {
+		t.keep(a)
 	}
-	return false
+	if a.gone != nil {
+		return t.closed(a.gone)
+	}
+	return nil
 }
 
-// gone is called when the deletion of a lock was observed. It returns the attempt that deleted the
-// lock if its answer has already come.
+// maxUnanswered is how long an attempt without an answer may still turn out to have deleted the lock.
+const maxUnanswered = time.Hour
+
+// keep keeps an attempt that was not answered.
+func (t *tally) keep(a *attempt) {
+	for id, old := range t.unanswered {
+		if time.Since(old.ended) > maxUnanswered {
+			delete(t.unanswered, id) // the lock was renewed, and released in time
+		}
+	}
+	a.ended = time.Now()
+	t.unanswered[a.id()] = a
+}
+
+// gone is called when the deletion of a lock was observed. It returns the attempt that deleted the lock, as far as is
+// known, unless its answer may still come.
 func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.open[lockID{g.Name, g.Token}]
 	if a == nil {
-		t.byOther(&g)
-		return nil
+		return t.closed(&g)
 	}
-	if a.gone = &g; t.match(a) {
-		return a
-	}
-	return nil
+	a.gone = &g
+	return t.match(a)
 }
 
-// match ends a removal once both the answer and the event have come. It reports whether the
-// transaction caused the event, which the revision shows.
-func (t *tally) match(a *attempt) bool {
+// closed is for a deletion that no answer explains. It returns the attempt without an answer that is presumed to have
+// deleted the lock.
+func (t *tally) closed(g *table.Gone) *attempt {
+	id := lockID{g.Name, g.Token}
+	a := t.unanswered[id]
+	delete(t.unanswered, id)
+	if a == nil || !a.explains(g) || t.ledger.knows(g) {
+		t.byOther(g)
+		return nil
+	}
+	a.gone, a.presumed, a.revision = g, true, g.Revision
+	t.released(g.Token, &t.stats.ReleasedByOther)
+	return a
+}
+
+// explains reports whether the deletion is as the attempt would have done it: of all keys at once, and none of them newer
+// than when it was made.
+func (a *attempt) explains(g *table.Gone) bool {
+	return g.Whole && g.Past != nil && g.Past.Revision == a.due.Revision
+}
+
+// match ends a removal once both the answer and the event have come. It returns the attempt if its transaction caused the
+// event, which the revision shows.
+func (t *tally) match(a *attempt) *attempt {
 	if !a.answered || a.gone == nil {
-		return false
+		return nil
 	}
 	delete(t.open, a.id())
+	delete(t.unanswered, a.id())
 	if a.gone.Revision != 0 && a.gone.Revision != a.revision {
 		t.byOther(a.gone)
-		return false
+		return nil
 	}
 	t.released(a.due.Token, &t.stats.ReleasedBySelf)
-	return true
+	return a
 }
 
 // byOther is for a deletion that was not by this replica, as far as it knows.

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // secondOutage is of a holder that tries again every 14.63 s, less than settle and its patience, and of an outage that
@@ -63,4 +64,16 @@ func TestS3_AVerdictOfAnotherHistoryIsNotCarriedOut(t *testing.T) {
 		{Kind: refused, Who: hosts, N: 2, At: s(30), For: s(55)}, {Kind: newCluster, At: s(60), By: s(5)}}}, slowly)
 	require.Equal(t, s(52+drift(30)), j.gone("first"))
 	require.Zero(t, j.gone("a"), "learned of again at 61 s, with a patience of 30 s")
+}
+
+// etcd carries a removal out, and its answer is lost with the watch: it is counted once both are back.
+func TestS7_ARemovalWhoseAnswerIsLostIsPresumed(t *testing.T) {
+	dead := lease("a", 20, 30).dies(32) // due at 62 s
+	h := history{Replicas: 1, Lasts: s(110), Holders: []holder{dead}, Faults: []fault{
+		{Kind: latency, Who: replicas, At: s(61.9), For: s(0.2), By: s(0.05)}, {Kind: unanswered, Who: replicas, At: s(62.06), For: s(8)},
+	}}
+	j := judged(t, h)
+	require.InDelta(t, 62.1, j.gone("a").Seconds(), 0.1)
+
+	require.EqualValues(t, 1, j.w.daemons[0].reaper.Stats().Removed[verdict.Presumed])
 }

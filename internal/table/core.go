@@ -88,13 +88,14 @@ func (c *core) newDeadline(e *entry) {
 	}
 }
 
-// released counts the end of a lock, at revision rev, or 0 if only a listing showed it.
-func (c *core) released(e *entry, rev int64, now reading) {
+// released counts the end of a lock, whole or not, at revision rev, or 0 if only a listing showed it.
+func (c *core) released(e *entry, rev int64, whole bool, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(c.holderTime(e, now)-at)).Seconds())
 	}
 	if past := e.State(c.holderTime(e, now)) == protocol.Expired; past || e.has(unanswered) {
 		c.reportGone(e, rev, now, past)
+		c.gone[len(c.gone)-1].Whole = whole
 		return
 	}
 	c.totals.Released++

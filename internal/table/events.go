@@ -1,6 +1,10 @@
 package table
 
-import "github.com/etcd-unlocker/unlocker/mutex/protocol"
+import (
+	"bytes"
+
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
+)
 
 // Event is a write or a deletion of one key.
 type Event struct {
@@ -51,7 +55,7 @@ func (c *core) applyRevision(events []Event, live bool, now reading) {
 		switch {
 		case e == nil || e.Token == 0:
 		case released:
-			c.released(e, ev.KV.Mod, now)
+			c.released(e, ev.KV.Mod, deletions(events, i) == int(e.Keys), now)
 		default:
 			c.renewals = append(c.renewals, renewalOf(e))
 		}
@@ -60,6 +64,20 @@ func (c *core) applyRevision(events []Event, live bool, now reading) {
 		c.applyOne(&events[i], now)
 	}
 	c.observeMargins(now)
+}
+
+// deletions returns how many keys of the lock of one event its neighbors delete, too. A transaction deletes the keys of
+// a lock one after the other.
+func deletions(events []Event, at int) int {
+	same := func(i int) bool { return events[i].Deleted && bytes.Equal(events[i].Name, events[at].Name) }
+	from, to := at, at+1
+	for from > 0 && same(from-1) {
+		from--
+	}
+	for to < len(events) && same(to) {
+		to++
+	}
+	return to - from
 }
 
 func (c *core) applyOne(ev *Event, now reading) {

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -90,7 +91,7 @@ func TestGoneReportsWhatOthersDeletePastTheDeadline(t *testing.T) {
 					if how == "listed" {
 						rev = 0
 					}
-					require.Equal(t, []Gone{{Name: "a", Token: token, Revision: rev, At: present().UTC(), Past: &was}}, w.gone())
+					require.Equal(t, []Gone{{Name: "a", Token: token, Revision: rev, At: present().UTC(), Whole: how == "released", Past: &was}}, w.gone())
 					require.Equal(t, counted{acquired: 1}, w.counted(), "Gone reports the release")
 				})
 			})
@@ -146,4 +147,43 @@ func TestRetryingLockWaitsForItsTurn(t *testing.T) {
 		w.renew("a", 0, -2*time.Hour)
 		require.Equal(t, []string{"a"}, w.taken(), "another deadline has a turn of its own")
 	})
+}
+
+// atOnce makes events those of one transaction.
+func atOnce(parts ...[]Event) []Event {
+	all := slices.Concat(parts...)
+	for i := range all {
+		all[i].KV.Mod = all[len(all)-1].KV.Mod
+	}
+	return all
+}
+
+// A lock that one transaction deletes, with others, is told from one of which something stays, or went before.
+func TestS7_GoneSaysWhetherAllKeysVanishedAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		vanish func(*world) []Event
+		whole  bool
+	}{
+		"alone":       {func(w *world) []Event { return w.del("a") }, true},
+		"with others": {func(w *world) []Event { return atOnce(w.del("B"), w.del("a"), w.del("b")) }, true},
+		"with others, one key stays": {func(w *world) []Event {
+			return atOnce(w.del("B"), w.del("a", "uuid", "auto_unlock_at", "alert_at"), w.del("b"))
+		}, false},
+		"one key stays": {func(w *world) []Event { return w.del("a", "uuid", "auto_unlock_at", "alert_at") }, false},
+		"one went before": {func(w *world) []Event {
+			w.live(w.del("a", "alert_at"))
+			return w.del("a", "uuid", "auto_unlock_at", "locked_at", "hostname")
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				for _, name := range []string{"B", "a", "b"} {
+					w.acquire(name, 0, -time.Minute)
+				}
+				w.live(c.vanish(w))
+				i := slices.IndexFunc(w.gone(), func(g Gone) bool { return g.Name == "a" })
+				require.Equal(t, c.whole, w.gone()[i].Whole)
+			})
+		})
+	}
 }

@@ -124,7 +124,7 @@ func (c *core) countUnseen(e *entry, l *protocol.Lock, now reading) {
 	switch {
 	case e.Token == l.Token:
 	case e.Token != 0:
-		c.released(e, 0, now)
+		c.released(e, 0, false, now)
 	case e.has(unanswered):
 		c.reportGone(e, 0, now, false) // an orphan, where a lock is now
 	}
@@ -146,7 +146,7 @@ func (c *core) end() {
 			c.totals.Drift++
 		}
 		if e.Token != 0 {
-			c.released(e, 0, now)
+			c.released(e, 0, false, now)
 		}
 		c.drop(e, 0, now)
 	}

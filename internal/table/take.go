@@ -17,6 +17,8 @@ type Gone struct {
 	Revision int64
 	// At is when the deletion was observed, by the daemon's wall clock.
 	At time.Time
+	// Whole reports whether one transaction deleted all keys that the lock had.
+	Whole bool
 	// Past is the lock if it was past its auto_unlock_at, or an orphan that was due; nil
 	// otherwise. Its other fields may have been deleted before the uuid.
 	Past *protocol.Lock

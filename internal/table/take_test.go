@@ -283,7 +283,7 @@ func TestGoneReportsOnceWithTokenAndRevision(t *testing.T) {
 		w.release("a")
 		seen := present().UTC()
 		w.postpone("a", token, 0) // too late
-		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: w.rev, At: seen, Past: &was}}, <-w.Gone())
+		require.Equal(t, []Gone{{Name: "a", Token: token, Revision: w.rev, At: seen, Whole: true, Past: &was}}, <-w.Gone())
 		select {
 		case again := <-w.Gone():
 			require.Fail(t, "reported twice", again)

@@ -106,6 +106,8 @@ func why(f api.Forced) string {
 		return "leftover fields without a holder"
 	case verdict.Manual:
 		return f.Reason
+	case verdict.Presumed:
+		return "etcd did not answer; its holder released it in the same moment, or missed its deadline"
 	}
 	return "it was past its deadline; by whom is not known"
 }
