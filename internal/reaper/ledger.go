@@ -178,7 +178,8 @@ type shelf struct {
 	bytes, limit int
 }
 
-// add adds an entry of the time now, unless its own time is known and past. What was presumed is replaced.
+// add adds an entry of the time now, unless its own time is known and past. What was presumed is replaced, and by what
+// this replica removed also what a record says, which any client may have written.
 func (s *shelf) add(entry *api.Forced, now time.Time) {
 	var last time.Time
 	if n := len(s.entries); n > 0 {
@@ -191,7 +192,7 @@ func (s *shelf) add(entry *api.Forced, now time.Time) {
 	}
 	id := idOf(entry)
 	switch trigger, known := s.known[id]; {
-	case known && (trigger != verdict.Presumed || entry.Trigger == trigger):
+	case known && (entry.Trigger == verdict.Presumed || trigger != verdict.Presumed && entry.By != api.Self):
 		return
 	case known:
 		s.sort()

@@ -117,6 +117,22 @@ func TestS7_LedgerListsEachRemovalOnceInTheOrderOfTime(t *testing.T) {
 	require.Len(t, l.Recent(10), 3)
 }
 
+// A record that was there before the removal was forged. It does not hide what this replica removed.
+func TestS7_AForgedRecordHidesNoRemoval(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0).UTC()
+	l := newLedger(time.Hour, func() time.Time { return now })
+	removed := removal("own")
+	forged := removed.record.Removed()
+	forged.At, forged.Trigger, forged.By, forged.Who = now.Add(-2*time.Hour), verdict.Manual, api.Other, "mallory"
+	l.add(&l.forced, forged)
+	require.Empty(t, l.Recent(10), "too old for the metrics")
+	l.self(removed)
+	recent := l.Recent(10)
+	require.Len(t, recent, 1)
+	require.Equal(t, api.Self, recent[0].By)
+	require.Len(t, l.Page("own", 10), 1)
+}
+
 func TestLedgerFindsByName(t *testing.T) {
 	l := newLedger(time.Hour, time.Now)
 	long := strings.Repeat("n", 2*lockstore.MaxName)
