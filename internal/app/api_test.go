@@ -228,7 +228,7 @@ func TestAPIStatus(t *testing.T) {
 	require.WithinDuration(t, time.Now(), s.Holds[0].Since, etcdtest.Soon)
 	require.Empty(t, s.Etcd.Alarms)
 	require.Equal(t, 1, s.Clock.Hosts)
-	require.Equal(t, map[verdict.Trigger]uint64{"expiry": 0, "orphan": 0, "manual": 0}, s.Removed)
+	require.Equal(t, map[verdict.Trigger]uint64{"expiry": 0, "orphan": 0, "manual": 0, "presumed": 0}, s.Removed)
 
 	e.Kill(0)
 	d.awaitMetric(0, "unlocker_etcd_up")
