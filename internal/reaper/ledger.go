@@ -21,7 +21,7 @@ import (
 const (
 	ledgerBytes = 32 << 20
 	otherBytes  = 4 << 20
-	// ledgerTime is how long the ledger keeps a removal: as long as its record in etcd stays.
+	// ledgerTime is how long the ledger keeps a removal at least: as long as its record in etcd stays.
 	ledgerTime = 24 * time.Hour
 )
 
@@ -62,12 +62,15 @@ func (l *Ledger) other(removed *protocol.Lock, revision int64) {
 	l.add(&l.others, entry)
 }
 
+// kept is how long the ledger keeps a removal.
+func (l *Ledger) kept() time.Duration { return max(ledgerTime, l.retention) }
+
 // add adds an entry unless it is known: of the present time unless its time is known and past.
 func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now().UTC()
-	if old := now.Add(-ledgerTime); entry.At.IsZero() || entry.At.After(old) {
+	if old := now.Add(-l.kept()); entry.At.IsZero() || entry.At.After(old) {
 		to.add(&entry, now)
 		to.expireFirst(old)
 	}
@@ -95,7 +98,7 @@ func sizeOf(r *api.Forced) int {
 func (l *Ledger) Recent(n int) (recent []api.Forced) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forced.expire(l.now().Add(-ledgerTime))
+	l.forced.expire(l.now().Add(-l.kept()))
 	since := l.now().Add(-l.retention)
 	for i := len(l.forced.entries) - 1; i >= 0 && len(recent) < n && !l.forced.entries[i].At.Before(since); i-- {
 		recent = append(recent, *l.forced.entries[i])
@@ -113,8 +116,8 @@ func (l *Ledger) Page(name string, n int) (page []api.Forced) {
 	name = protocol.Clip([]byte(name), lockstore.MaxName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forced.expire(l.now().Add(-ledgerTime))
-	l.others.expire(l.now().Add(-ledgerTime))
+	l.forced.expire(l.now().Add(-l.kept()))
+	l.others.expire(l.now().Add(-l.kept()))
 	forced, others := l.forced.entries, l.others.entries
 	for bytes := shownLedgerBytes; len(forced)+len(others) > 0 && len(page) < n && bytes > 0; {
 		from := &others

@@ -133,6 +133,16 @@ func TestS7_AForgedRecordHidesNoRemoval(t *testing.T) {
 	require.Len(t, l.Page("own", 10), 1)
 }
 
+func TestS7_LedgerKeepsForALongRetention(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	l := newLedger(72*time.Hour, func() time.Time { return now })
+	l.self(removal("a"))
+	now = now.Add(71 * time.Hour)
+	require.Len(t, l.Recent(10), 1)
+	now = now.Add(2 * time.Hour)
+	require.Empty(t, l.Recent(10))
+}
+
 func TestLedgerFindsByName(t *testing.T) {
 	l := newLedger(time.Hour, time.Now)
 	long := strings.Repeat("n", 2*lockstore.MaxName)
