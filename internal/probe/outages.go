@@ -23,6 +23,7 @@ type outage struct {
 // removals.
 const maxOutages = 1_000
 
+// add adds an outage. Its revision is not below that of the one before.
 func (o *outages) add(start, end time.Time, revision int64) {
 	next := outage{end: end, revision: revision, length: end.Sub(start), more: end.Sub(start)}
 	if n := len(*o); n > 0 {

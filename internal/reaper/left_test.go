@@ -52,6 +52,20 @@ func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
 	}
 }
 
+// The watch lags behind a renewal: until it shows that, the lock is read ever more rarely.
+func TestS6_AModifiedLockBacksOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.source.again = true
+		h.expired("a")
+		d := h.due("a")
+		h.set("a", "auto_unlock_at", expiry)
+		h.give(d)
+		<-time.After(time.Minute)
+		require.InDelta(t, 17, h.Stats().Conflicts, 8)
+	})
+}
+
 func TestS1_AnOrphanThatVanishedBeforeTheReadIsAConflict(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": 64 << 10} {
 		t.Run(name, func(t *testing.T) {
