@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict sim explore chart lint fuzz bench bench-compare bench-big image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,13 @@ hunt-short: ## The same for the gate (2.5 min)
 hunt-convict: ## Take rules out of the daemon, and require that the hunt convicts it (20 min)
 	GO='$(GO)' hunt/convict.sh
 
+# RULES limits it, to a promise or a rule of docs/rules.yaml: RULES=S3, RULES='S3/a_storm'.
+mutants: ## Take each rule of docs/rules.yaml out of the code, and require that its tests fail (40 min)
+	$(GO) test -count=1 -timeout 3h -tags nightly -v -parallel 2 -run 'TestMutants/all/$(RULES)' ./docs
+
+mutants-sim: ## Count of which of them SIM_HISTORIES (3,000) random histories of the simulator show nothing (2 h)
+	SIM_HISTORIES=$${SIM_HISTORIES:-3000} $(GO) test -count=1 -timeout 12h -tags nightly -v -parallel 2 -run 'TestSimulated/all/$(RULES)' ./docs
+
 # SIM_HISTORIES sets how many, SIM_SEED which: 0 for others each time.
 sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2.5 min)
 	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v -run TestRandom ./internal/sim -rapid.seed=$${SIM_SEED:-1}
@@ -71,7 +78,7 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/install.sh
 
 lint: ## Run golangci-lint
-	golangci-lint run --build-tags e2e,hunt,man ./...
+	golangci-lint run --build-tags e2e,hunt,man,nightly ./...
 	cd mutex && golangci-lint run --allow-parallel-runners ./...
 
 FUZZTIME ?= 20s

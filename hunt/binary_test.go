@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // build builds the daemon with a clock that can be set, and with further edits of its sources.
@@ -47,13 +48,58 @@ func goroot(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// without returns the edit that HUNT_WITHOUT asks for.
+// edit replaces text in a source file. The text must be there exactly once.
+type edit struct{ path, from, to string }
+
+// apply returns the source file with the edit.
+func (e edit) apply(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(e.path)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), e.from), "%s has other text than %q", e.path, e.from)
+	return strings.Replace(string(text), e.from, e.to, 1)
+}
+
+// without returns the edit that HUNT_WITHOUT asks for: the first one of the row of docs/rules.yaml with that name.
 func without(t *testing.T) (edits []edit) {
 	t.Helper()
 	name := os.Getenv("HUNT_WITHOUT")
 	if name == "" {
 		return nil
 	}
-	require.Contains(t, rules, name)
-	return []edit{rules[name]}
+	text, err := os.ReadFile("../docs/rules.yaml")
+	require.NoError(t, err)
+	var file struct {
+		Rules map[string][]struct {
+			Without string
+			TakeOut []struct{ In, Text, To string } `yaml:"take_out"`
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	for _, rows := range file.Rules {
+		for _, r := range rows {
+			if r.Without == name {
+				out := r.TakeOut[0]
+				edits = append(edits, edit{fileWith(t, filepath.Join("..", out.In), out.Text), out.Text, out.To})
+			}
+		}
+	}
+	require.Len(t, edits, 1, "no row of docs/rules.yaml is without: %s", name)
+	return edits
+}
+
+// fileWith returns the file of a package that has a text.
+func fileWith(t *testing.T, dir, text string) (path string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if !strings.HasSuffix(file, "_test.go") && strings.Contains(string(source), text) {
+			return file
+		}
+	}
+	require.Fail(t, "text not found", "%s: %q", dir, text)
+	return ""
 }

@@ -15,7 +15,7 @@
 // fixes what is done, but not when a busy machine does it. There is no full disk. A slow disk is
 // imitated: the whole member stalls, and not only its fsync.
 //
-// With HUNT_WITHOUT, one rule is taken out of the daemon (without_test.go has the names), and
+// With HUNT_WITHOUT, one rule is taken out of the daemon (docs/rules.yaml has the names), and
 // the hunt must fail.
 package hunt
 
