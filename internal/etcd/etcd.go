@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +60,8 @@ type Options struct {
 	// HangAfter is how long an alarm request may get no answer while another member answers one
 	// before the connection counts as hung and is closed; 0 for ever.
 	HangAfter time.Duration
+	// DialOptions are appended to those that New makes, as for a network that tests control.
+	DialOptions []grpc.DialOption
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
 	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot
@@ -126,7 +129,7 @@ func New(o Options) (*Client, error) {
 		Password:           login.initial,
 		MaxUnaryRetries:    maxAttempts,
 		Logger:             newZap(o.Logger),
-		DialOptions:        append(dialOptions(o, login, metrics), newHangs(o).dialOptions(o.Endpoints[0], tlsConfig)...),
+		DialOptions:        slices.Concat(dialOptions(o, login, metrics), newHangs(o).dialOptions(o.Endpoints[0], tlsConfig), o.DialOptions),
 	})
 	if err != nil {
 		unregister()

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
@@ -32,8 +31,10 @@ type without struct {
 	allowance bool
 	// confirmed takes out that a removal waits for a probe.
 	confirmed bool
-	source    func(*daemon) reaper.Source
-	handler   func(slog.Handler) slog.Handler
+	// once takes out that it asks the gate as it goes on a connection.
+	once    bool
+	source  func(*daemon) reaper.Source
+	handler func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
 	request func(memetcd.Message)
 	answer  func(req, reply memetcd.Message, err error) error
@@ -43,7 +44,7 @@ type without struct {
 type daemon struct {
 	w       *world
 	replica int
-	link    *memetcd.Link
+	link    *link
 	clock   clock
 	// started and ended are since the beginning; ended is 0 while it runs.
 	started, ended time.Duration
@@ -71,37 +72,33 @@ func (d *daemon) raw() time.Duration {
 	return passed - passed*time.Duration(d.clock.Slewed)/1_000_000
 }
 
-// connect is internal/etcd's client as far as the daemon's behaviour depends on it.
-func (d *daemon) connect(timeout time.Duration) (err error) {
-	d.link, err = d.w.cluster.Connect(func(c *clientv3.Config) {
-		c.Username, c.Password = "unlocker", "secret"
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(d.intercept(timeout)))
-	})
+// bound is internal/etcd's client as far as the daemon's behavior depends on it.
+func (d *daemon) bound(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.w.config.Etcd.RequestTimeout)
+		defer cancel()
+	}
+	if err := etcd.Departs(ctx); err != nil && !d.w.without.once {
+		return err
+	}
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer from etcd: %w", ctx.Err())
+	}
 	return err
 }
 
-func (d *daemon) intercept(timeout time.Duration) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if _, has := ctx.Deadline(); !has {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, timeout)
-			defer cancel()
-		}
-		if err := etcd.Departs(ctx); err != nil {
-			return err
-		}
-		if edit := d.w.without.request; edit != nil {
-			edit(req.(memetcd.Message))
-		}
-		err := invoke(ctx, method, req, reply, cc, opts...)
-		if edit := d.w.without.answer; edit != nil {
-			err = edit(req.(memetcd.Message), reply.(memetcd.Message), err)
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("no answer from etcd: %w", ctx.Err())
-		}
-		return err
+// edit takes out the rules that are seen in requests and answers.
+func (d *daemon) edit(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if edit := d.w.without.request; edit != nil {
+		edit(req.(memetcd.Message))
 	}
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if edit := d.w.without.answer; edit != nil {
+		err = edit(req.(memetcd.Message), reply.(memetcd.Message), err)
+	}
+	return err
 }
 
 // prober is the daemon's probe, but for the rules that were taken out.
@@ -239,8 +236,7 @@ func (d *daemon) run() {
 // until the lease ends. Its goroutines end a little later, without a connection.
 func (d *daemon) kill() {
 	d.ended = d.w.elapsed()
-	d.link.OnRequest(nil)
-	d.link.Set(memetcd.Unreachable())
+	d.link.Cut()
 	d.cancel()
 	_ = d.link.Close()
 }

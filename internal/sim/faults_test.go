@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -23,6 +25,7 @@ const (
 	slowDisk    kind = "slow disk" // what is written waits, what is read does not
 	lag         kind = "lag"
 	latency     kind = "latency"
+	down        kind = "etcd down" // killed, and restarted after For
 
 	// reads of the lock named slow take longer than a request may
 	unreadable kind = "unreadable"
@@ -69,7 +72,7 @@ func (f fault) end() time.Duration { return f.At + f.For }
 // blocks reports whether no renewal comes through.
 func (f fault) blocks() bool {
 	switch f.Kind {
-	case unreachable, refused, unanswered, noLeader, slowDisk:
+	case unreachable, refused, unanswered, noLeader, slowDisk, down:
 		return true
 	}
 	return false
@@ -133,13 +136,17 @@ func (w *world) begin(f fault) {
 	switch f.Kind {
 	case noSpace, corrupt:
 		w.judge.alarm(+1)
-		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), true)
+		w.etcd.chore(w.alarm(f.Kind, true))
 	case broken:
-		w.cluster.Break()
+		w.etcd.reset()
 	case tokens:
-		w.cluster.ExpireTokens()
+		w.etcd.expireTokens()
 	case compacted:
-		_, _ = w.admin.Compact(w.ctx, w.cluster.Revision())
+		w.etcd.chore(compact)
+	case down:
+		w.etcd.kill()
+	case slowDisk:
+		w.etcd.stall(true)
 	case killed:
 		w.eachReplica(f, func(n int) {
 			if w.daemons[n].ended == 0 {
@@ -147,7 +154,7 @@ func (w *world) begin(f fault) {
 			}
 		})
 	case paused:
-		w.pause(true)
+		w.etcd.chore(w.pause(true))
 	case rolledBack, newCluster, bumped:
 		w.restore(f)
 	}
@@ -161,11 +168,17 @@ func (w *world) stop(f fault) {
 	}
 	switch f.Kind {
 	case paused:
-		w.pause(w.still(paused, 0))
+		w.etcd.chore(w.pause(w.still(paused, 0)))
 	case noSpace, corrupt:
 		w.judge.alarm(-1)
-		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(f.Kind)]), w.still(f.Kind, 0))
-		w.pause(w.still(paused, 0)) // a person tries again what etcd refused
+		w.etcd.chore(w.alarm(f.Kind, w.still(f.Kind, 0)))
+		w.etcd.chore(w.pause(w.still(paused, 0))) // a person tries again what etcd refused
+	case slowDisk:
+		w.etcd.stall(w.still(slowDisk, 0))
+	case down:
+		if !w.still(down, 0) {
+			w.etcd.restart()
+		}
 	case killed:
 		w.eachReplica(f, func(n int) {
 			if !w.still(killed, n) {
@@ -177,17 +190,34 @@ func (w *world) stop(f fault) {
 }
 
 // pause writes or deletes the pause of all locks, which etcd may refuse.
-func (w *world) pause(on bool) {
+func (w *world) pause(on bool) chore {
 	key := w.config.PauseKeys() + pause.Key("")
-	if !on {
-		_, _ = w.admin.Delete(w.ctx, key)
-		return
-	}
 	value, err := pause.Value(api.Pause{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour)})
-	if err != nil {
-		panic(err)
+	check(err)
+	return func(ctx context.Context, admin *clientv3.Client) {
+		if on {
+			_, _ = admin.Put(ctx, key, value)
+		} else {
+			_, _ = admin.Delete(ctx, key)
+		}
 	}
-	_, _ = w.admin.Put(w.ctx, key, value)
+}
+
+// alarm raises or disarms an alarm.
+func (w *world) alarm(k kind, on bool) chore {
+	r := &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: 1, Alarm: pb.AlarmType(pb.AlarmType_value[string(k)])}
+	if on {
+		r.Action = pb.AlarmRequest_ACTIVATE
+	}
+	return func(ctx context.Context, admin *clientv3.Client) {
+		_, _ = pb.NewMaintenanceClient(admin.ActiveConnection()).Alarm(ctx, r)
+	}
+}
+
+func compact(ctx context.Context, admin *clientv3.Client) {
+	if head, err := admin.Get(ctx, "head"); err == nil {
+		_, _ = admin.Compact(ctx, head.Header.Revision)
+	}
 }
 
 // still reports whether another fault of the kind meets a replica.
@@ -209,22 +239,22 @@ func (w *world) restore(f fault) {
 	if f.Kind == bumped {
 		how.Bump = 1_000_000
 	}
-	w.judge.restored(s.truth)
-	w.cluster.Restore(s.data, how)
-	for _, k := range []kind{noSpace, corrupt} { // the cause of an alarm is in no backup
-		w.cluster.SetAlarm(pb.AlarmType(pb.AlarmType_value[string(k)]), w.still(k, 0))
-	}
-	w.pause(w.still(paused, 0)) // a person looks after it
-	for range f.Writes {
-		_, _ = w.admin.Put(w.ctx, "/elsewhere", "x")
-	}
+	// The cause of an alarm is in no backup, and a person looks after a pause.
+	full, bad, pauses := w.alarm(noSpace, w.still(noSpace, 0)), w.alarm(corrupt, w.still(corrupt, 0)), w.pause(w.still(paused, 0))
+	w.etcd.restore(s.data, how, func() { w.judge.restored(s.truth) }, func(ctx context.Context, admin *clientv3.Client) {
+		full(ctx, admin)
+		bad(ctx, admin)
+		pauses(ctx, admin)
+		for range f.Writes {
+			_, _ = admin.Put(ctx, "/elsewhere", "x")
+		}
+	})
 }
 
 // connectivity gives every client the faults of its network.
 func (w *world) connectivity() {
 	for n, l := range w.hosts {
 		l.Set(w.networkOf(hosts, n))
-		l.OnRequest(w.disk)
 	}
 	for _, d := range w.daemons {
 		if d.ended == 0 {

@@ -19,7 +19,7 @@ type judge struct {
 	mu sync.Mutex
 	*truth
 	claims map[string]*claim // by uuid
-	links  map[*memetcd.Link]*daemon
+	links  map[any]*daemon
 	of     map[*daemon]*dossier
 	all    []*daemon
 	alarms int
@@ -75,7 +75,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[*memetcd.Link]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int),
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int),
 		election: judges.Election{Prefix: w.config.ElectionPrefix()}}
 }
 
@@ -141,7 +141,7 @@ func (j *judge) alarm(n int) {
 func (j *judge) started(d *daemon) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.links[d.link] = d
+	j.links[d.link.id] = d
 	j.all = append(j.all, d)
 	j.of[d] = &dossier{asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
@@ -174,28 +174,28 @@ func (j *judge) restored(backup *truth) {
 }
 
 // applied is called with each request that etcd carried out.
-func (j *judge) applied(a memetcd.Applied) {
+func (j *judge) applied(a applied) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	d := j.links[a.Link]
+	d := j.links[a.from]
 	now := j.w.elapsed()
 	if d != nil {
-		if _, probe := a.Request.(*pb.AlarmRequest); probe && a.Err == nil {
-			j.probed(d, a.Request, now)
+		if _, probe := a.request.(*pb.AlarmRequest); probe && a.err == nil {
+			j.probed(d, a.request.(memetcd.Message), now)
 		}
-		j.trial(d, a.Events, now)
+		j.trial(d, a.events, now)
 	}
-	for _, ev := range a.Events {
+	for _, ev := range a.events {
 		if ev.Type == mvccpb.Event_DELETE {
 			j.delete(ev.Kv.Key, now)
 		} else if s := j.put(ev.Kv, now); s != nil {
-			j.signOf(s, ev.Kv, a.Events, now)
+			j.signOf(s, ev.Kv, a.events, now)
 		}
 	}
-	for _, ev := range a.Events {
+	for _, ev := range a.events {
 		j.election.Apply(ev, j.w.at(now))
 	}
-	j.pauses(a.Events, now)
+	j.pauses(a.events, now)
 }
 
 // probed records a probe. An alarm that a late answer shows may be over, and hidden by the

@@ -16,10 +16,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRandomHistories runs SIM_HISTORIES random histories, 100 unless told otherwise.
+// TestRandomHistories runs SIM_HISTORIES random histories on the etcd in memory, 100 unless told otherwise.
 // -rapid.seed repeats them as far as the daemon's own random pauses allow.
-func TestRandomHistories(t *testing.T) {
-	total, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_HISTORIES"), "100"))
+func TestRandomHistories(t *testing.T) { randomHistories(t, "SIM_HISTORIES", "100", run, kinds()) }
+
+// TestRandomHistoriesOnServer runs SIM_SERVER_HISTORIES on a real etcd, with the faults that it can have.
+func TestRandomHistoriesOnServer(t *testing.T) {
+	randomHistories(t, "SIM_SERVER_HISTORIES", "20", runReal, slices.DeleteFunc(kinds(), func(k kind) bool { return k == noLeader || k == lag }))
+}
+
+func randomHistories(t *testing.T, count, few string, run func(*testing.T, history, without) *judge, kinds []kind) {
+	total, err := strconv.Atoi(cmp.Or(os.Getenv(count), few))
 	require.NoError(t, err)
 	workers := runtime.GOMAXPROCS(0)
 	require.NoError(t, flag.Set("rapid.checks", strconv.Itoa((total+workers-1)/workers)))
@@ -33,7 +40,7 @@ func TestRandomHistories(t *testing.T) {
 				t.Parallel()
 				rapid.Check(t, func(rt *rapid.T) {
 					rapid.SliceOfN(rapid.Byte(), i, i).Draw(rt, "of this worker") // or all had the same histories
-					h := draw(rt)
+					h := draw(rt, kinds)
 					j := run(t, h, without{})
 					sums[i].add(j)
 					for _, v := range j.violations {
@@ -88,7 +95,7 @@ func oneOf[T any](rt *rapid.T, name string, values ...T) T {
 
 // draw makes a random history: faults in its first minute, and time after them in
 // which the dead must go.
-func draw(rt *rapid.T) (h history) {
+func draw(rt *rapid.T, kinds []kind) (h history) {
 	h.Replicas = oneOf(rt, "replicas", 1, 1, 1, 2, 2, 3)
 	for range h.Replicas {
 		h.Clocks = append(h.Clocks, drawClock(rt, 25))
@@ -98,7 +105,7 @@ func draw(rt *rapid.T) (h history) {
 	}
 	last := 40 * time.Second
 	for range oneOf(rt, "faults", 0, 1, 1, 2, 3) {
-		f := drawFault(rt, h.Replicas)
+		f := drawFault(rt, h.Replicas, kinds)
 		if f.restores() && slices.ContainsFunc(h.Faults, fault.restores) {
 			continue // what a daemon saw between two is known to nobody
 		}
@@ -159,11 +166,16 @@ func drawHolder(rt *rapid.T) holder {
 	return h
 }
 
-func drawFault(rt *rapid.T, count int) fault {
+// kinds are those of random faults, as often as they are drawn.
+func kinds() []kind {
+	return []kind{unreachable, unreachable, refused, unanswered, noLeader, slowDisk, lag, latency, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
+		paused, killed, killed, down, rolledBack, newCluster, bumped}
+}
+
+func drawFault(rt *rapid.T, count int, kinds []kind) fault {
 	f := fault{
-		Kind: oneOf(rt, "fault", unreachable, unreachable, refused, unanswered, noLeader, slowDisk, lag, latency, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
-			paused, killed, killed, rolledBack, newCluster, bumped),
-		At: seconds(rt, "at", 1, 50), For: seconds(rt, "for", 1, 5),
+		Kind: oneOf(rt, "fault", kinds...),
+		At:   seconds(rt, "at", 1, 50), For: seconds(rt, "for", 1, 5),
 	}
 	if chance(rt, "long", 50) {
 		f.For = seconds(rt, "for", 5, 30)
@@ -173,7 +185,7 @@ func drawFault(rt *rapid.T, count int) fault {
 		f.N = rapid.IntRange(0, count).Draw(rt, "number")
 	}
 	switch f.Kind {
-	case noSpace, corrupt, slowDisk, paused:
+	case noSpace, corrupt, slowDisk, paused, down:
 		f.Who = everyone
 	case killed, logFull:
 		f.Who, f.N = replicas, rapid.IntRange(0, count).Draw(rt, "number")

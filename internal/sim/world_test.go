@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
-	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // history is all that happens in one run.
@@ -31,14 +31,13 @@ type world struct {
 	history
 	without without
 	config  config.Config
-	cluster *memetcd.Cluster
+	etcd    backend
 	judge   *judge
 	began   time.Time
 	epoch   time.Time
 	ctx     context.Context
 
-	admin *memetcd.Link
-	hosts []*memetcd.Link
+	hosts []*link
 	// daemons are the newest of each replica.
 	daemons   []*daemon
 	people    sync.WaitGroup
@@ -48,12 +47,9 @@ type world struct {
 
 // backup is what a restore brings back.
 type backup struct {
-	data  *memetcd.Snapshot
+	data  any
 	truth *truth
 }
-
-// keepAlive is when a silent connection breaks, as internal/etcd has it.
-const keepAlive = 14 * time.Second
 
 // settings are the configuration of the daemons.
 func settings() config.Config {
@@ -62,21 +58,36 @@ func settings() config.Config {
 	return c
 }
 
-// run runs a history and returns the judge.
-func run(t *testing.T, h history, out without) (j *judge) {
+// run runs a history on the etcd in memory and returns the judge.
+func run(t *testing.T, h history, out without) *judge {
+	return runOn(t, h, out, func(w *world) backend { return newMemory(w) })
+}
+
+// runReal runs it on a real server.
+func runReal(t *testing.T, h history, out without) *judge {
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	check(err)
+	defer os.RemoveAll(dir)
+	return runOn(t, h, out, func(w *world) backend { return newServer(w, dir) })
+}
+
+func runOn(t *testing.T, h history, out without, start func(*world) backend) (j *judge) {
 	defer closing(h)
 	synctest.Test(t, func(t *testing.T) {
 		c := settings()
 		if out.config != nil {
 			out.config(&c)
 		}
-		w := &world{history: h, without: out, config: c, began: time.Now(), snapshots: make(map[time.Duration]backup)}
+		w := &world{history: h, without: out, config: c, snapshots: make(map[time.Duration]backup)}
+		var cancel context.CancelFunc
+		w.ctx, cancel = context.WithCancel(context.Background())
+		w.etcd = start(w)
+		w.began = time.Now()
 		w.epoch = w.began.Add(shift)
-		w.cluster = memetcd.New(memetcd.Options{Revision: 100, KeepAlive: keepAlive})
 		w.judge = newJudge(w)
 		j = w.judge
-		w.cluster.OnApply(w.judge.applied)
-		w.live(t)
+		w.etcd.onApply(w.judge.applied)
+		w.live(t, cancel)
 	})
 	return j
 }
@@ -101,19 +112,13 @@ func (w *world) elapsed() time.Duration { return time.Since(w.began) }
 // at returns the instant a duration after the beginning.
 func (w *world) at(elapsed time.Duration) time.Time { return w.began.Add(elapsed) }
 
-func (w *world) live(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.ctx = ctx
-	var err error
-	if w.admin, err = w.cluster.Connect(); err != nil {
-		t.Fatal(err)
-	}
+func (w *world) live(t *testing.T, cancel context.CancelFunc) {
 	last := 0
 	for _, h := range w.Holders {
 		last = max(last, h.Host)
 	}
 	for range last + 1 {
-		l, err := w.cluster.Connect()
+		l, err := w.etcd.other()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +131,7 @@ func (w *world) live(t *testing.T) {
 	w.connectivity()
 	for i := range w.Holders {
 		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
-		w.people.Go(func() { h.run(ctx) })
+		w.people.Go(func() { h.run(w.ctx) })
 	}
 	w.timeline()
 	w.judge.end()
@@ -136,7 +141,7 @@ func (w *world) live(t *testing.T) {
 			d.kill()
 		}
 	}
-	_ = w.cluster.Close()
+	w.etcd.close()
 	w.people.Wait()
 }
 
@@ -146,17 +151,11 @@ func (w *world) start(n int) {
 	if n < len(w.Clocks) {
 		d.clock = w.Clocks[n]
 	}
-	if err := d.connect(w.config.Etcd.RequestTimeout); err != nil {
-		panic(err)
-	}
+	var err error
+	d.link, err = w.etcd.daemon(d)
+	check(err)
 	d.link.Set(w.networkOf(replicas, n))
-	d.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-		w.judge.sent(d, req)
-		return w.disk(req)
-	})
-	if err := d.wire(w.config); err != nil {
-		panic(err)
-	}
+	check(d.wire(w.config))
 	w.judge.started(d)
 	w.daemons[n] = d
 	d.run()
@@ -174,7 +173,7 @@ func (w *world) timeline() {
 	for _, f := range w.Faults {
 		if f.restores() {
 			events = append(events, event{max(0, f.At-f.By), func() {
-				w.snapshots[f.At] = backup{w.cluster.Snapshot(), w.judge.snapshot()}
+				w.snapshots[f.At] = backup{w.etcd.save(), w.judge.snapshot()}
 			}})
 		}
 		events = append(events, event{f.At, func() { w.begin(f) }}, event{f.end(), func() { w.stop(f) }})

@@ -1,0 +1,274 @@
+package virtual
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+// Link is the network between one client and etcd. Its methods may be called concurrently.
+type Link struct {
+	etcd  *Etcd
+	admin bool
+
+	mu      sync.Mutex
+	faults  memetcd.Faults
+	changed chan struct{} // closed, and replaced, with the faults
+	open    []*connection
+	request func(req any)
+}
+
+// Link returns the network of a new client.
+func (e *Etcd) Link() *Link { return e.link(false) }
+
+func (e *Etcd) link(admin bool) *Link {
+	l := &Link{etcd: e, admin: admin, changed: make(chan struct{})}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.links = append(e.links, l)
+	return l
+}
+
+// Client returns a client that reaches etcd by this network, with timeouts as those of internal/etcd. Each
+// edit may change its configuration.
+func (l *Link) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, error) {
+	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
+	connect.Backoff.MaxDelay = 3 * time.Second
+	c := clientv3.Config{
+		Endpoints: []string{"passthrough:///" + member}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 4 * time.Second, DialOptions: []grpc.DialOption{grpc.WithConnectParams(connect)},
+	}
+	for _, edit := range edits {
+		edit(&c)
+	}
+	c.DialOptions = append(c.DialOptions, l.DialOptions()...)
+	return clientv3.New(c)
+}
+
+// DialOptions are those with which a client has this network. They belong after all others.
+func (l *Link) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithContextDialer(l.dial), grpc.WithChainUnaryInterceptor(l.intercept), grpc.WithStatsHandler(l),
+	}
+}
+
+// OnRequest sets a function that is called with each unary request in the instant in which it goes on
+// a connection. It must not call the etcd.
+func (l *Link) OnRequest(f func(req any)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.request = f
+}
+
+// Set replaces the faults. Refuse breaks the connections and refuses others. What is held up arrives when
+// that is lifted, also if the client has given it up or closed its connection. A Lag and NoLeader have no effect.
+func (l *Link) Set(f memetcd.Faults) {
+	l.mu.Lock()
+	l.faults = f
+	l.wake()
+	l.mu.Unlock()
+	if f.Refuse {
+		l.Break()
+	}
+}
+
+func (l *Link) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Break resets all connections: what is on its way is lost.
+func (l *Link) Break() {
+	l.mu.Lock()
+	broken := l.open
+	l.open = nil
+	l.mu.Unlock()
+	for _, c := range broken {
+		c.reset()
+	}
+}
+
+type requestKey struct{}
+
+func (l *Link) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx = metadata.AppendToOutgoingContext(context.WithValue(ctx, requestKey{}, req), numberKey, l.etcd.number(l, req))
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+// HandleRPC implements stats.Handler.
+func (l *Link) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	req := ctx.Value(requestKey{})
+	if _, leaves := s.(*stats.OutHeader); !leaves || req == nil {
+		return
+	}
+	l.mu.Lock()
+	see := l.request
+	l.mu.Unlock()
+	if see != nil {
+		see(req)
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (*Link) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
+func (*Link) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (*Link) HandleConn(context.Context, stats.ConnStats) {}
+
+var errRefused = errors.New("connect: connection refused")
+
+// dial connects to the server. A network that carries nothing answers no dial.
+func (l *Link) dial(ctx context.Context, _ string) (net.Conn, error) {
+	for {
+		l.mu.Lock()
+		f, changed := l.faults, l.changed
+		l.mu.Unlock()
+		if f.Refuse {
+			return nil, errRefused
+		}
+		if !f.HoldRequests && !f.HoldAnswers {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	l.etcd.mu.Lock()
+	server, open, closed := l.etcd.serving, l.etcd.open || l.admin, l.etcd.closed
+	l.etcd.mu.Unlock()
+	if server == nil || !open || closed {
+		return nil, errRefused
+	}
+	far, err := server.DialContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return l.connect(far), nil
+}
+
+// connection carries bytes between the two, at the pace of the network.
+type connection struct {
+	client, server net.Conn
+	broken         chan struct{}
+	once           sync.Once
+}
+
+func (l *Link) connect(far net.Conn) net.Conn {
+	near, mine := pair()
+	c := &connection{client: mine, server: far, broken: make(chan struct{})}
+	l.mu.Lock()
+	l.open = append(l.open, c)
+	l.mu.Unlock()
+	requests := func(f memetcd.Faults) (bool, time.Duration) { return f.HoldRequests, f.Request }
+	answers := func(f memetcd.Faults) (bool, time.Duration) { return f.HoldAnswers, f.Answer }
+	var both sync.WaitGroup
+	both.Go(func() { l.carry(c, c.client, c.server, requests) })
+	both.Go(func() { l.carry(c, c.server, c.client, answers) })
+	go func() {
+		both.Wait()
+		c.reset()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open = slices.DeleteFunc(l.open, func(o *connection) bool { return o == c })
+	}()
+	return near
+}
+
+// pair returns the two ends of a connection.
+func pair() (a, b net.Conn) {
+	l := bufconn.Listen(1 << 16)
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := l.Accept() // it is not closed
+		accepted <- c
+	}()
+	a, _ = l.Dial()
+	return a, <-accepted
+}
+
+func (c *connection) reset() {
+	c.once.Do(func() { close(c.broken) })
+	_ = c.client.Close()
+	_ = c.server.Close()
+}
+
+// packet is what was read at once.
+type packet struct {
+	bytes []byte
+	sent  time.Time
+}
+
+// carry carries one direction, and closes it after all that was sent has arrived.
+func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (hold bool, takes time.Duration)) {
+	packets := make(chan packet, 1<<10)
+	go func() {
+		defer close(packets)
+		for {
+			b := make([]byte, 16<<10)
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			select {
+			case packets <- packet{b[:n], time.Now()}:
+			case <-c.broken:
+				return
+			}
+		}
+	}()
+	defer to.Close()
+	for p := range packets {
+		if !l.passes(c, p, of) {
+			return
+		}
+		if _, err := to.Write(p.bytes); err != nil {
+			return
+		}
+	}
+	l.passes(c, packet{sent: time.Now()}, of)
+}
+
+// passes waits until a packet arrives. It reports whether it does.
+func (l *Link) passes(c *connection, p packet, of func(memetcd.Faults) (hold bool, takes time.Duration)) bool {
+	for {
+		l.mu.Lock()
+		hold, takes := of(l.faults)
+		changed := l.changed
+		l.mu.Unlock()
+		left := takes - time.Since(p.sent)
+		if !hold && left <= 0 {
+			return true
+		}
+		var arrives <-chan time.Time
+		if !hold {
+			timer := time.NewTimer(left)
+			defer timer.Stop()
+			arrives = timer.C
+		}
+		select {
+		case <-changed:
+		case <-arrives:
+		case <-c.broken:
+			return false
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package sim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest/virtual"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+// server is a real etcd, with authentication. Daemons have the client of internal/etcd.
+type server struct {
+	*virtual.Etcd
+	w     *world
+	admin *clientv3.Client
+	links []onServer
+	// done is closed when the last chore is.
+	done chan struct{}
+}
+
+const password = "secret"
+
+func asRoot(c *clientv3.Config) { c.Username, c.Password = "root", password }
+
+func newServer(w *world, dir string) *server {
+	e, err := virtual.Start(dir)
+	check(err)
+	s := &server{Etcd: e, w: w, done: make(chan struct{})}
+	close(s.done)
+	c, err := e.Admin().Client()
+	check(err)
+	for _, user := range []string{"root", "unlocker"} {
+		_, err = c.UserAdd(w.ctx, user, password)
+		check(err)
+		_, err = c.RoleAdd(w.ctx, user)
+		check(err)
+		_, err = c.UserGrantRole(w.ctx, user, user)
+		check(err)
+	}
+	_, err = c.RoleGrantPermission(w.ctx, "unlocker", "\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite))
+	check(err)
+	_, err = c.AuthEnable(w.ctx)
+	check(err)
+	_ = c.Close()
+	s.admin, err = e.Admin().Client(asRoot)
+	check(err)
+	return s
+}
+
+func (s *server) daemon(d *daemon) (*link, error) {
+	n := s.Link()
+	n.OnRequest(func(req any) { s.w.judge.sent(d, req.(memetcd.Message)) })
+	o := s.w.config.Etcd
+	o.Endpoints, o.Username, o.Password = []string{"passthrough:///etcd"}, "unlocker", config.NewSecret(password)
+	c, err := etcd.New(etcd.Options{
+		Etcd: o, HangAfter: 2 * s.w.config.Reaper.ProbeInterval,
+		DialOptions: append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(d.edit)}, n.DialOptions()...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.link(n, c.Client, c.Close), nil
+}
+
+// onServer is the network of a client of the server.
+type onServer struct {
+	*virtual.Link
+	end func()
+}
+
+// Cut implements network.
+func (n onServer) Cut() {
+	n.OnRequest(nil)
+	n.Set(memetcd.Faults{Refuse: true})
+}
+
+// Close implements network. It waits for nothing.
+func (n onServer) Close() error {
+	n.end()
+	return nil
+}
+
+func (s *server) link(n *virtual.Link, c *clientv3.Client, end func() error) *link {
+	l := onServer{n, sync.OnceFunc(func() { s.w.people.Go(func() { _ = end() }) })}
+	s.links = append(s.links, l)
+	return &link{c, l, n}
+}
+
+func (s *server) other() (*link, error) {
+	n := s.Link()
+	c, err := n.Client(asRoot)
+	if err != nil {
+		return nil, err
+	}
+	return s.link(n, c, c.Close), nil
+}
+
+func (s *server) onApply(f func(applied)) {
+	s.OnApply(func(a virtual.Applied) { f(applied{a.Link, a.Request, a.Err, a.Events}) })
+}
+
+func (s *server) kill()                     { s.Kill() }
+func (s *server) restart()                  { check(s.Restart()) }
+func (s *server) stall(on bool)             { s.Stall(on) }
+func (s *server) reset()                    { s.Break() }
+func (s *server) reconnects() time.Duration { return 5 * time.Second }
+
+// chore waits for etcd in the background.
+func (s *server) chore(do chore) {
+	before := s.done
+	done := make(chan struct{})
+	s.done = done
+	s.w.people.Go(func() {
+		defer close(done)
+		<-before
+		ctx, cancel := context.WithTimeout(s.w.ctx, 10*time.Second)
+		defer cancel()
+		do(ctx, s.admin)
+	})
+}
+
+func (s *server) expireTokens() {
+	s.chore(func(ctx context.Context, admin *clientv3.Client) {
+		_, _ = admin.UserChangePassword(ctx, "unlocker", password)
+	})
+}
+
+func (s *server) save() any {
+	path, err := s.Save()
+	check(err)
+	return path
+}
+
+func (s *server) restore(backup any, how memetcd.Restored, replaced func(), looked chore) {
+	s.Kill()
+	replaced()
+	next := make(chan *clientv3.Client, 1)
+	check(s.Restore(backup.(string), how, func() {
+		admin, err := s.Admin().Client(asRoot) // a token of the other history would wait until its index comes
+		check(err)
+		looked(s.w.ctx, admin)
+		next <- admin
+	}))
+	s.chore(func(_ context.Context, before *clientv3.Client) {
+		select {
+		case s.admin = <-next:
+			_ = before.Close()
+		case <-s.w.ctx.Done():
+		}
+	})
+}
+
+func (s *server) close() {
+	for _, l := range s.links {
+		_ = l.Close()
+	}
+	<-s.done
+	_ = s.admin.Close()
+	_ = s.Close()
+}
