@@ -26,7 +26,7 @@ var errFull = errors.New("no space left on device")
 func (j *journal) Handle(ctx context.Context, r slog.Record) error {
 	var line judges.Line
 	switch r.Message {
-	case api.LogRemoving, api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove, api.LogHoldBegins:
+	case api.LogHoldEnds, api.LogRemoving, api.LogRemoved, api.LogConflict, api.LogWithdrawn, api.LogRefused, api.LogAmbiguous, api.LogCannotRemove, api.LogHoldBegins:
 		var text bytes.Buffer
 		if err := slog.NewJSONHandler(&text, nil).Handle(ctx, r); err != nil {
 			return err
@@ -35,8 +35,8 @@ func (j *journal) Handle(ctx context.Context, r slog.Record) error {
 			return err
 		}
 	}
-	if line.Message == api.LogHoldBegins {
-		j.d.w.judge.holds(j.d, line.Hold)
+	if line.Message == api.LogHoldBegins || line.Message == api.LogHoldEnds {
+		j.d.w.judge.holds(j.d, &line)
 	}
 	if j.d.w.judge.full(j.d) {
 		return errFull
@@ -56,12 +56,16 @@ func (j *judge) full(d *daemon) bool {
 	return false
 }
 
-// holds counts the holds that a daemon says have begun, also to a log that takes nothing.
-func (j *judge) holds(d *daemon, hold string) {
+// holds counts the holds that a daemon says have begun, also to a log that takes nothing, and notes when one ended.
+func (j *judge) holds(d *daemon, line *judges.Line) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.begun[hold]++
-	if hold == string(verdict.HoldRegressed) {
+	if line.Message == api.LogHoldEnds {
+		j.of[d].freed = j.w.elapsed()
+		return
+	}
+	j.begun[line.Hold]++
+	if line.Hold == string(verdict.HoldRegressed) {
 		j.of[d].forgot = j.w.elapsed()
 	}
 }

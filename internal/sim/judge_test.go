@@ -67,6 +67,9 @@ type dossier struct {
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
 	asked map[memetcd.Message]time.Duration
 	good  time.Duration
+	// freed is when a hold ended last, by the log, and was when the removal of each lock was sent last.
+	freed time.Duration
+	was   map[string]time.Duration
 	// forgot is when it last found a restore, never before.
 	forgot                    time.Duration
 	alarmedFirst, alarmedLast time.Duration
@@ -143,7 +146,7 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link.id] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{was: make(map[string]time.Duration), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
 
 func (j *judge) snapshot() *truth {

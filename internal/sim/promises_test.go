@@ -76,11 +76,63 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 	sent := judges.Sending{Logged: a != nil && a.Outcome == "", At: j.w.at(now), Leads: true}
 	if sent.Logged {
 		a.Sent, sent.Holds = true, j.held(d, now)
+		j.of[d].was[name] = j.of[d].freed
 		if s := j.locks[name]; s != nil && a.Matches(s.Lock) { // or S1 judges what happens to it
-			j.early(d, s, now, &sent)
+			j.unconfirmed(d, j.early(d, s, now, &sent), &sent)
 		}
 	}
 	j.convictAll(d, name, sent.Judge(j.rules()))
+}
+
+// lead is by how much the probe before a removal may begin before due, at most.
+const lead = 100 * time.Millisecond
+
+// unconfirmed adds when the probe must have begun that the removal of a lock with some bounds was sent by.
+func (j *judge) unconfirmed(d *daemon, bounds []bound, sent *judges.Sending) {
+	o, due := j.of[d], latestOf(bounds, func(bound) time.Duration { return 0 })
+	sent.Shown, sent.Needed = j.w.at(max(o.good, d.started-1)), j.w.at(max(o.freed, due-lead-precise))
+}
+
+// carriedOut begins the text of violations by what etcd carried out.
+const carriedOut = "carried out: "
+
+// carried judges a removal when etcd carries it out. What happened after its last probe harms nobody, but a
+// pause is obeyed, and a verdict of before a restore is none.
+func (j *judge) carried(d *daemon, s *state, a *judges.Announcement, now time.Duration) {
+	did := judges.Sending{Logged: true, Leads: true, At: j.w.at(now)}
+	bounds := j.early(d, s, now, &did)
+	did.Outages = 0
+	due := latestOf(bounds, func(b bound) time.Duration {
+		over := total(j.outages(d, b.since, func(f fault, long bool) bool { return long && f.end() <= now }), b.since, b.at-lead-precise)
+		did.Outages = max(did.Outages, over)
+		return over
+	})
+	for _, f := range j.outages(d, 0, func(f fault, _ bool) bool { return f.At <= now && now < f.end() }) {
+		if f.At < max(due, j.of[d].was[s.Name])-lead-precise { // no probe that is late enough was good
+			did.Outages, due = max(did.Outages, f.For), max(due, f.end())
+		}
+	}
+	did.Renewable, did.Deadline = j.w.at(due), time.Time{}
+	did.Holds = j.since(d, a, did.At)
+	for _, v := range did.Judge(j.rules()) {
+		j.convict(v.Promise, d, s.Name, carriedOut+"%s", v.Text)
+	}
+}
+
+// since returns what has happened since a verdict that keeps it from being carried out.
+func (j *judge) since(d *daemon, a *judges.Announcement, now time.Time) (all []judges.Hold) {
+	hold := func(why string, from time.Duration) {
+		all = append(all, judges.Hold{Why: why, In: judges.Span{From: j.w.at(from), To: now.Add(1)}, Acted: judges.Span{From: now, To: now}})
+	}
+	if j.paused {
+		hold("paused", j.pausedSince-1)
+	}
+	for _, f := range j.w.Faults {
+		if f.restores() && a.At.To.Before(j.w.at(f.At)) {
+			hold("etcd was restored since the verdict", j.reachable(d, f.At)+j.w.config.Reaper.Freshness+time.Second)
+		}
+	}
+	return all
 }
 
 // trial judges what a request of a daemon changed.
@@ -103,6 +155,9 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
 		if a := j.of[d].log.Last(name); a != nil {
 			deletion.Records = append(deletion.Records, a)
+			if a.Matches(s.Lock) {
+				j.carried(d, s, a, now)
+			}
 		}
 		deletion.Lives, deletion.Interval = j.living(s, now)
 		j.convictAll(d, name, deletion.Judge(j.rules()))
@@ -230,16 +285,20 @@ func (j *judge) disturbedHost(host int, from, to time.Duration) bool {
 	})
 }
 
-// early adds what is known of when a lock may be removed.
-func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sending) {
+// bound is when a lock may be removed at the earliest, outages aside, and since when these count.
+type bound struct{ at, since time.Duration }
+
+// early adds what is known of when a lock may be removed, and returns its bounds.
+func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sending) (bounds []bound) {
 	r := j.w.config.Reaper
 	if !s.Held() {
-		sent.Passes, sent.Why = j.w.at(max(s.touched, j.changed(d, s))+r.OrphanGrace), "an orphan"
-		return
+		at := max(s.touched, j.changed(d, s)) + r.OrphanGrace
+		sent.Passes, sent.Why = j.w.at(at), "an orphan"
+		return []bound{{at, math.MaxInt64}}
 	}
 	auto, dated := s.Deadline()
 	if !dated {
-		return // S8 judges it
+		return nil // S8 judges it
 	}
 	earliest, since, why := j.due(d, s)
 	sent.Passes, sent.Why = j.w.at(earliest), why
@@ -248,15 +307,23 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 		// Its patience started again; earlier outages do not count in addition.
 		earliest, since, written = max(earliest, forgot-arrival+s.Patience()+r.Grace), forgot, forgot
 	}
-	sent.Outages = j.outage(d, written)
-	renewable := earliest + j.outage(d, since)
+	bounds = append(bounds, bound{earliest, since})
 	if len(d.clock.Steps) == 0 { // whenever it was learned
-		renewable = max(renewable, auto.Sub(j.w.epoch)-d.clock.apart(now)+r.Grace+sent.Outages)
+		bounds = append(bounds, bound{auto.Sub(j.w.epoch) - d.clock.apart(now) + r.Grace, written})
 	}
-	sent.Renewable = j.w.at(renewable)
+	sent.Outages, sent.Renewable = j.outage(d, written), j.w.at(latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }))
 	sent.Deadline, sent.Clock = auto, j.w.epoch.Add(now+d.clock.apart(now))
 	stale := j.w.at(now - j.w.config.Election.TTL - 2*j.w.config.Etcd.RequestTimeout)
 	sent.Leads = j.election.Leader() == "" || j.election.Led(func(identity string) bool { return identity == d.identity() }, math.MaxInt64, stale)
+	return bounds
+}
+
+// latestOf returns the last of some bounds, each with its outages.
+func latestOf(bounds []bound, outages func(bound) time.Duration) (last time.Duration) {
+	for _, b := range bounds {
+		last = max(last, b.at+outages(b))
+	}
+	return last
 }
 
 // due returns the earliest instant at which the lock may be removed, outages aside, and since when they count.
@@ -289,21 +356,29 @@ func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why str
 
 // outage sums up for how long etcd could not take a renewal since a time, as far as a
 // daemon cannot but have seen it.
-func (j *judge) outage(d *daemon, since time.Duration) (sum time.Duration) {
-	type span struct{ from, to time.Duration }
-	var spans []span
+func (j *judge) outage(d *daemon, since time.Duration) time.Duration {
+	return total(j.outages(d, since, func(f fault, long bool) bool { return long && f.end() < j.w.elapsed() }), since, math.MaxInt64)
+}
+
+// outages are those for everyone since a time that count, sorted. A long one is seen by each daemon.
+func (j *judge) outages(d *daemon, since time.Duration, counts func(f fault, long bool) bool) (all []fault) {
 	for _, f := range j.w.Faults {
 		long := f.blocks() && f.For > j.w.config.Reaper.Grace+precise || f.alarms() && f.For > 1100*time.Millisecond
-		if long && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && f.end() < j.w.elapsed() {
-			spans = append(spans, span{max(f.At, since), f.end()})
+		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, long) {
+			all = append(all, f)
 		}
 	}
-	slices.SortFunc(spans, func(a, b span) int { return int(a.from - b.from) })
-	var to time.Duration
-	for _, s := range spans {
-		if from := max(s.from, to); s.to > from {
-			sum += s.to - from
-			to = s.to
+	slices.SortFunc(all, func(a, b fault) int { return int(a.At - b.At) })
+	return all
+}
+
+// total sums up outages from a time on, without those that began after what the others make of an instant.
+func total(all []fault, since, from time.Duration) (sum time.Duration) {
+	to := since
+	for _, f := range all {
+		if at := max(f.At, to); f.end() > at && f.At < from+min(sum, math.MaxInt64-from) {
+			sum += f.end() - at
+			to = f.end()
 		}
 	}
 	return sum

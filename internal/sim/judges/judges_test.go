@@ -39,6 +39,8 @@ func TestSendingConvicts(t *testing.T) {
 		"within the slack":                {Sending{Logged: true, At: at(51), Passes: at(51.1)}, nil},
 		"without the outages":             {Sending{Logged: true, At: at(51), Passes: at(50), Outages: time.Second, Renewable: at(51.2)}, []string{"S3"}},
 		"with the outages":                {Sending{Logged: true, At: at(51), Passes: at(50), Outages: time.Second, Renewable: at(51)}, nil},
+		"the newest probe is too old":    {Sending{Logged: true, Shown: at(50), Needed: at(50.1)}, []string{"S3"}},
+		"the newest probe is new enough": {Sending{Logged: true, Shown: at(50), Needed: at(50)}, nil},
 		"the leader, before the grace":    {Sending{Logged: true, Leads: true, Deadline: at(50), Clock: at(51.8)}, []string{"S6"}},
 		"the leader, after the grace":     {Sending{Logged: true, Leads: true, Deadline: at(50), Clock: at(52)}, nil},
 		"another, before its delay":       {Sending{Logged: true, Deadline: at(50), Clock: at(56.8)}, []string{"S6"}},

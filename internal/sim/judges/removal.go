@@ -13,11 +13,11 @@ type Rules struct {
 	Slack time.Duration
 }
 
-// Sending is what is known of a removal when it is sent.
+// Sending is what is known of a removal when it is sent, or of when etcd carries it out.
 type Sending struct {
 	// Logged is set if its record was in the log.
 	Logged bool
-	// At is when it was sent at the latest.
+	// At is when it was sent at the latest, or carried out.
 	At    time.Time
 	Holds []Hold
 	// Passes is when the clock of its holder passes the deadline, or when its patience ends after
@@ -28,6 +28,9 @@ type Sending struct {
 	// could be renewed until, with the outages added. Zero without outages.
 	Outages   time.Duration
 	Renewable time.Time
+	// Shown is when the newest probe began that has shown that etcd takes renewals, and Needed when it must have
+	// begun at the earliest.
+	Shown, Needed time.Time
 	// Deadline is auto_unlock_at, Clock what the clock of the daemon showed at the latest. Leads is
 	// set if the daemon may have led.
 	Deadline, Clock time.Time
@@ -61,6 +64,9 @@ func (s Sending) Judge(r Rules) (all []Violation) {
 	}
 	if early := s.Renewable.Sub(s.At); s.Outages > 0 && early > r.Slack {
 		convict("S3", "%s early: %s, and outages of %s", early, s.Why, s.Outages)
+	}
+	if old := s.Needed.Sub(s.Shown); old > 0 {
+		convict("S3", "sent by a probe that began %s too early", old)
 	}
 	delay := r.Grace
 	if !s.Leads {
