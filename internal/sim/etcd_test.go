@@ -123,8 +123,8 @@ func (m *memory) onApply(f func(applied)) {
 	m.OnApply(func(a memetcd.Applied) { f(applied{a.Link, a.Request, a.Err, a.Events}) })
 }
 
-func (m *memory) kill()                     { m.Set(memetcd.Faults{Refuse: true}) }
-func (m *memory) restart()                  { m.Set(memetcd.Faults{}) }
+func (m *memory) kill()                     {} // all are refused
+func (m *memory) restart()                  {}
 func (m *memory) stall(bool)                {} // each request waits by itself
 func (m *memory) reset()                    { m.Break() }
 func (m *memory) expireTokens()             { m.ExpireTokens() }

@@ -25,6 +25,7 @@ const (
 	slowDisk    kind = "slow disk" // what is written waits, what is read does not
 	lag         kind = "lag"
 	latency     kind = "latency"
+	lateAnswers kind = "late answers"
 	down        kind = "etcd down" // killed, and restarted after For
 
 	// reads of the lock named slow take longer than a request may
@@ -93,7 +94,7 @@ func (f fault) network() memetcd.Faults {
 	switch f.Kind {
 	case unreachable:
 		return memetcd.Unreachable()
-	case refused:
+	case refused, down:
 		return memetcd.Faults{Refuse: true}
 	case unanswered:
 		return memetcd.Faults{HoldAnswers: true}
@@ -103,6 +104,8 @@ func (f fault) network() memetcd.Faults {
 		return memetcd.Faults{Lag: f.By}
 	case latency:
 		return memetcd.Faults{Request: f.By}
+	case lateAnswers:
+		return memetcd.Faults{Answer: f.By}
 	}
 	return memetcd.Faults{}
 }
@@ -288,7 +291,7 @@ func (w *world) networkOf(who who, n int) (sum memetcd.Faults) {
 		sum.HoldRequests = sum.HoldRequests || one.HoldRequests
 		sum.HoldAnswers = sum.HoldAnswers || one.HoldAnswers
 		sum.NoLeader = sum.NoLeader || one.NoLeader
-		sum.Lag, sum.Request = sum.Lag+one.Lag, sum.Request+one.Request
+		sum.Lag, sum.Request, sum.Answer = sum.Lag+one.Lag, sum.Request+one.Request, sum.Answer+one.Answer
 	}
 	return sum
 }

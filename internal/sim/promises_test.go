@@ -215,7 +215,7 @@ func (j *judge) held(d *daemon, now time.Duration) (all []judges.Hold) {
 func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
 	since := f.At
 	for _, g := range j.w.Faults {
-		if slow := g.blocks() || g.Kind == latency || g.Kind == lag; slow && g != f && g.meets(replicas, d.replica) && g.At <= f.end() {
+		if slow := g.blocks() || g.Kind == latency || g.Kind == lateAnswers || g.Kind == lag; slow && g != f && g.meets(replicas, d.replica) && g.At <= f.end() {
 			since = max(since, g.end())
 		}
 	}
@@ -281,7 +281,7 @@ func (j *judge) cutOff(d *daemon, from, to time.Duration) bool {
 
 func (j *judge) disturbedHost(host int, from, to time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
-		return (f.blocks() || f.alarms() || f.restores() || f.Kind == latency) && f.meets(hosts, host) && f.At <= to && f.end() >= from
+		return (f.blocks() || f.alarms() || f.restores() || f.Kind == latency || f.Kind == lateAnswers) && f.meets(hosts, host) && f.At <= to && f.end() >= from
 	})
 }
 

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +60,37 @@ func randomHistories(t *testing.T, count, few string, run func(*testing.T, histo
 		all.histories, float64(all.histories)/time.Since(began).Seconds(), all.removals, all.deaths, all.soon)
 }
 
+// TestRandomHistoriesConvict counts the random histories after which a daemon without a rule is convicted by what
+// etcd carries out: -v shows them. Fixed seeds: the first ones that convict.
+func TestRandomHistoriesConvict(t *testing.T) {
+	histories := rapid.Custom(func(rt *rapid.T) history { return draw(rt, kinds()) })
+	most, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_CONVICT"), "300"))
+	require.NoError(t, err)
+	for rule, out := range map[string]without{
+		"Confirmed":           {confirmed: true},
+		"Confirmed, Overdue":  {confirmed: true, signals: neverOverdue},
+		"Sent once":           {once: true},
+		"Confirmed, and once": {confirmed: true, once: true},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			sent, carried := 0, 0
+			for n := 1; n <= most && (sent == 0 || carried == 0); n++ {
+				h := histories.Example(n)
+				for _, v := range run(t, h, out).violations {
+					if late := strings.Contains(v.text, "carried out: "); late && carried == 0 {
+						carried = n
+						t.Logf("%d: %s at %s: %s\n%s", n, v.promise, v.at, v.text, h)
+					} else if !late && sent == 0 {
+						sent = n
+						t.Logf("%d: %s at %s: %s\n%s", n, v.promise, v.at, v.text, h)
+					}
+				}
+			}
+			t.Logf("%s: as sent by history %d, as carried out by %d", rule, sent, carried)
+		})
+	}
+}
+
 // sums are what the judges had to look at.
 type sums struct{ histories, removals, deaths, soon int }
 
@@ -70,7 +103,7 @@ func (s *sums) add(j *judge) {
 
 // String writes a history so that it can be made a directed one.
 func (h history) String() string {
-	s := fmt.Sprintf("replicas %d, lasts %s, clocks %+v\n", h.Replicas, h.Lasts, h.Clocks)
+	s := fmt.Sprintf("replicas %d, lasts %s, rate %v, clocks %+v\n", h.Replicas, h.Lasts, h.Rate, h.Clocks)
 	for _, o := range h.Holders {
 		s += fmt.Sprintf("  holder %+v\n", o)
 	}
@@ -80,17 +113,23 @@ func (h history) String() string {
 	return s
 }
 
+// even draws a number below n, each as often: rapid itself draws small ones far more often, and with them all that
+// happens happens in the first seconds. What is counted is drawn by rapid, so that it removes what is not needed.
+func even(rt *rapid.T, name string, n int) int {
+	sum := fnv.New64a()
+	_, _ = sum.Write(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(rt, name))
+	return int(sum.Sum64() % uint64(n))
+}
+
 // seconds draws a time in twentieths of a second.
 func seconds(rt *rapid.T, name string, least, most int) time.Duration {
-	return time.Duration(rapid.IntRange(20*least, 20*most).Draw(rt, name)) * time.Second / 20
+	return time.Duration(20*least+even(rt, name, 20*(most-least)+1)) * time.Second / 20
 }
 
-func chance(rt *rapid.T, name string, percent int) bool {
-	return rapid.IntRange(0, 99).Draw(rt, name) >= 100-percent
-}
+func chance(rt *rapid.T, name string, percent int) bool { return even(rt, name, 100) < percent }
 
 func oneOf[T any](rt *rapid.T, name string, values ...T) T {
-	return rapid.SampledFrom(values).Draw(rt, name)
+	return values[even(rt, name, len(values))]
 }
 
 // draw makes a random history: faults in its first minute, and time after them in
@@ -104,16 +143,63 @@ func draw(rt *rapid.T, kinds []kind) (h history) {
 		h.Holders = append(h.Holders, drawHolder(rt))
 	}
 	last := 40 * time.Second
-	for range oneOf(rt, "faults", 0, 1, 1, 2, 3) {
+	for range rapid.IntRange(0, 3).Draw(rt, "faults") {
 		f := drawFault(rt, h.Replicas, kinds)
-		if f.restores() && slices.ContainsFunc(h.Faults, fault.restores) {
-			continue // what a daemon saw between two is known to nobody
+		if slices.ContainsFunc(h.Faults, f.excludes) {
+			continue
 		}
 		h.Faults = append(h.Faults, f)
 		last = max(last, f.end())
 	}
+	if chance(rt, "near", 40) {
+		near := drawNear(rt, h, kinds)
+		h.Faults = append(h.Faults, near...)
+		for _, f := range near {
+			last = max(last, f.end())
+		}
+	}
+	if chance(rt, "rate", 10) {
+		h.Rate = oneOf(rt, "removals per second", 0.04, 0.2, 1)
+	}
 	h.Lasts = last + seconds(rt, "after", 25, 60)
 	return h
+}
+
+// excludes reports whether two faults are in no history: what a daemon saw between two restores is known to nobody,
+// and an etcd that is down can neither be backed up nor restored.
+func (f fault) excludes(o fault) bool {
+	return f.restores() && o.restores() || f.restores() && o.Kind == down || f.Kind == down && o.restores()
+}
+
+// drawNear draws faults around an instant in which daemons act: a settle or a patience ends, or a lock is due.
+func drawNear(rt *rapid.T, h history, kinds []kind) (all []fault) {
+	const grace, settle = 2 * time.Second, 15 * time.Second
+	instants := []time.Duration{settle}
+	for _, f := range h.Faults {
+		instants = append(instants, f.end()+settle)
+		for _, o := range h.Holders {
+			instants = append(instants, f.end()+o.TTL+grace)
+		}
+	}
+	for _, o := range h.Holders {
+		if o.Dies > 0 && o.Interval > 0 {
+			instants = append(instants, o.Start+(o.Dies-o.Start).Truncate(o.Interval)+o.TTL+grace)
+		}
+	}
+	at := oneOf(rt, "near", instants...)
+	for range rapid.IntRange(1, 3).Draw(rt, "faults near") {
+		f := drawFault(rt, h.Replicas, kinds)
+		if slices.ContainsFunc(slices.Concat(h.Faults, all), f.excludes) {
+			continue
+		}
+		f.At = max(0, at+time.Duration(even(rt, "from", 2000)-1500)*time.Millisecond)
+		all = append(all, f)
+		if f.blocks() && f.Who == everyone && chance(rt, "hosts too", 50) { // holders lose time that daemons do not see
+			f.Kind, f.Who, f.At, f.For = refused, hosts, f.At-time.Second, f.For+time.Second
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 func drawClock(rt *rapid.T, percent int) (c clock) {
@@ -168,7 +254,7 @@ func drawHolder(rt *rapid.T) holder {
 
 // kinds are those of random faults, as often as they are drawn.
 func kinds() []kind {
-	return []kind{unreachable, unreachable, refused, unanswered, noLeader, slowDisk, lag, latency, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
+	return []kind{unreachable, unreachable, refused, unanswered, noLeader, slowDisk, slowDisk, lag, latency, lateAnswers, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
 		paused, killed, killed, down, rolledBack, newCluster, bumped}
 }
 
@@ -189,7 +275,7 @@ func drawFault(rt *rapid.T, count int, kinds []kind) fault {
 		f.Who = everyone
 	case killed, logFull:
 		f.Who, f.N = replicas, rapid.IntRange(0, count).Draw(rt, "number")
-	case lag, latency:
+	case lag, latency, lateAnswers:
 		f.By = oneOf(rt, "by", 50*time.Millisecond, 500*time.Millisecond, 3*time.Second)
 	case broken, tokens, compacted:
 		f.Who, f.For = everyone, 0

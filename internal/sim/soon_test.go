@@ -11,7 +11,7 @@ import (
 // be the first.
 func (j *judge) soon(s *state, now time.Duration) {
 	auto, dated := s.Deadline()
-	if !dated || !s.Held() || strings.HasPrefix(s.Name, slow) {
+	if !dated || !s.Held() || strings.HasPrefix(s.Name, slow) || j.w.Rate > 0 {
 		return
 	}
 	j.deaths++
@@ -77,5 +77,5 @@ func (j *judge) quietFor(d *daemon, s *state) bool {
 		return w.stamped && d.started+20*time.Second < w.at && !j.disturbed(d, w.at-40*time.Second, w.at+time.Second)
 	}
 	last := d.started+20*time.Second < s.write.at && !j.disturbed(d, s.write.at-40*time.Second, s.write.at+time.Second)
-	return s.restored == 0 && last && (observed(s.write) || observed(s.taken))
+	return s.restored == 0 && j.of[d].forgot < s.write.at && last && (observed(s.write) || observed(s.taken))
 }

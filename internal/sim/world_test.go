@@ -23,7 +23,9 @@ type history struct {
 	Clocks  []clock
 	Holders []holder
 	Faults  []fault
-	Lasts   time.Duration
+	// Rate limits the removals per second, one in a transaction; 0 is as configured.
+	Rate  float64
+	Lasts time.Duration
 }
 
 // world is a history while it runs.
@@ -75,6 +77,9 @@ func runOn(t *testing.T, h history, out without, start func(*world) backend) (j 
 	defer closing(h)
 	synctest.Test(t, func(t *testing.T) {
 		c := settings()
+		if h.Rate > 0 {
+			c.Reaper.RateLimit, c.Reaper.BatchSize = h.Rate, 1
+		}
 		if out.config != nil {
 			out.config(&c)
 		}
