@@ -2,30 +2,64 @@ package memetcd_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest/virtual"
 )
 
 // TestRandom compares random operations on few keys, and at the end all events since
-// the beginning.
+// the beginning. Unless there is an etcd to test with, a real one runs under the same virtual time, in which
+// leases end and watches show what happens when it happens.
 func TestRandom(t *testing.T) {
+	if os.Getenv(endpointKey) == "" {
+		rapid.Check(t, func(rt *rapid.T) {
+			play := random(rt, &run{base: 1}, true)
+			same(rt, virtually(t, play), inMemory(t, 1, play))
+		})
+		return
+	}
 	cli, err := dialer(t)()
 	require.NoError(t, err)
 	rapid.Check(t, func(rt *rapid.T) {
 		_, err := cli.Delete(t.Context(), "", clientv3.WithFromKey())
 		require.NoError(t, err)
 		truth := newRun(t, cli)
-		play := random(rt, truth)
+		play := random(rt, truth, false)
 		truth.play(play)
-		mem := inMemory(t, truth.base, play)
-		if want, got := seenBy(truth), seenBy(mem); want != got {
-			rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
-		}
+		same(rt, truth, inMemory(t, truth.base, play))
 	})
+}
+
+// virtually plays a script on a new etcd under virtual time.
+func virtually(t *testing.T, script func(*run)) (r *run) {
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		etcd, err := virtual.Start(dir)
+		require.NoError(t, err)
+		cli, err := etcd.Link().Client()
+		require.NoError(t, err)
+		r = newRun(t, cli)
+		r.play(script)
+		require.NoError(t, cli.Close())
+		require.NoError(t, etcd.Close())
+	})
+	return r
+}
+
+func same(rt *rapid.T, truth, mem *run) {
+	if want, got := seenBy(truth), seenBy(mem); want != got {
+		rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
+	}
 }
 
 // seenBy returns what a run saw. Of a transaction with an unknown lease and a future revision, etcd 3.5
@@ -39,17 +73,29 @@ func seenBy(r *run) string {
 }
 
 // random draws a script; r is one of the runs, which are alike in what it needs.
-func random(rt *rapid.T, r *run) func(*run) {
+func random(rt *rapid.T, r *run, virtually bool) func(*run) {
 	d := drawer{rt, r}
 	var steps []func(*run)
 	for range rapid.IntRange(5, 20).Draw(rt, "steps") {
-		steps = append(steps, d.step())
+		if virtually && d.number(3, "time") == 0 {
+			steps = append(steps, d.timed())
+		} else {
+			steps = append(steps, d.step())
+		}
 	}
 	watched := d.number(3, "watched") == 0 // it takes time
 	return func(r *run) {
 		r.grant(1, 600)
+		if virtually {
+			live := r.watch("live", "", clientv3.WithFromKey(), clientv3.WithPrevKV(), clientv3.WithRev(r.base+1))
+			defer live.rest()
+			defer r.alarm(pb.AlarmRequest_DEACTIVATE, pb.AlarmType_NOSPACE)
+			synctest.Wait()
+		}
 		for _, step := range steps {
-			step(r)
+			if step(r); virtually {
+				synctest.Wait() // until the watch has shown it
+			}
 		}
 		r.get("", clientv3.WithFromKey())
 		if !watched {
@@ -89,6 +135,24 @@ func (d drawer) step() func(*run) {
 		op := d.op(0)
 		return func(r *run) { r.do(op) }
 	}
+}
+
+// timed is a step of what takes time. A lease of 5 s lives after one pause, and not after two.
+func (d drawer) timed() func(*run) {
+	switch d.number(8, "timed") {
+	case 0, 1:
+		return func(r *run) { r.grant(2, 5) }
+	case 2:
+		return func(r *run) { r.keepAlive(2) }
+	case 3:
+		return func(r *run) { r.timeToLive(2) }
+	case 4:
+		return func(r *run) { r.revoke(2) }
+	case 5:
+		on := pb.AlarmRequest_AlarmAction(1 + d.number(2, "alarm"))
+		return func(r *run) { r.alarm(on, pb.AlarmType_NOSPACE) }
+	}
+	return func(*run) { <-time.After(4 * time.Second) }
 }
 
 func (d drawer) span() []clientv3.OpOption {

@@ -33,10 +33,12 @@ var (
 	nestedPuts = true
 )
 
+const endpointKey = "MEMETCD_TEST_ETCD"
+
 // dialer returns what connects to a real etcd: the one whose address MEMETCD_TEST_ETCD has, of any
 // release, or a new one.
 func dialer(t *testing.T) func(...func(*clientv3.Config)) (*clientv3.Client, error) {
-	endpoint := os.Getenv("MEMETCD_TEST_ETCD")
+	endpoint := os.Getenv(endpointKey)
 	if endpoint == "" {
 		return etcdtest.Start(t, localetcd.Options{}).Cluster.Client
 	}
@@ -98,7 +100,7 @@ type run struct {
 }
 
 func newRun(t testing.TB, cli *clientv3.Client) *run {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	resp, err := cli.Get(ctx, "head")
 	require.NoError(t, err)
@@ -303,6 +305,26 @@ func (w *watching) progress() {
 		}
 	}
 	w.seen = append(w.seen, w.name+": no progress")
+}
+
+// rest records all events that the watch has shown, in a bubble, and closes it.
+func (w *watching) rest() {
+	for shown := true; shown; {
+		synctest.Wait()
+		select {
+		case resp, ok := <-w.watchC:
+			shown = ok
+			for _, ev := range resp.Events {
+				w.note(w.name, ev, nil)
+			}
+			if resp.Err() != nil {
+				w.note(w.name, nil, resp.Err())
+			}
+		default:
+			shown = false
+		}
+	}
+	w.close()
 }
 
 func (w *watching) close() {
