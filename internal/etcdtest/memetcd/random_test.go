@@ -139,20 +139,27 @@ func (d drawer) step() func(*run) {
 
 // timed is a step of what takes time. A lease of 5 s lives after one pause, and not after two.
 func (d drawer) timed() func(*run) {
-	switch d.number(8, "timed") {
-	case 0, 1:
+	pause := func() { <-time.After(4 * time.Second) }
+	switch d.number(6, "timed") {
+	case 0:
 		return func(r *run) { r.grant(2, 5) }
+	case 1:
+		return func(r *run) {
+			pause()
+			r.keepAlive(2)
+			pause()
+			r.timeToLive(2)
+		}
 	case 2:
-		return func(r *run) { r.keepAlive(2) }
-	case 3:
-		return func(r *run) { r.timeToLive(2) }
-	case 4:
 		return func(r *run) { r.revoke(2) }
-	case 5:
+	case 3:
 		on := pb.AlarmRequest_AlarmAction(1 + d.number(2, "alarm"))
 		return func(r *run) { r.alarm(on, pb.AlarmType_NOSPACE) }
 	}
-	return func(*run) { <-time.After(4 * time.Second) }
+	return func(r *run) {
+		pause()
+		r.timeToLive(2)
+	}
 }
 
 func (d drawer) span() []clientv3.OpOption {
