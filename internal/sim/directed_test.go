@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -414,15 +415,25 @@ func TestFaultsOfEtcd(t *testing.T) {
 		"a lagging member":         {{Kind: lag, Who: replicas, N: 1, At: s(30), For: s(60), By: s(3)}},
 		"no leader":                {{Kind: noLeader, At: s(60), For: s(15)}},
 		"a slow disk":              {{Kind: slowDisk, At: s(60), For: s(8)}},
+		"etcd killed":              {{Kind: down, At: s(60), For: s(20)}},
+		"rolled back":              {{Kind: rolledBack, At: s(50), By: s(5), Writes: 100}},
+		"late answers":             {{Kind: lateAnswers, At: s(30), For: s(60), By: s(0.4)}},
 		"connections reset":        {{Kind: broken, At: s(60)}, {Kind: broken, At: s(66)}},
 		"etcd's answers are lost":  {{Kind: unanswered, At: s(65), For: s(10)}},
 		"a slow network of a host": {{Kind: latency, Who: hosts, At: s(30), For: s(60), By: s(2)}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			j := judged(t, history{Replicas: 2, Lasts: s(260), Holders: []holder{dead, alive}, Faults: faults})
-			require.NotZero(t, j.gone("dead"))
-			require.Zero(t, j.gone("alive"))
-		})
+		h := history{Replicas: 2, Lasts: s(260), Holders: []holder{dead, alive}, Faults: faults}
+		for on, run := range map[string]func(*testing.T, history, without) *judge{"memory": run, "server": runReal} {
+			if on == "server" && slices.ContainsFunc(faults, func(f fault) bool { return f.Kind == noLeader || f.Kind == lag }) {
+				continue // there is one member
+			}
+			t.Run(name+"/"+on, func(t *testing.T) {
+				j := run(t, h, without{})
+				require.Empty(t, j.violations)
+				require.NotZero(t, j.gone("dead"))
+				require.Zero(t, j.gone("alive"))
+			})
+		}
 	}
 }
 

@@ -6,67 +6,129 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
-func TestX(t *testing.T) {
+// bubble is an etcd, a client and what was applied, until the test ends.
+type bubble struct {
+	*testing.T
+	*Etcd
+	link *Link
+	cli  *clientv3.Client
+	seen []Applied
+}
+
+// with runs a test in a bubble: all goroutines of etcd and the client must end with it.
+func with(t *testing.T, test func(b *bubble)) {
 	dir := t.TempDir()
-	r0 := time.Now()
 	synctest.Test(t, func(t *testing.T) {
-		t0 := time.Now()
 		e, err := Start(dir)
 		require.NoError(t, err)
-		t.Log("ready", time.Since(t0))
-		l := e.Link()
-		c, err := l.Client()
+		b := &bubble{T: t, Etcd: e, link: e.Link()}
+		b.cli, err = b.link.Client()
 		require.NoError(t, err)
-		var seen []Applied
-		e.OnApply(func(a Applied) { seen = append(seen, a) })
-		_, err = c.Put(t.Context(), "a", "1")
-		require.NoError(t, err)
-		t.Log("put", time.Since(t0))
-		e.Stall(true)
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err = c.Put(ctx, "a", "2")
-		cancel()
-		require.Error(t, err)
-		e.Stall(false)
-		r, err := c.Get(t.Context(), "a")
-		require.NoError(t, err)
-		require.Equal(t, "2", string(r.Kvs[0].Value))
-		require.Equal(t, l, seen[1].Link)
-		backup, err := e.Save()
-		require.NoError(t, err)
-		e.Kill()
-		time.Sleep(time.Second)
-		t1 := time.Now()
-		require.NoError(t, e.Restart())
-		_, err = c.Put(t.Context(), "a", "3")
-		require.NoError(t, err)
-		t.Log("put after", time.Since(t1))
-		r1 := time.Now()
-		e.Kill()
-		require.NoError(t, e.Restore(backup, memetcd.Restored{NewCluster: true}, func() {}))
-		t1 = time.Now()
-		_ = r1
-		r, err = c.Get(t.Context(), "a")
-		require.NoError(t, err)
-		require.Equal(t, "2", string(r.Kvs[0].Value))
-		t.Log("get after", time.Since(t1))
-		w := c.Watch(t.Context(), "a", clientv3.WithRev(1))
-		<-w
-		l.Set(memetcd.Faults{HoldAnswers: true})
-		t1 = time.Now()
-		ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
-		_, err = c.Put(ctx, "a", "4")
-		t.Log(err, time.Since(t1))
-		cancel()
-		l.Set(memetcd.Faults{})
-		time.Sleep(10 * time.Minute)
-		c.Close()
+		e.OnApply(func(a Applied) { b.seen = append(b.seen, a) })
+		test(b)
+		require.NoError(t, b.cli.Close())
 		require.NoError(t, e.Close())
 	})
-	t.Log("real", time.Since(r0))
+}
+
+// put writes the key "a" and waits for at most 3 s.
+func (b *bubble) put(value string) error {
+	ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+	defer cancel()
+	_, err := b.cli.Put(ctx, "a", value)
+	return err
+}
+
+func (b *bubble) get() string {
+	resp, err := b.cli.Get(b.Context(), "a")
+	require.NoError(b, err)
+	return string(resp.Kvs[0].Value)
+}
+
+func TestStalledDiskAppliesWhatWasGivenUp(t *testing.T) {
+	with(t, func(b *bubble) {
+		require.NoError(b, b.put("1"))
+		b.Stall(true)
+		require.Error(b, b.put("2"))
+		require.Len(b, b.seen, 1)
+		b.Stall(false)
+		require.Equal(b, "2", b.get())
+		require.Equal(b, b.link, b.seen[1].Link, "known by what it wrote")
+	})
+}
+
+func TestHeldRequestArrivesAfterItsConnectionWasClosed(t *testing.T) {
+	with(t, func(b *bubble) {
+		require.NoError(b, b.put("1"))
+		b.link.Set(memetcd.Faults{HoldRequests: true})
+		require.Error(b, b.put("2"))
+		time.Sleep(20 * time.Second) // the keepalive closes the connection
+		b.link.Set(memetcd.Faults{})
+		require.Equal(b, "2", b.get())
+	})
+}
+
+func TestLateAnswers(t *testing.T) {
+	with(t, func(b *bubble) {
+		require.NoError(b, b.put("1"))
+		b.link.Set(memetcd.Faults{Answer: time.Second})
+		began := time.Now()
+		require.NoError(b, b.put("2"))
+		require.Equal(b, time.Second, time.Since(began))
+		b.link.Set(memetcd.Faults{HoldAnswers: true})
+		require.Error(b, b.put("3"))
+		require.Len(b, b.seen, 3)
+	})
+}
+
+func TestKilledServerStartsFromItsFiles(t *testing.T) {
+	with(t, func(b *bubble) {
+		require.NoError(b, b.put("1"))
+		b.Kill()
+		require.Error(b, b.put("2"), "refused; it is not sent later")
+		require.NoError(b, b.Restart())
+		require.Equal(b, "1", b.get())
+		require.NoError(b, b.put("3"))
+		require.Equal(b, int64(3), b.seen[1].Events[0].Kv.ModRevision)
+	})
+}
+
+func TestRestore(t *testing.T) {
+	for name, how := range map[string]memetcd.Restored{"in place": {}, "new cluster": {NewCluster: true}, "bumped": {Bump: 1000}} {
+		t.Run(name, func(t *testing.T) {
+			with(t, func(b *bubble) {
+				require.NoError(b, b.put("1"))
+				was, err := b.cli.Get(b.Context(), "a")
+				require.NoError(b, err)
+				backup, err := b.Save()
+				require.NoError(b, err)
+				require.NoError(b, b.put("2"))
+				b.Kill()
+				require.NoError(b, b.Restore(backup, how, func() {}))
+				require.Equal(b, "1", b.get())
+				is, err := b.cli.Get(b.Context(), "a")
+				require.NoError(b, err)
+				require.Equal(b, how.NewCluster, is.Header.ClusterId != was.Header.ClusterId)
+				require.Equal(b, 2+how.Bump, is.Header.Revision)
+			})
+		})
+	}
+}
+
+func TestLeaseEndsWithoutASender(t *testing.T) {
+	with(t, func(b *bubble) {
+		lease, err := b.cli.Grant(b.Context(), 5)
+		require.NoError(b, err)
+		_, err = b.cli.Put(b.Context(), "a", "1", clientv3.WithLease(lease.ID))
+		require.NoError(b, err)
+		time.Sleep(10 * time.Second)
+		require.Len(b, b.seen, 2)
+		require.Nil(b, b.seen[1].Link)
+	})
 }
