@@ -217,6 +217,9 @@ type packet struct {
 	sent  time.Time
 }
 
+// pace is between the packets of a network that resumes.
+const pace = time.Millisecond
+
 // carry carries one direction, and closes it after all that was sent has arrived.
 func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (hold bool, takes time.Duration)) {
 	packets := make(chan packet, 1<<10)
@@ -237,18 +240,22 @@ func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (
 	}()
 	defer to.Close()
 	for p := range packets {
-		if !l.passes(c, p, of) {
+		passes, held := l.passes(c, p, of)
+		if !passes {
 			return
 		}
 		if _, err := to.Write(p.bytes); err != nil {
 			return
 		}
+		if held {
+			time.Sleep(pace) // so that a request is served before its end arrives, too
+		}
 	}
 	l.passes(c, packet{sent: time.Now()}, of)
 }
 
-// passes waits until a packet arrives. It reports whether it does.
-func (l *Link) passes(c *connection, p packet, of func(memetcd.Faults) (hold bool, takes time.Duration)) bool {
+// passes waits until a packet arrives. It reports whether it does, and whether it was held up.
+func (l *Link) passes(c *connection, p packet, of func(memetcd.Faults) (hold bool, takes time.Duration)) (arrives, held bool) {
 	for {
 		l.mu.Lock()
 		hold, takes := of(l.faults)
@@ -256,19 +263,20 @@ func (l *Link) passes(c *connection, p packet, of func(memetcd.Faults) (hold boo
 		l.mu.Unlock()
 		left := takes - time.Since(p.sent)
 		if !hold && left <= 0 {
-			return true
+			return true, held
 		}
-		var arrives <-chan time.Time
+		held = held || hold
+		var arrived <-chan time.Time
 		if !hold {
 			timer := time.NewTimer(left)
 			defer timer.Stop()
-			arrives = timer.C
+			arrived = timer.C
 		}
 		select {
 		case <-changed:
-		case <-arrives:
+		case <-arrived:
 		case <-c.broken:
-			return false
+			return false, held
 		}
 	}
 }

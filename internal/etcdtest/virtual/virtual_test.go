@@ -37,6 +37,12 @@ func with(t *testing.T, test func(b *bubble)) {
 	})
 }
 
+// applied returns what was, until nothing happens any more.
+func (b *bubble) applied() []Applied {
+	synctest.Wait()
+	return b.seen
+}
+
 // put writes the key "a" and waits for at most 3 s.
 func (b *bubble) put(value string) error {
 	ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
@@ -56,10 +62,10 @@ func TestStalledDiskAppliesWhatWasGivenUp(t *testing.T) {
 		require.NoError(b, b.put("1"))
 		b.Stall(true)
 		require.Error(b, b.put("2"))
-		require.Len(b, b.seen, 1)
+		require.Len(b, b.applied(), 1)
 		b.Stall(false)
 		require.Equal(b, "2", b.get())
-		require.Equal(b, b.link, b.seen[1].Link, "known by what it wrote")
+		require.Equal(b, b.link, b.applied()[1].Link, "known by what it wrote")
 	})
 }
 
@@ -70,6 +76,7 @@ func TestHeldRequestArrivesAfterItsConnectionWasClosed(t *testing.T) {
 		require.Error(b, b.put("2"))
 		time.Sleep(20 * time.Second) // the keepalive closes the connection
 		b.link.Set(memetcd.Faults{})
+		time.Sleep(time.Second)
 		require.Equal(b, "2", b.get())
 	})
 }
@@ -83,7 +90,7 @@ func TestLateAnswers(t *testing.T) {
 		require.Equal(b, time.Second, time.Since(began))
 		b.link.Set(memetcd.Faults{HoldAnswers: true})
 		require.Error(b, b.put("3"))
-		require.Len(b, b.seen, 3)
+		require.Len(b, b.applied(), 3)
 	})
 }
 
@@ -95,7 +102,7 @@ func TestKilledServerStartsFromItsFiles(t *testing.T) {
 		require.NoError(b, b.Restart())
 		require.Equal(b, "1", b.get())
 		require.NoError(b, b.put("3"))
-		require.Equal(b, int64(3), b.seen[1].Events[0].Kv.ModRevision)
+		require.Equal(b, int64(3), b.applied()[1].Events[0].Kv.ModRevision)
 	})
 }
 
@@ -128,7 +135,7 @@ func TestLeaseEndsWithoutASender(t *testing.T) {
 		_, err = b.cli.Put(b.Context(), "a", "1", clientv3.WithLease(lease.ID))
 		require.NoError(b, err)
 		time.Sleep(10 * time.Second)
-		require.Len(b, b.seen, 2)
-		require.Nil(b, b.seen[1].Link)
+		require.Len(b, b.applied(), 2)
+		require.Nil(b, b.applied()[1].Link)
 	})
 }
