@@ -65,9 +65,11 @@ mutants: ## Take each rule of docs/rules.yaml out of the code, and require that 
 mutants-sim: ## Count of which of them SIM_HISTORIES (3,000) random histories of the simulator show nothing (2 h)
 	SIM_HISTORIES=$${SIM_HISTORIES:-3000} $(GO) test -count=1 -timeout 12h -tags nightly -v -parallel 2 -run 'TestSimulated/all/$(RULES)' ./docs
 
-# SIM_HISTORIES sets how many, SIM_SEED which: 0 for others each time.
-sim: ## Run 20,000 random histories of the real daemon on an etcd in memory (2.5 min)
-	SIM_HISTORIES=$${SIM_HISTORIES:-20000} $(GO) test -count=1 -timeout 20m -v -run TestRandom ./internal/sim -rapid.seed=$${SIM_SEED:-1}
+# SIM_HISTORIES sets how many, SIM_SERVER_HISTORIES how many on a real etcd, SIM_CONVICT how many a daemon without a rule
+# may survive, and SIM_SEED which: 0 for others each time.
+sim: ## Run 20,000 random histories of the real daemon on an etcd in memory, and 1,000 on a real one (10 min)
+	SIM_HISTORIES=$${SIM_HISTORIES:-20000} SIM_SERVER_HISTORIES=$${SIM_SERVER_HISTORIES:-1000} SIM_CONVICT=$${SIM_CONVICT:-400} \
+		$(GO) test -count=1 -timeout 3h -v -run 'TestRandom|TestConvictByRandom' ./internal/sim -rapid.seed=$${SIM_SEED:-1}
 
 # EXPLORE is the number of moves: 1 in make test.
 explore: ## Play all histories of small worlds with up to 2 moves (4 min)

@@ -1,5 +1,6 @@
 // Package sim runs the daemon's real parts (scanner, table, probe, reaper, elector) on
-// an etcd in memory, under virtual time, with simulated holders and faults.
+// an etcd in memory, or on a real server, under virtual time, with simulated holders and
+// faults.
 //
 // A history is a value: what holders, clocks, networks and etcd do, and when. Judges
 // hold each run against the promises S1 to S8. They compute from what etcd carried

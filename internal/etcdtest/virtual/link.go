@@ -248,7 +248,7 @@ func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (
 			return
 		}
 		if held {
-			time.Sleep(pace) // so that a request is served before its end arrives, too
+			<-time.After(pace) // so that a request is served before its end arrives, too
 		}
 	}
 	l.passes(c, packet{sent: time.Now()}, of)

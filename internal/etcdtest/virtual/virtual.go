@@ -98,7 +98,7 @@ func (e *Etcd) config() (c config.ServerConfig, err error) {
 
 func (e *Etcd) path() string { return filepath.Join(e.dir, fmt.Sprint("data-", e.data)) }
 
-// start starts the server, with another history than before or the same. In the background, once it is ready, it calls prepare while only the admin
+// start starts the server, with restored data or its own. In the background, once it is ready, it calls prepare while only the admin
 // can connect, and then serves.
 func (e *Etcd) start(other bool, prepare func()) error {
 	c, err := e.config()

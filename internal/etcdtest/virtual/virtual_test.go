@@ -74,9 +74,9 @@ func TestHeldRequestArrivesAfterItsConnectionWasClosed(t *testing.T) {
 		require.NoError(b, b.put("1"))
 		b.link.Set(memetcd.Faults{HoldRequests: true})
 		require.Error(b, b.put("2"))
-		time.Sleep(20 * time.Second) // the keepalive closes the connection
+		<-time.After(20 * time.Second) // the keepalive closes the connection
 		b.link.Set(memetcd.Faults{})
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Equal(b, "2", b.get())
 	})
 }
@@ -134,7 +134,7 @@ func TestLeaseEndsWithoutASender(t *testing.T) {
 		require.NoError(b, err)
 		_, err = b.cli.Put(b.Context(), "a", "1", clientv3.WithLease(lease.ID))
 		require.NoError(b, err)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		require.Len(b, b.applied(), 2)
 		require.Nil(b, b.applied()[1].Link)
 	})
