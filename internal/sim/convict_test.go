@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,8 @@ func TestJudgesConvict(t *testing.T) {
 	}{
 		{"no holds", without{signals: allWell}, "S3", history{Holders: []holder{short}}},
 		{"no pause", without{signals: unpaused}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: paused, At: s(50), For: s(40)}}}},
+		{"no compare of the pauses", without{request: uncomparedPauses}, "S3", history{Holders: []holder{dead}, Faults: []fault{
+			{Kind: latency, Who: replicas, At: s(61.99), For: s(0.05), By: s(4.9)}, {Kind: paused, At: s(62.1), For: s(30)}}}},
 		{"no overdue probe", without{signals: neverOverdue, confirmed: true}, "S3",
 			history{Holders: []holder{orphan}, Faults: []fault{{Kind: slowDisk, At: s(66), For: s(4.5)}}}},
 		{"no patience", without{source: newImpatient}, "S2", history{Holders: []holder{dead}, Faults: []fault{{Kind: killed, Who: replicas, At: s(45), For: s(1)}}}},
@@ -119,6 +122,13 @@ func uncompared(target pb.Compare_CompareTarget, field string) func(memetcd.Mess
 			}
 			r.Compare = kept
 		})
+	}
+}
+
+// uncomparedPauses drops the compare of the pauses, which is in the outermost transaction.
+func uncomparedPauses(req memetcd.Message) {
+	if r, txn := req.(*pb.TxnRequest); txn {
+		r.Compare = slices.DeleteFunc(r.Compare, func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), "/unlocker/pause/") })
 	}
 }
 
