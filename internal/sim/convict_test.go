@@ -43,7 +43,7 @@ func TestJudgesConvict(t *testing.T) {
 		{"no holds", without{signals: allWell}, "S3", history{Holders: []holder{short}}},
 		{"no pause", without{signals: unpaused}, "S3", history{Holders: []holder{dead}, Faults: []fault{{Kind: paused, At: s(50), For: s(40)}}}},
 		{"no compare of the pauses", without{request: uncomparedPauses}, "S3", history{Holders: []holder{dead}, Faults: []fault{
-			{Kind: latency, Who: replicas, At: s(61.99), For: s(0.05), By: s(4.9)}, {Kind: paused, At: s(62.1), For: s(30)}}}},
+			{Kind: latency, Who: replicas, At: s(61.995 + drift(30)), For: s(0.05), By: s(4.9)}, {Kind: paused, At: s(62.2), For: s(30)}}}},
 		{"no overdue probe", without{signals: neverOverdue, confirmed: true}, "S3",
 			history{Holders: []holder{orphan}, Faults: []fault{{Kind: slowDisk, At: s(66), For: s(4.5)}}}},
 		{"no patience", without{source: newImpatient}, "S2", history{Holders: []holder{dead}, Faults: []fault{{Kind: killed, Who: replicas, At: s(45), For: s(1)}}}},

@@ -79,7 +79,7 @@ func (d *daemon) bound(ctx context.Context, method string, req, reply any, cc *g
 		ctx, cancel = context.WithTimeout(ctx, d.w.config.Etcd.RequestTimeout)
 		defer cancel()
 	}
-	if err := etcd.Departs(ctx); err != nil && !d.w.without.once {
+	if err := etcd.Departs(ctx); err != nil {
 		return err
 	}
 	err := invoke(ctx, method, req, reply, cc, opts...)

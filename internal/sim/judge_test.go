@@ -67,6 +67,8 @@ type dossier struct {
 	// out without an alarm; alarmedFirst and alarmedLast are when one met an alarm.
 	asked map[memetcd.Message]time.Duration
 	good  time.Duration
+	// took is how long the newest was on its way.
+	took time.Duration
 	// freed is when a hold ended last, by the log, and was when the removal of each lock was sent last.
 	freed time.Duration
 	was   map[string]time.Duration
@@ -206,7 +208,7 @@ func (j *judge) applied(a applied) {
 func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
 	if j.alarms == 0 {
-		o.good = max(o.good, o.asked[req])
+		o.good, o.took = max(o.good, o.asked[req]), now-o.asked[req]
 	} else if j.reachable(d, now) == now {
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now

@@ -187,7 +187,7 @@ func (j *judge) held(d *daemon, now time.Duration) (all []judges.Hold) {
 	const stays = 1000 * time.Hour
 	r, o := j.w.config.Reaper, j.of[d]
 	hold("starting", d.started-1, d.started+r.Settle)
-	hold("no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+r.Grace, stays)
+	hold("no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
 	hold("alarm", o.alarmedFirst+time.Second+j.delay(d)-1, o.alarmedLast+r.Settle)
 	if j.paused && !j.cutOff(d, j.pausedSince, now) {
 		hold("paused", j.pausedSince+time.Second, stays)
@@ -250,6 +250,16 @@ func (j *judge) reachable(d *daemon, at time.Duration) time.Duration {
 		}
 	}
 	return at
+}
+
+// late is how much longer answers alone may take.
+func (j *judge) late(d *daemon) (sum time.Duration) {
+	for _, f := range j.w.Faults {
+		if f.Kind == lateAnswers && f.meets(replicas, d.replica) {
+			sum += f.By
+		}
+	}
+	return sum
 }
 
 // delay is how much longer answers may take.

@@ -73,7 +73,6 @@ func TestConvictByRandomHistories(t *testing.T) {
 		sent, carried int
 	}{
 		{"Confirmed", without{confirmed: true}, 1, 80},
-		{"Sent once", without{once: true}, 362, 0},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()
