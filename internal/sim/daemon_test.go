@@ -31,10 +31,8 @@ type without struct {
 	allowance bool
 	// confirmed takes out that a removal waits for a probe.
 	confirmed bool
-	// once takes out that it asks the gate as it goes on a connection.
-	once    bool
-	source  func(*daemon) reaper.Source
-	handler func(slog.Handler) slog.Handler
+	source    func(*daemon) reaper.Source
+	handler   func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
 	request func(memetcd.Message)
 	answer  func(req, reply memetcd.Message, err error) error

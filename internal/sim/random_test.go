@@ -61,9 +61,9 @@ func randomHistories(t *testing.T, count, few string, run func(*testing.T, histo
 }
 
 // TestConvictByRandomHistories takes rules out of the daemon that no single request shows: random histories must convict
-// it, by what it sends and by what etcd carries out. SIM_CONVICT is how many there are, 100 unless told otherwise.
+// it, by what it sends and by what etcd carries out. SIM_CONVICT is how many there are, 400 unless told otherwise.
 func TestConvictByRandomHistories(t *testing.T) {
-	count, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_CONVICT"), "100"))
+	count, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_CONVICT"), "400"))
 	require.NoError(t, err)
 	histories := rapid.Custom(func(rt *rapid.T) history { return draw(rt, kinds()) })
 	for _, c := range []struct {
