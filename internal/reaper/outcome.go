@@ -58,7 +58,7 @@ type end struct {
 var ends = struct {
 	held, early, kept, modified, crowded                        end // before the lock is read
 	unreadable, blocked, unconfirmed, tooLarge, unlogged, would end // before anything is sent
-	withdrawn, ambiguous, failed, refused, lost, won            end // after the removal was announced
+	withdrawn, overtaken, ambiguous, failed, refused, lost, won end // after the removal was announced
 	presumed                                                    end // after it was ambiguous
 }{
 	held:     end{again: after(0)},
@@ -75,6 +75,7 @@ var ends = struct {
 	would:       end{count: wouldRemove, again: after(table.UntilModified)},
 
 	withdrawn: end{slog.LevelInfo, api.LogWithdrawn, true, nil, after(0)},
+	overtaken: end{slog.LevelInfo, api.LogWithdrawn, true, nil, doubling(time.Second)}, // by a pause that was not seen yet
 	ambiguous: end{slog.LevelWarn, api.LogAmbiguous, true, failure, afterFailure},
 	failed:    end{slog.LevelWarn, api.LogRefused, true, failure, afterFailure},
 	refused:   end{slog.LevelError, api.LogCannotRemove, true, failure, after(refusedBackoff)},

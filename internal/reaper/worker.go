@@ -241,7 +241,7 @@ func (w *worker) send(batch []*attempt) error {
 	deleted, revision, err := w.Store.Delete(w.requests, terms, records(batch)...)
 	if errors.Is(err, lockstore.ErrWithdrawn) {
 		w.Sleep(w.requests, updateInterval) // until the watch shows why; only then others may take them
-		w.end(ends.withdrawn, batch...)
+		w.end(ends.overtaken, batch...)
 		return nil
 	}
 	if err != nil {
