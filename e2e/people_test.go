@@ -37,6 +37,6 @@ func (l *lockedEtcd) requirePeople(d *daemon) {
 	l.execute("etcdctl role revoke-permission unlocker-people --prefix /unlocker/audit/mutexes/")
 	require.Contains(l.t, unlock("stuck/00001"), `etcd refuses the record of this unlock, so that none is left: etcdserver: permission denied: user "ada"`)
 	l.awaitGone("stuck/")
-	require.Regexp(l.t, `the records of manual unlocks could not be read: .*: permission denied: user "ada" .*needs read on`, ada("history", "stuck/00000"))
+	require.Regexp(l.t, `the records of removals could not be read: .*: permission denied: user "ada" .*needs read on`, ada("history", "stuck/00000"))
 	require.EqualValues(l.t, 1, d.metric("unlocker_forced_unlocks_total", "trigger", "manual"))
 }

@@ -65,7 +65,7 @@ func testRemoval(t *testing.T, d *daemon, etcd *server) {
 	require.NotNil(t, d.line(api.LogRemoving), "it comes first")
 	o := command(t, etcd.addr, "history", "one/00000", "--url", d.web("http"))
 	require.Zero(t, o.code, o.stderr)
-	require.Regexp(t, `  expired\n    ended .* UTC\n$`, o.stdout)
+	require.Regexp(t, `  expired\n    ended .* UTC by replica \S+\n$`, o.stdout)
 }
 
 func testBatch(t *testing.T, d *daemon, etcd *server) {
