@@ -44,10 +44,11 @@ func TestS3_AnAlarmJustBeforeDue(t *testing.T) {
 
 // A pause is acknowledged while a removal is on its way to etcd.
 func TestS3_NoRemovalAfterAPauseWasAcknowledged(t *testing.T) {
-	dead := lease("a", 20, 30).dies(32) // due at 62 s
+	dead := lease("a", 20, 30).dies(32)
+	due := 62 + drift(30)
 	for name, h := range map[string][]fault{
-		"slow network": {{Kind: latency, Who: replicas, At: s(61.99), For: s(0.05), By: s(4.9)}, {Kind: paused, At: s(62.1), For: s(30)}},
-		"login":        {{Kind: tokens, At: s(61.995)}, {Kind: latency, Who: replicas, At: s(61.996), For: s(10), By: s(1.5)}, {Kind: paused, At: s(62.2), For: s(30)}},
+		"slow network": {{Kind: latency, Who: replicas, At: s(due - 0.005), For: s(0.05), By: s(4.9)}, {Kind: paused, At: s(62.2), For: s(30)}},
+		"login":        {{Kind: tokens, At: s(due - 0.005)}, {Kind: latency, Who: replicas, At: s(due - 0.004), For: s(10), By: s(1.5)}, {Kind: paused, At: s(62.2), For: s(30)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := run(t, history{Replicas: 1, Lasts: s(110), Holders: []holder{dead}, Faults: h}, without{}).gone("a")
