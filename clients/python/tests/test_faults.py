@@ -1,5 +1,6 @@
 """Losing locks, answers, members, logins and time."""
 
+import json
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 from support import Etcd, Proxy, TestCase, b64, eventually, free_port
-from unlocker_mutex import Held, Lost, Refused, Unreachable
+from unlocker_mutex import Held, Lock, Lost, Refused, Unreachable
 
 
 class LossTest(TestCase):
@@ -196,6 +197,70 @@ class LossTest(TestCase):
         self.assertEqual((raised.exception.name, raised.exception.reason), ("lost", "deadline"))
         self.etcd.signal(signal.SIGCONT)
         eventually(lambda: self.etcd.keys() == {})
+
+    def remove(self, lock, prefix="/unlocker/audit/mutexes/", value=None, **record):
+        """Removes a lock, and leaves a record."""
+        record = {"uuid": lock.uuid, "when": "2026-11-23T10:00:00.123456789Z", "trigger": "expiry", "replica": "host_1", **record}
+        self.etcd.delete(lock.name + "/uuid")
+        self.etcd.post("/v3/kv/put", {"key": b64(f"{prefix}{lock.name}//{lock.token}"), "value": b64(value or json.dumps(record))})
+
+    def test_a_loss_says_who_removed_the_lock(self):
+        client, verdict = self.connect(audit_prefix="/audit"), {"reason": "patience"}
+        said = "lock 'a' is lost: forced: removed by %s at 2026-11-23T10:00:00+00:00"
+        with self.assertRaises(Lost) as raised, client.lock("a") as lock:
+            self.remove(lock, "/audit/", verdict=verdict)
+            lock.alive()
+        self.assertEqual(str(raised.exception), said % "replica 'host_1', trigger 'expiry', rule 'patience',")
+        with self.assertRaises(Lost) as raised, client.lock("a") as lock:
+            self.remove(lock, "/audit/", trigger="manual", replica=1, who="ada@host", reason="\ud800\x1b[2J" + "y" * 9999)
+        self.assertEqual(str(raised.exception), said % f"'ada@host', trigger 'manual', because '?\\x1b[2J{'y' * 195}',")
+        self.assertEqual(len(raised.exception.removal().why), 4096)
+
+    def test_a_record_is_found_later_and_where_it_is_by_default(self):
+        lock = self.connect().lock("x" + "ü" * 256)
+        self.etcd.delete(lock.name + "/uuid")
+        lost = self.assertRaises(Lost, lock.alive) or lock.lost
+        timer = threading.Timer(0.5, self.etcd.post, ("/v3/kv/put", {
+            "key": b64(f"/unlocker/audit/mutexes/x{'ü' * 255}…//{lock.token}"),
+            "value": b64(json.dumps({"uuid": lock.uuid, "when": "2026-11-23T10:00:00Z", "who": "ada"})),
+        }))
+        timer.start()
+        self.addCleanup(timer.join)
+        self.assertNotIn("removed", str(lost))
+        self.assertEqual(lost.removal().who, "ada")
+        self.assertIn("removed by 'ada', at", str(lost))
+
+    def test_what_is_not_the_record_of_a_removal_is_ignored(self):
+        client = self.connect()
+        deep = '{"uuid": ' + "[" * 30000
+        for record in ({"uuid": "other"}, {"when": None}, {"when": "0001-01-01T00:00:00+23:00"}, {"value": "[1]"}, {"value": deep}, {"why": "y" * 33000}):
+            lock = client.lock("a")
+            self.remove(lock, **record)
+            self.assertRaises(Lost, lock.alive)
+            self.assertIsNone(lock.lost.removal())
+            self.assertEqual(str(lock.lost), "lock 'a' is lost: forced")
+
+    def test_records_are_read_after_a_removal_only_and_not_for_long(self):
+        client = self.connect()
+        with mock.patch.object(Lock, "_record") as read:
+            lock = client.lock("deadline", patience=1)
+            eventually(lambda: lock.lost)
+            self.assertIsNone(lock.lost.removal())
+            with client.lock("b") as lock:
+                lock.alive()
+            self.assertIsNone(lock.lost.removal())
+            lock = client.lock("a")
+            self.etcd.delete("a/uuid")
+            self.assertRaises(Lost, lock.alive)
+            self.assertRaises(Lost, lock.check)
+            self.assertRaises(Lost, lock.unlock)
+            read.assert_not_called()
+        lock = client.lock("b")
+        self.etcd.delete("b/uuid")
+        self.assertRaises(Lost, lock.alive)
+        self.pause(self.etcd)
+        self.assertIsNone(self.within(2, lock.lost.removal))
+        self.assertIsNone(self.within(-3, lock.lost.removal))  # it is not read again
 
     def test_another_history_of_etcd_is_a_loss(self):
         # Another cluster; and one that was set back.

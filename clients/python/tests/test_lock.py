@@ -3,8 +3,10 @@
 import contextlib
 import inspect
 import io
+import os
 import pathlib
 import random
+import subprocess
 import threading
 import time
 import unittest
@@ -236,6 +238,12 @@ class DaemonTest(TestCase):
                 self.assertEqual(self.etcd.keys()["a/uuid"], lock.uuid)
             kept.check()
         self.assertEqual(self.etcd.keys(), {})
+
+    def test_a_loss_says_which_user_removed_the_lock(self):
+        with self.assertRaises(Lost) as raised, self.connect().lock("a/b") as lock:
+            command = [os.environ["UNLOCKER"], "unlock", "a/b", "--uuid", lock.uuid, "--etcd-endpoints", self.etcd.url]
+            subprocess.run([*command, "--yes", "--reason", "OPS-1"], check=True, capture_output=True)
+        self.assertRegex(str(raised.exception), r"forced: removed by '\S+@\S+', trigger 'manual', because 'OPS-1', at \S+$")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ import json
 import math
 import os
 import random
+import re
 import socket
 import ssl
 import sys
@@ -42,10 +43,10 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import FrameType, TracebackType
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, cast
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, cast
 from urllib.parse import urlsplit
 
-__all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Unreachable"]
+__all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Removal", "Unreachable"]
 __version__ = "0.1.0"
 
 _Json = Dict[str, Any]
@@ -57,6 +58,7 @@ _MAX_OPS = 128  # etcd's --max-txn-ops, which counts each level of nested transa
 _MAX_BYTES = 1 << 20  # below etcd's --max-request-bytes of 1.5 MiB
 _MAX_TEXT = 4 << 10  # of owner, purpose, status, backtrace and stack
 _MAX_VALUE = 64 << 10  # of metadata
+_MAX_RECORD = 32 << 10  # of a removal
 _YEAR = 366 * 86400.0
 _IDLE = 10.0  # for which a connection is kept: less than what balancers and firewalls allow
 _SILENCE = 60.0  # after which a watch without an event is replaced
@@ -66,6 +68,7 @@ _RETRY = 1.0  # between two renewals if the first one failed
 _ATTEMPT = 5.0  # for which a request may be on its way: the daemon counts on it
 _RENEWAL = 100.0  # between two renewals at most: the daemon's patience ends after five minutes
 _LONGEST = 10.0  # between two attempts to release what late attempts have taken
+_EXPLAIN = 2.0  # for which the record of a removal is looked for: the daemon writes it some milliseconds after the removal
 
 
 class MutexError(Exception):
@@ -99,10 +102,37 @@ class Lost(MutexError):
     an earlier state), "forked" (this process is a child of the holder), or "released".
     """
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, read: Optional[Callable[[], Optional[Removal]]] = None) -> None:
         super().__init__(f"lock {name!r} is lost: {reason}")
         self.name = name
         self.reason = reason
+        self._read = read if reason in ("forced", "taken") else None  # None also after it was read
+        self._removal: Optional[Removal] = None
+
+    def removal(self) -> Optional[Removal]:
+        """Reads from etcd, once and for up to two seconds, who removed the lock, for the text of the error, too. None without a record."""
+        if read := self._read:
+            self._removal, self._read = read() or self._removal, None  # which another thread may have read
+        return self._removal
+
+    def __str__(self) -> str:
+        return super().__str__() + (f": removed {self._removal}" if self._removal else "")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a record in etcd says about a removal: bounded, untrusted text, safe to print by str. trigger is "expiry", "orphan" or "manual"."""
+
+    at: datetime
+    trigger: str
+    replica: str
+    rule: str
+    who: str
+    why: str
+
+    def __str__(self) -> str:
+        words = (("by ", self.who), ("by replica ", self.replica), ("trigger ", self.trigger), ("rule ", self.rule), ("because ", self.why))
+        return ", ".join([*(f"{word}{text[:200]!r}" for word, text in words if text), f"at {self.at.isoformat()}"])
 
 
 class Held(MutexError):
@@ -150,7 +180,7 @@ class _Answer(NamedTuple):
 
     @property
     def found(self) -> Dict[str, Tuple[str, int, int]]:
-        """The values, create revisions and mod revisions of the keys that a failed transaction read."""
+        """The values, create revisions and mod revisions of the keys that the transaction read."""
         pairs = [kv for response in self.txn.get("responses", []) for kv in response.get("response_range", {}).get("kvs", [])]
         return {_text(kv["key"]): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
 
@@ -263,11 +293,16 @@ class Lock:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        cause = error
         try:
             self.unlock()
-        except MutexError:
+        except MutexError as failed:
             if error is None:
+                cause = failed
                 raise
+        finally:
+            if isinstance(cause, Lost) and cause.name == self.name:
+                cause.removal()  # for its text
 
     def _key(self, name: str) -> str:
         return f"{self._client._prefix}{self.name}/{name}"
@@ -369,8 +404,21 @@ class Lock:
     def _end(self, reason: str) -> Lost:
         """Ends the lock, unless it has ended already, and returns the first reason."""
         with self._mutex:
-            self._lost = self._lost or Lost(self.name, reason)
+            self._lost = self._lost or Lost(self.name, reason, self._record)
             return self._lost
+
+    def _record(self) -> Optional[Removal]:
+        """Reads the record of the removal until it is there, and gives up at the first error."""
+        name = self.name.encode()
+        shown = self.name if len(name) <= 512 else name[:512].decode("utf-8", "ignore") + "…"
+        key, end, pause = f"{self._client._audit}{shown}//{self.token}", time.monotonic() + _EXPLAIN, 0.02
+        try:
+            while not (found := next(self._client._etcd.send([{"success": [_get(key)], "failure": []}], end)).found) and time.monotonic() + pause < end:
+                time.sleep(pause)
+                pause *= 2
+            return _removal(found[key][0], self.uuid) if found else None
+        except MutexError:
+            return None
 
     def _left(self) -> bool:
         """Reports whether something in etcd is to be released, or may be."""
@@ -386,13 +434,14 @@ class Client:
 
     endpoints are URLs or host:port of etcd members; the next one is asked when one fails.
     owner is the default of its locks, which is otherwise the name of the script. request_timeout
-    bounds each transaction, with all its attempts.
+    bounds each transaction, with all its attempts. audit_prefix is where the daemon keeps records of
+    removals (see Lost.removal), /unlocker/audit followed by the prefix by default.
     """
 
     def __init__(
         self, endpoints: Sequence[str] = ("127.0.0.1:2379",), *, user: str = "", password: str = "",
         ca_file: Optional[str] = None, cert_file: Optional[str] = None, key_file: Optional[str] = None, server_name: Optional[str] = None,
-        prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0,
+        prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0, audit_prefix: str = "",
     ) -> None:
         if isinstance(endpoints, str) or not endpoints:
             raise ValueError("endpoints must be a list of at least one URL")
@@ -401,6 +450,7 @@ class Client:
         if not request_timeout > 0:
             raise ValueError(f"request_timeout must be above 0, not {request_timeout}")
         self._prefix, self._timeout = prefix, request_timeout
+        self._audit = (audit_prefix or "/unlocker/audit" + prefix).removesuffix("/") + "/"
         self._owner = owner or os.path.basename(sys.argv[0])
         self._etcd = _Etcd([_Endpoint(e) for e in endpoints], user, password, server_name, request_timeout)
         if any(e.tls for e in self._etcd.endpoints):
@@ -567,7 +617,7 @@ class Client:
                 reason = lock._missing(answer)
                 # After an attempt without an answer, a lock that is not there is the one that it removed.
                 if reason and lost[lock] is None and not answer.unanswered:
-                    errors.append(Lost(lock.name, reason))
+                    errors.append(Lost(lock.name, reason, lock._record))
         except MutexError as error:
             if not errors:
                 raise
@@ -931,6 +981,19 @@ def _batches(txns: Iterable[_Json]) -> Iterator[List[_Json]]:
 def _ends(start: float, patience: float) -> float:
     """When a holder gives up a lock: early, to stop before another can hold it."""
     return start + patience - min(5.0, patience / 10)
+
+
+def _removal(text: str, uuid: str) -> Optional[Removal]:
+    """Reads the record of a removal; None if it is not one of the removal of the uuid."""
+    try:
+        record = json.loads(text) if len(text) <= _MAX_RECORD else {}
+        when = re.sub(r"\.\d+", "", record["when"]).replace("Z", "+00:00")  # Python 3.9 reads neither
+        at, rule = datetime.fromisoformat(when).astimezone(timezone.utc), (record.get("verdict") or {}).get("reason")
+    except (ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    texts = (record.get("trigger"), record.get("replica"), rule, record.get("who"), record.get("reason"))
+    removal = Removal(at, *(t.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore") if isinstance(t, str) else "" for t in texts))
+    return removal if record.get("uuid") == uuid else None
 
 
 def _checked(name: str) -> str:
