@@ -42,6 +42,7 @@ module UnlockerMutex
   MAX_BYTES = 1 << 20 # below etcd's --max-request-bytes of 1.5 MiB
   MAX_TEXT = 4 << 10 # of owner, purpose, status, backtrace and stack
   MAX_VALUE = 64 << 10 # of metadata
+  MAX_RECORD = 32 << 10 # of a removal
   YEAR = 366 * 86_400
   IDLE = 10 # for which a connection is kept: less than what balancers and firewalls allow
   SILENCE = 60 # after which a watch without an event is replaced
@@ -51,6 +52,7 @@ module UnlockerMutex
   ATTEMPT = 5.0 # for which a request may be on its way: the daemon counts on it
   RENEWAL = 100 # between two renewals at most: the daemon's patience ends after five minutes
   LONGEST = 10 # between two attempts to release what late attempts have taken
+  EXPLAIN = 2 # for which the record of a removal is looked for: the daemon writes it some milliseconds after the removal
   private_constant(*(constants - [:VERSION]))
 
   # The base of all errors of this module.
@@ -91,10 +93,25 @@ module UnlockerMutex
     # earlier state), :forked (this process is a child of the holder), or :released.
     attr_reader :reason
 
-    def initialize(name, reason)
+    def initialize(name, reason, &read)
       super("lock #{name.inspect} is lost: #{reason}")
       @name = name
       @reason = reason
+      @read = read if %i[forced taken].include?(reason) # nil also after it was read
+      @removal = nil
+    end
+
+    # Reads from etcd, once and for up to two seconds, who removed the lock, for the text of the error, too.
+    # Returns a Removal, or nil without a record.
+    def removal
+      read = @read
+      @removal = read.call || @removal if read # another thread may have read it
+      @read = nil
+      @removal
+    end
+
+    def to_s # :nodoc:
+      @removal ? "#{super}: removed #{@removal}" : super
     end
   end
 
@@ -126,6 +143,28 @@ module UnlockerMutex
       end
       { "since" => "locked_at", "until" => "auto_unlock_at" }.each { |word, field| words << "#{word} #{time(field).iso8601}" if time(field) }
       words.empty? ? "an unknown holder" : words.join(" ")
+    end
+  end
+
+  # What a record in etcd says about a removal: bounded, untrusted text, safe to print by to_s. trigger is
+  # "expiry", "orphan" or "manual".
+  Removal = Struct.new(:at, :trigger, :replica, :rule, :who, :why) do
+    # One line for logs and for people.
+    def to_s
+      words = { "by" => who, "by replica" => replica, "trigger" => trigger, "rule" => rule, "because" => why }
+      [*words.filter_map { |word, text| "#{word} #{text[0, 200].inspect}" unless text.empty? }, "at #{at.iso8601}"].join(", ")
+    end
+
+    # Returns nil if the text is not a record of the removal of the uuid.
+    def self.parse(text, uuid) # :nodoc:
+      record = JSON.parse(text) if text.bytesize <= MAX_RECORD
+      return unless record.is_a?(Hash) && record["uuid"] == uuid
+
+      rule = record["verdict"]["reason"] if record["verdict"].is_a?(Hash)
+      texts = [*record.values_at("trigger", "replica"), rule, *record.values_at("who", "reason")]
+      new(Time.iso8601(record["when"].to_s[0, 64]).utc, *texts.map { |it| it.is_a?(String) ? it.scrub.byteslice(0, MAX_TEXT).scrub("") : "" })
+    rescue ArgumentError, RangeError, JSON::ParserError
+      nil
     end
   end
 
@@ -212,7 +251,7 @@ module UnlockerMutex
       txn["succeeded"]
     end
 
-    # The value, create revision and mod revision of each key that a failed transaction has read.
+    # The value, create revision and mod revision of each key that the transaction has read.
     def found
       pairs = (txn["responses"] || []).flat_map { |response| response.dig("response_range", "kvs") || [] }
       pairs.to_h { |kv| [text(kv["key"]), [text(kv["value"] || ""), kv["create_revision"].to_i, kv["mod_revision"].to_i]] }
@@ -407,7 +446,11 @@ module UnlockerMutex
 
     # Ends the lock, unless it has ended already, and returns the first reason.
     def finish(reason) # :nodoc:
-      @mutex.synchronize { @lost ||= Lost.new(name, reason) }
+      @mutex.synchronize { @lost ||= loss(reason) }
+    end
+
+    def loss(reason) # :nodoc:
+      Lost.new(name, reason) { record }
     end
 
     def failed(error) # :nodoc:
@@ -420,6 +463,20 @@ module UnlockerMutex
 
     private
 
+    # Reads the record of the removal until it is there, and gives up at the first error.
+    def record
+      key = "#{@client.audit}#{name.bytesize > 512 ? "#{name.byteslice(0, 512).scrub('')}…" : name}//#{token}"
+      end_at = monotonic + EXPLAIN
+      pause = 0.02
+      while (found = @client.read(key, end_at)).empty? && monotonic + pause < end_at
+        sleep(pause)
+        pause *= 2
+      end
+      Removal.parse(found.values[0][0], uuid) if found.any?
+    rescue Unreachable, Refused
+      nil
+    end
+
     def if_mine(requests, *otherwise)
       mine = { target: "VALUE", result: "EQUAL", key: b64(key("uuid")), value: b64(uuid) }
       { compare: [mine], success: requests, failure: otherwise.map { |field| get(key(field)) } }
@@ -430,18 +487,20 @@ module UnlockerMutex
   class Client
     include Helpers
 
-    attr_reader :prefix # :nodoc:
+    attr_reader :prefix, :audit # :nodoc:
 
     # endpoints are URLs or host:port of etcd members; the next one is asked when one fails. owner is
     # the default of its locks, which is otherwise the name of the script. request_timeout bounds
-    # each transaction, with all its attempts.
+    # each transaction, with all its attempts. audit_prefix is where the daemon keeps records of removals
+    # (see Lost#removal), /unlocker/audit followed by the prefix by default.
     def initialize(endpoints = ["127.0.0.1:2379"], user: "", password: "", ca_file: nil, cert_file: nil, key_file: nil, server_name: nil,
-                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5)
+                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5, audit_prefix: "/unlocker/audit#{prefix}")
       raise ArgumentError, "endpoints must be an array of at least one URL" unless endpoints.is_a?(Array) && !endpoints.empty?
       raise ArgumentError, "prefix must end with a slash: #{prefix.inspect}" unless prefix.end_with?("/")
       raise ArgumentError, "request_timeout must be above 0, not #{request_timeout}" unless request_timeout.positive?
 
       @prefix = prefix
+      @audit = "#{audit_prefix.delete_suffix('/')}/"
       @owner = owner
       @timeout = request_timeout
       @etcd = Etcd.new(endpoints, user, password, { ca_file: ca_file, cert_file: cert_file, key_file: key_file, server_name: server_name }, request_timeout)
@@ -516,7 +575,7 @@ module UnlockerMutex
           lock.holding = false
           reason = lock.missing(answer)
           # After an attempt without an answer, a lock that is not there is the one that it removed.
-          errors << Lost.new(lock.name, reason) if reason && lost[lock].nil? && answer.unanswered.zero?
+          errors << lock.loss(reason) if reason && lost[lock].nil? && answer.unanswered.zero?
         end
       rescue Unreachable, Refused
         raise if errors.empty?
@@ -558,6 +617,11 @@ module UnlockerMutex
       end
     end
 
+    # The value and the revisions of a key, by the key; empty if it is not there.
+    def read(key, end_at) # :nodoc:
+      @etcd.send_all([{ success: [get(key)], failure: [] }], end_at) { |_, answer| return answer.found }
+    end
+
     # A thread does not survive a fork, and the locks of the parent are not ours.
     def background # :nodoc:
       @background = Background.new(self, @etcd) unless @background.process == Process.pid
@@ -567,19 +631,21 @@ module UnlockerMutex
     private
 
     def hold(lock)
-      failed = false
+      error = nil
       begin
         yield lock
-      rescue Exception
-        failed = true
+      rescue Exception => error
         raise
       ensure
         begin
           lock.unlock
-        rescue Error
-          raise unless failed
+        rescue Error => e
+          raise e unless error
         end
       end
+    rescue Lost => e
+      e.removal if e.name == lock.name # for its text
+      raise
     end
 
     # Releases what a failed call has taken, or may take late.

@@ -204,6 +204,12 @@ class LockTest < Support::Test
     end
     assert_empty @etcd.keys
   end
+
+  def test_a_loss_says_which_user_removed_the_lock
+    command = [ENV.fetch("UNLOCKER"), "unlock", "a/b", "--etcd-endpoints", @etcd.url, "--yes", "--reason", "OPS-1", "--uuid"]
+    error = assert_raises(Lost) { @client.lock("a/b") { |lock| assert system(*command, lock.uuid, out: File::NULL, err: File::NULL) } }
+    assert_match(/forced: removed by "\S+@\S+", trigger "manual", because "OPS-1", at \S+\z/, error.message)
+  end
 end
 
 # Losing locks.
@@ -375,6 +381,78 @@ class LossTest < Support::Test
     assert_equal ["lost", :deadline], [error.name, error.reason]
     @etcd.signal(:CONT)
     eventually { @etcd.keys.empty? }
+  end
+
+  # Removes a lock, and leaves a record.
+  def remove(lock, prefix = "/unlocker/audit/mutexes/", value: nil, **record)
+    record = { uuid: lock.uuid, when: "2026-11-23T10:00:00.123456789Z", trigger: "expiry", replica: "host_1", **record }
+    @etcd.delete("#{lock.name}/uuid")
+    @etcd.post("/v3/kv/put", key: b64("#{prefix}#{lock.name}//#{lock.token}"), value: b64(value || JSON.generate(record)))
+  end
+
+  def test_a_loss_says_who_removed_the_lock
+    client = connect(audit_prefix: "/audit")
+    said = "lock \"a\" is lost: forced: removed by %s at 2026-11-23T10:00:00Z"
+    error = assert_raises(Lost) do
+      client.lock("a") do |lock|
+        remove(lock, "/audit/", verdict: { reason: "patience" })
+        lock.alive
+      end
+    end
+    assert_equal format(said, 'replica "host_1", trigger "expiry", rule "patience",'), error.message
+    error = assert_raises(Lost) do
+      client.lock("a") { |lock| remove(lock, "/audit/", trigger: "manual", replica: 1, who: "ada@host", reason: "\e[2J#{'y' * 9999}") }
+    end
+    assert_equal format(said, "\"ada@host\", trigger \"manual\", because \"\\e[2J#{'y' * 196}\","), error.message
+    assert_equal 4096, error.removal.why.size
+  end
+
+  def test_a_record_is_found_later_and_where_it_is_by_default
+    lock = connect.lock("x#{'ü' * 256}")
+    @etcd.delete("#{lock.name}/uuid")
+    error = assert_raises(Lost) { lock.alive }
+    refute_includes error.message, "removed"
+    writer = Thread.new do
+      sleep 0.5
+      record = { uuid: lock.uuid, when: "2026-11-23T10:00:00Z", who: "ada" }
+      @etcd.post("/v3/kv/put", key: b64("/unlocker/audit/mutexes/x#{'ü' * 255}…//#{lock.token}"), value: b64(JSON.generate(record)))
+    end
+    assert_equal "ada", error.removal.who
+    assert_includes error.message, 'removed by "ada", at'
+    writer.join
+  end
+
+  def test_what_is_not_the_record_of_a_removal_is_ignored
+    client = connect
+    [{ uuid: "other" }, { when: nil }, { when: "9" * 400 }, { value: "[1]" }, { value: "{\"uuid\": #{'[' * 30_000}" }, { why: "y" * 33_000 }].each do |record|
+      lock = client.lock("a")
+      remove(lock, **record)
+      error = assert_raises(Lost) { lock.alive }
+      assert_nil error.removal
+      assert_equal 'lock "a" is lost: forced', error.message
+    end
+  end
+
+  def test_records_are_read_after_a_removal_only_and_not_for_long
+    client = connect
+    reads = 0
+    client.define_singleton_method(:read) { |*arguments| (reads += 1) && super(*arguments) }
+    lock = client.lock("deadline", patience: 1)
+    assert_equal :deadline, lost(lock)
+    assert_nil lock.lost.removal
+    lock = client.lock("b")
+    lock.alive
+    lock.unlock
+    assert_nil lock.lost.removal
+    lock = client.lock("b")
+    @etcd.delete("b/uuid")
+    error = assert_raises(Lost) { lock.alive }
+    %i[check! unlock].each { |call| assert_raises(Lost) { lock.public_send(call) } }
+    assert_equal 0, reads
+    @etcd.signal(:STOP)
+    within(2) { assert_nil error.removal }
+    assert_nil error.removal
+    assert_equal 1, reads
   end
 
   def test_another_history_of_etcd_is_a_loss
