@@ -125,8 +125,8 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 	require.Equal(t, "0", m.property("NRestarts"), "a restart does not fix the configuration")
 }
 
-// enableAuth enables authentication, with a user that may read and write the locks and the
-// keys of the election, and read the records of manual unlocks and the pauses.
+// enableAuth enables authentication, with a user that may read and write the locks, the keys of
+// the election and the records of removals, and read the pauses.
 func (s *server) enableAuth(user, password string) {
 	s.t.Helper()
 	ctx := s.t.Context()

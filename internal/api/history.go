@@ -19,7 +19,7 @@ type History struct {
 	Truncated bool `json:"truncated"`
 	// Periods are the times during which the lock was held, the newest first.
 	Periods []Period `json:"periods"`
-	// Incomplete says why what the daemons and the records of manual unlocks know of the ends
+	// Incomplete says why what the records of removals and the daemons know of the ends
 	// is missing or may be; left out if nothing is.
 	Incomplete string `json:"incomplete,omitempty"`
 }
