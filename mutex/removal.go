@@ -35,7 +35,7 @@ type Removal struct {
 // String describes the removal in one line, for logs and for people.
 func (r Removal) String() string {
 	var b strings.Builder
-	for _, part := range []struct{ format, text string }{{"by %q", r.Who}, {"by replica %q", r.Replica}, {" (%s)", r.Trigger}, {", rule %q", r.Rule}, {": %q", r.Why}} {
+	for _, part := range []struct{ format, text string }{{"by %q", r.Who}, {"by replica %q", r.Replica}, {" (trigger %q)", r.Trigger}, {", rule %q", r.Rule}, {": %q", r.Why}} {
 		if part.text != "" {
 			fmt.Fprintf(&b, part.format, protocol.Clip([]byte(part.text), 200))
 		}
