@@ -134,7 +134,6 @@ var notHere = map[string]string{
 
 	"make hunt":             inNightly,
 	"make explore":          inNightly,
-	"make mutants":          inNightly,
 	"make mutants RULES=S3": "is part of make mutants",
 	"make mutants-sim":      measurement,
 	"make hunt-convict":     inNightly,
