@@ -79,7 +79,8 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh
 	deploy/helm/install.sh
 
-lint: ## Run golangci-lint
+lint: ## Run golangci-lint, and bound the lines of production Go
+	.ci/lines.sh
 	golangci-lint run --build-tags e2e,hunt,man,nightly ./...
 	cd mutex && golangci-lint run --allow-parallel-runners ./...
 
