@@ -59,7 +59,7 @@ lock, it is held under another uuid, you declined, or etcd refused or did not an
 			}
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
 				removed, err := a.Unlock(cmd.Context(), name, terminal.Unquote(uuid), reason, confirm(cmd, yes))
-				if other := (*admin.OtherHolder)(nil); errors.As(err, &other) {
+				if other, is := errors.AsType[*admin.OtherHolder](err); is {
 					return errors.Join(output.Lock(cmd.ErrOrStderr(), output.Table, other.Lock), err)
 				}
 				if err != nil {

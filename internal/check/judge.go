@@ -143,8 +143,7 @@ func (j *judgement) unseen(answers []Answer) {
 	state := Critical
 	var why []string
 	for _, a := range answers {
-		var refused client.Refusal
-		if errors.As(a.Err, &refused) && refused.Code == http.StatusBadRequest {
+		if refused, is := errors.AsType[client.Refusal](a.Err); is && refused.Code == http.StatusBadRequest {
 			state = Unknown
 		}
 		why = append(why, clean(a.URL, maxName)+" "+a.blind())

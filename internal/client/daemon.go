@@ -62,9 +62,8 @@ func (d Daemon) Locks(ctx context.Context, states []string, limit int, after str
 func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) {
 	var detail api.LockDetail
 	err := d.get(ctx, "locks/"+segment(name), &detail)
-	var refused Refusal
 	// Without an error of the API, another program has answered.
-	if errors.As(err, &refused) && refused.Code == http.StatusNotFound && refused.Words != "" {
+	if refused, is := errors.AsType[Refusal](err); is && refused.Code == http.StatusNotFound && refused.Words != "" {
 		return nil, nil
 	}
 	if err != nil {
@@ -128,8 +127,7 @@ const (
 func (d Daemon) get(ctx context.Context, what string, into any) (err error) {
 	for range 1 + busyRetries {
 		err = d.client.try(ctx, d.URL+"/api/v1/"+what, into)
-		var refused Refusal
-		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable {
+		if refused, is := errors.AsType[Refusal](err); !is || refused.Code != http.StatusServiceUnavailable {
 			return err
 		}
 		select {
@@ -180,8 +178,7 @@ func (c *Client) explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("does not answer within %s", c.timeout)
 	}
-	var of *url.Error
-	if errors.As(err, &of) {
+	if of, is := errors.AsType[*url.Error](err); is {
 		err = of.Err
 	}
 	return fmt.Errorf("does not answer: %w", err)

@@ -224,7 +224,7 @@ func refusals() []refusal {
 // lose their type: errors.Is(err, ErrInvalidAuthToken) is false for a canceled watch (etcd#17623).
 func is(err, known error) bool {
 	text := rpctypes.ErrorDesc(err)
-	if typed := (rpctypes.EtcdError{}); errors.As(err, &typed) {
+	if typed, is := errors.AsType[rpctypes.EtcdError](err); is {
 		text = typed.Error()
 	}
 	return strings.HasSuffix(text, rpctypes.ErrorDesc(known))
@@ -232,8 +232,7 @@ func is(err, known error) bool {
 
 // Code returns the gRPC code of an error, also if it is a rpctypes.EtcdError.
 func Code(err error) codes.Code {
-	var known rpctypes.EtcdError
-	if errors.As(err, &known) {
+	if known, is := errors.AsType[rpctypes.EtcdError](err); is {
 		return known.Code()
 	}
 	return status.Code(err)

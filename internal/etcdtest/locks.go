@@ -88,8 +88,8 @@ func (e *Etcd) Put(ops ...clientv3.Op) int64 {
 // lost reports whether a stall of the members made etcd give up a request, as it does where the leader
 // changes meanwhile.
 func lost(err error) bool {
-	var refused rpctypes.EtcdError
-	return errors.As(err, &refused) && refused.Code() == codes.Unavailable
+	refused, is := errors.AsType[rpctypes.EtcdError](err)
+	return is && refused.Code() == codes.Unavailable
 }
 
 // Keys returns the keys under Prefix that begin with start, without Prefix and in order.

@@ -122,8 +122,8 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 	ctx, stop := j.interruptible(ctx)
 	defer func() {
 		stop()
-		interrupted := (*Interrupted)(nil)
-		if !errors.As(context.Cause(ctx), &interrupted) {
+		interrupted, is := errors.AsType[*Interrupted](context.Cause(ctx))
+		if !is {
 			return
 		}
 		if l != nil {
@@ -143,7 +143,7 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 	if errors.Is(err, mutex.ErrHeld) && j.Timeout != 0 {
 		l, err = locks.Lock(waiting, j.Name)
 	}
-	if held := (*mutex.HeldError)(nil); errors.As(err, &held) && held.Err != nil {
+	if held, is := errors.AsType[*mutex.HeldError](err); is && held.Err != nil {
 		held.Err = fmt.Errorf("not released within %s", j.Timeout)
 	}
 	return l, err
