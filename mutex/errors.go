@@ -118,7 +118,7 @@ type LostError struct {
 	// Err is the last error of a renewal, or nil.
 	Err error
 
-	explanation *explanation // nil if there is no record of it
+	explanation *explanation
 }
 
 // Error implements error. The text has what is known of the removal by now: see Removal.

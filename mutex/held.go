@@ -91,47 +91,42 @@ func (l *Lock) arm(now time.Time) {
 func (l *Lock) guard() {
 	from := l.token
 	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, longestPause) {
-		healthy, err := l.watch(from)
-		if err != nil {
-			l.cancel(err)
-			return
-		}
-		if healthy {
+		if l.watch(from) {
 			pause = firstPause
 		}
 		select {
 		case <-time.After(jitter(pause)):
 		case <-l.ctx.Done():
 		}
-		if from, err = l.look(from); err != nil {
-			l.cancel(err)
-		}
+		from = l.look(from)
 	}
 }
 
-// watch returns nil if the watch ended, and the loss of the lock if it has seen that.
-func (l *Lock) watch(from int64) (healthy bool, lost error) {
+// watch watches the key until the watch or the lock ends. It reports whether etcd showed anything.
+func (l *Lock) watch(from int64) (healthy bool) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.ctx))
 	defer cancel()
 	w := l.c.watcher.Watch(ctx, l.c.store.key(l.name, protocol.FieldUUID), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	for resp := range w {
 		if resp.Err() != nil {
-			return healthy, nil
+			return healthy
 		}
 		healthy = true
 		for _, ev := range resp.Events {
 			if ev.Kv.ModRevision < from {
 				continue
 			}
-			if ev.Type == clientv3.EventTypeDelete {
-				return true, l.loss(answer{})
-			}
-			if string(ev.Kv.Value) != l.uuid {
-				return true, l.loss(l.found(ev.Kv))
+			switch {
+			case ev.Type == clientv3.EventTypeDelete:
+				l.lose(answer{})
+				return true
+			case string(ev.Kv.Value) != l.uuid:
+				l.lose(l.found(ev.Kv))
+				return true
 			}
 		}
 	}
-	return healthy, nil
+	return healthy
 }
 
 func (l *Lock) found(uuid *mvccpb.KeyValue) answer {
@@ -139,19 +134,19 @@ func (l *Lock) found(uuid *mvccpb.KeyValue) answer {
 }
 
 // look reads the key after a watch broke, and returns from where to watch again.
-func (l *Lock) look(from int64) (int64, error) {
+func (l *Lock) look(from int64) int64 {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
 	resp, err := l.c.store.kv.Get(ctx, l.c.store.key(l.name, protocol.FieldUUID))
 	switch {
 	case err != nil:
-		return from, nil
+		return from
 	case len(resp.Kvs) == 0:
-		return from, l.loss(answer{})
+		l.lose(answer{})
 	case string(resp.Kvs[0].Value) != l.uuid:
-		return from, l.loss(l.found(resp.Kvs[0]))
+		l.lose(l.found(resp.Kvs[0]))
 	}
-	return resp.Header.Revision, nil
+	return resp.Header.Revision
 }
 
 // Context returns a context that is derived from parent and canceled when the lock is lost or

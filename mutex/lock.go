@@ -30,9 +30,6 @@ type Lock struct {
 	lateUntil time.Time
 	// renewing and releasing are held by the one who does.
 	renewing, releasing chan struct{}
-	// life ends with Unlock.
-	life context.Context
-	end  context.CancelFunc
 	// background are the goroutines of the lock.
 	background sync.WaitGroup
 
@@ -83,7 +80,6 @@ func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) 
 		late:    cl.unsure, lateUntil: cl.stamped.Add(cl.set.patience),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.life, l.end = context.WithCancel(context.Background())
 	l.mu.Lock()
 	l.timer = time.AfterFunc(guardDelay, l.tick)
 	l.mu.Unlock()
@@ -226,7 +222,7 @@ func (r *renewal) answered(a answer) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.restored(a) {
-		l.cancel(l.loss(a))
+		l.lose(a)
 		return true
 	}
 	if a.succeeded {
@@ -240,7 +236,7 @@ func (r *renewal) answered(a answer) bool {
 		return true
 	}
 	if h, ok := l.c.store.holder(l.name, a.found); !ok || h.UUID != l.uuid {
-		l.cancel(l.loss(a))
+		l.lose(a)
 		return true
 	}
 	// The deadline was moved by an attempt that was not answered, or by an operator.

@@ -44,10 +44,18 @@ func (r Removal) String() string {
 }
 
 // explanation is what is found out about a loss after it was reported. done is closed once removal is set, or
-// nothing was found.
+// nothing was found. It is nil if there is no record of the loss.
 type explanation struct {
+	stop    context.CancelFunc
 	done    chan struct{}
 	removal *Removal
+}
+
+// end ends the search, soon.
+func (x *explanation) end() {
+	if x != nil {
+		x.stop()
+	}
 }
 
 // Removal returns what the record of the removal says: which replica or user removed the lock, when, and by which
@@ -55,15 +63,13 @@ type explanation struct {
 // at most and until Unlock; Removal waits for that. It returns nil if there is no record, or no right to read it: see
 // AuditPrefix.
 func (e *LostError) Removal(ctx context.Context) *Removal {
-	if e.explanation == nil {
-		return nil
+	if e.explanation != nil {
+		select {
+		case <-e.explanation.done:
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-e.explanation.done:
-		return e.explanation.removal
-	case <-ctx.Done():
-		return nil
-	}
+	return e.known()
 }
 
 // known returns what is known by now.
@@ -79,13 +85,15 @@ func (e *LostError) known() *Removal {
 	}
 }
 
-// explain begins to read the record of the removal, if there may be one, until ctx ends, and returns the error.
-func (l *Lock) explain(ctx context.Context, e *LostError) *LostError {
+// explain begins to read the record of the removal, if there may be one, and returns the error.
+func (l *Lock) explain(e *LostError, timeout time.Duration) *LostError {
 	if errors.Is(e.Reason, ErrForced) || errors.Is(e.Reason, ErrTaken) {
-		found := &explanation{done: make(chan struct{})}
+		ctx, stop := context.WithTimeout(context.Background(), timeout)
+		found := &explanation{stop: stop, done: make(chan struct{})}
 		e.explanation = found
 		go func() {
 			defer close(found.done)
+			defer stop()
 			found.removal = l.removal(ctx)
 		}()
 	}
@@ -94,8 +102,6 @@ func (l *Lock) explain(ctx context.Context, e *LostError) *LostError {
 
 // removal reads the record until it is there. It gives up at the first error.
 func (l *Lock) removal(ctx context.Context) *Removal {
-	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
-	defer cancel()
 	key := protocol.RecordKey(l.c.settings.audit, l.name, l.token)
 	for pause := firstPause; ; pause *= 2 {
 		resp, err := l.c.store.kv.Get(ctx, key)

@@ -36,7 +36,6 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 	for _, l := range locks {
 		l.check()
 		l.cancel(ErrUnlocked)
-		l.end()
 	}
 	for _, l := range locks {
 		if err := l.turn(ctx); err != nil {
@@ -52,6 +51,7 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 		case l.released:
 		case errors.As(context.Cause(l.ctx), &lost):
 			l.released = true
+			lost.explanation.end()
 			lost.Removal(context.Background()) // at once, as its reading has ended
 			errs = append(errs, lost)
 			late = append(late, r.abandon(true))
@@ -148,15 +148,18 @@ func (r *release) ended() error {
 	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) {
 		return nil // an attempt that was not answered has done it
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), explainTimeout/4)
-	defer cancel()
-	lost := r.l.explain(ctx, r.l.why(r.other))
+	lost := r.l.explain(r.l.why(r.other), explainTimeout/4)
 	lost.Removal(context.Background())
 	return lost
 }
 
-// loss returns why the uuid of the lock is not the one that etcd has, and begins to find out who removed it.
-func (l *Lock) loss(a answer) *LostError { return l.explain(l.life, l.why(a)) }
+// lose ends the lock, as its uuid is not the one that etcd has, and begins to find out who removed it.
+func (l *Lock) lose(a answer) {
+	e := l.explain(l.why(a), explainTimeout)
+	if l.cancel(e); !errors.Is(context.Cause(l.ctx), e) {
+		e.explanation.end() // nobody gets it: another loss or Unlock came first
+	}
+}
 
 func (l *Lock) why(a answer) *LostError {
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrForced}
