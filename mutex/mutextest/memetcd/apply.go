@@ -34,12 +34,15 @@ func (c *Cluster) apply(head int64, req Message) (Message, error) {
 		resp := c.rangeAt(r, head)
 		resp.Header = c.header(head)
 		return resp, nil
-	case *pb.PutRequest:
-		return c.alone(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}})
-	case *pb.DeleteRangeRequest:
-		return c.alone(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}})
-	case *pb.TxnRequest:
-		return c.txn(r)
+	case *pb.PutRequest, *pb.DeleteRangeRequest, *pb.TxnRequest:
+		if err := c.possible(req); err != nil {
+			return nil, err
+		}
+		w, header := c.write(), c.header(0)
+		resp := w.do(req, header)
+		c.commit(w)
+		header.Revision = c.rev
+		return resp, nil
 	case *pb.CompactionRequest:
 		if err := c.compact(r.Revision); err != nil {
 			return nil, err
@@ -63,32 +66,28 @@ func (c *Cluster) admit(req Message) error {
 	if size(req)+envelope > maxRequestBytes {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
+	if err := valid(req, maxTxnOps); err != nil {
+		return err
+	}
 	full, corrupt := slices.Contains(c.alarms, pb.AlarmType_NOSPACE), slices.Contains(c.alarms, pb.AlarmType_CORRUPT)
-	var bad error
 	switch r := req.(type) {
-	case *pb.RangeRequest:
-		return checkKey(r.Key)
-	case *pb.PutRequest:
-		bad = checkPut(r)
-	case *pb.DeleteRangeRequest:
-		bad, full = checkKey(r.Key), false
 	case *pb.TxnRequest:
-		if bad = checkTxn(r, maxTxnOps); bad == nil {
-			_, _, bad = overlaps(r.Success)
+		all := 0
+		for _, branch := range [][]*pb.RequestOp{r.Success, r.Failure} {
+			puts, _, err := overlaps(branch)
+			if err != nil {
+				return err
+			}
+			all += len(puts)
 		}
-		if bad == nil {
-			_, _, bad = overlaps(r.Failure)
-		}
-		full, corrupt = full && puts(r), corrupt && !readOnly(r)
-	case *pb.LeaseGrantRequest:
-	case *pb.LeaseRevokeRequest, *pb.CompactionRequest:
+		full, corrupt = full && all > 0, corrupt && !readOnly(r)
+	case *pb.DeleteRangeRequest, *pb.LeaseRevokeRequest, *pb.CompactionRequest:
 		full = false
+	case *pb.PutRequest, *pb.LeaseGrantRequest:
 	default:
 		return nil
 	}
 	switch {
-	case bad != nil:
-		return bad
 	case corrupt:
 		return rpctypes.ErrGRPCCorrupt
 	case full:
@@ -97,50 +96,19 @@ func (c *Cluster) admit(req Message) error {
 	return nil
 }
 
-// alone does a put or a delete outside of a transaction.
-func (c *Cluster) alone(op *pb.RequestOp) (Message, error) {
-	if err := c.possible(op, plan{}); err != nil {
-		return nil, err
-	}
-	w := c.write()
-	resp := w.do(op, plan{})
-	c.commit(w)
-	if p := resp.GetResponsePut(); p != nil {
-		p.Header = c.header(p.Header.Revision)
-		return p, nil
-	}
-	d := resp.GetResponseDeleteRange()
-	d.Header = c.header(d.Header.Revision)
-	return d, nil
-}
-
-func (c *Cluster) txn(r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	p := c.plan(r)
-	for _, op := range p.ops {
-		if err := c.possible(op, p); err != nil {
-			return nil, err
-		}
-	}
-	w := c.write()
-	resp := w.run(p)
-	c.commit(w)
-	resp.Header = c.header(c.rev)
-	return resp, nil
-}
-
-// possible returns why an operation of the plan cannot be done, before any is.
-func (c *Cluster) possible(op *pb.RequestOp, p plan) error {
-	switch op := op.Request.(type) {
-	case *pb.RequestOp_RequestRange:
-		return c.check(op.RequestRange.Revision)
-	case *pb.RequestOp_RequestPut:
-		if lease := op.RequestPut.Lease; lease != 0 && c.leases[lease] == nil {
+// possible returns why a write, or an operation of one, cannot be done, before any is.
+func (c *Cluster) possible(req Message) error {
+	switch r := req.(type) {
+	case *pb.RangeRequest:
+		return c.check(r.Revision)
+	case *pb.PutRequest:
+		if r.Lease != 0 && c.leases[r.Lease] == nil {
 			return rpctypes.ErrGRPCLeaseNotFound
 		}
-	case *pb.RequestOp_RequestTxn:
-		nested := p.nested[op.RequestTxn]
-		for _, op := range nested.ops {
-			if err := c.possible(op, nested); err != nil {
+	case *pb.TxnRequest:
+		_, ops := c.branch(r)
+		for _, op := range ops {
+			if err := c.possible(inner(op)); err != nil {
 				return err
 			}
 		}
@@ -148,51 +116,53 @@ func (c *Cluster) possible(op *pb.RequestOp, p plan) error {
 	return nil
 }
 
-func (w *write) run(p plan) *pb.TxnResponse {
-	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: p.succeeded}
-	for _, op := range p.ops {
-		resp.Responses = append(resp.Responses, w.do(op, p))
-	}
-	return resp
-}
-
-func (w *write) do(op *pb.RequestOp, p plan) *pb.ResponseOp {
-	switch op := op.Request.(type) {
-	case *pb.RequestOp_RequestRange:
-		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: w.rangeAt(op.RequestRange, w.now())}}
-	case *pb.RequestOp_RequestPut:
-		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: w.doPut(op.RequestPut)}}
-	case *pb.RequestOp_RequestDeleteRange:
-		r := op.RequestDeleteRange
+// do answers with a header, in which it writes the revision.
+func (w *write) do(req Message, header *pb.ResponseHeader) Message {
+	switch r := req.(type) {
+	case *pb.RangeRequest:
+		return w.rangeAt(r, w.now())
+	case *pb.PutRequest:
+		resp := &pb.PutResponse{Header: header}
+		if prev := w.put(string(r.Key), r.Value, r.Lease); r.PrevKv {
+			resp.PrevKv = prev
+		}
+		header.Revision = w.now()
+		return resp
+	case *pb.DeleteRangeRequest:
 		gone := w.delete(spanOf(r.Key, r.RangeEnd))
-		resp := &pb.DeleteRangeResponse{Header: &pb.ResponseHeader{Revision: w.now()}, Deleted: int64(len(gone))}
+		resp := &pb.DeleteRangeResponse{Header: header, Deleted: int64(len(gone))}
 		if r.PrevKv {
 			resp.PrevKvs = gone
 		}
-		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: resp}}
+		header.Revision = w.now()
+		return resp
 	}
-	nested := w.run(p.nested[op.GetRequestTxn()])
-	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: nested}}
-}
-
-func (w *write) doPut(r *pb.PutRequest) *pb.PutResponse {
-	prev := w.put(string(r.Key), r.Value, r.Lease)
-	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: w.begin + 1}}
-	if r.PrevKv {
-		resp.PrevKv = prev
+	succeeded, ops := w.branch(req.(*pb.TxnRequest))
+	resp := &pb.TxnResponse{Header: header, Succeeded: succeeded}
+	for _, op := range ops {
+		resp.Responses = append(resp.Responses, wrap(w.do(inner(op), &pb.ResponseHeader{})))
 	}
 	return resp
+}
+
+func wrap(resp Message) *pb.ResponseOp {
+	switch r := resp.(type) {
+	case *pb.RangeResponse:
+		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: r}}
+	case *pb.PutResponse:
+		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: r}}
+	case *pb.DeleteRangeResponse:
+		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: r}}
+	}
+	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: resp.(*pb.TxnResponse)}}
 }
 
 func (c *Cluster) alarm(r *pb.AlarmRequest) *pb.AlarmResponse {
 	resp := &pb.AlarmResponse{Header: c.header(c.rev)}
-	switch r.Action {
-	case pb.AlarmRequest_GET:
+	if r.Action == pb.AlarmRequest_GET {
 		resp.Alarms = c.alarmMembers()
-	default:
-		if r.Alarm != pb.AlarmType_NONE && c.setAlarm(r.Alarm, r.Action == pb.AlarmRequest_ACTIVATE) {
-			resp.Alarms = []*pb.AlarmMember{{MemberID: r.MemberID, Alarm: r.Alarm}}
-		}
+	} else if r.Alarm != pb.AlarmType_NONE && c.setAlarm(r.Alarm, r.Action == pb.AlarmRequest_ACTIVATE) {
+		resp.Alarms = []*pb.AlarmMember{{MemberID: r.MemberID, Alarm: r.Alarm}}
 	}
 	return resp
 }

@@ -145,8 +145,11 @@ func (c *Cluster) wake() {
 	c.changed = make(chan struct{})
 }
 
+// commit ends a transaction.
 func (c *Cluster) commit(w *write) {
-	if w.commit(time.Now()) {
+	if len(w.events) > 0 {
+		c.rev++
+		c.log = append(c.log, commit{c.rev, time.Now(), w.events})
 		c.wake()
 	}
 }

@@ -172,13 +172,10 @@ func (l *Link) shows(rev int64) time.Time {
 // revisionAt returns the newest revision of the store at a time.
 func (s *store) revisionAt(at time.Time) int64 {
 	i := sort.Search(len(s.log), func(i int) bool { return s.log[i].at.After(at) })
-	switch {
-	case i == len(s.log):
+	if i == len(s.log) {
 		return s.rev // after the last commit, and where a restore bumped it
-	case i == 0:
-		return s.log[0].rev - 1
 	}
-	return s.log[i-1].rev
+	return s.log[i].rev - 1
 }
 
 // since returns the commits from revision rev on.

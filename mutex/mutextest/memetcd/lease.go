@@ -87,30 +87,27 @@ func (c *Cluster) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveRe
 	return resp
 }
 
-// arm sets the timer for the lease that ends next.
+// ending returns the leases in the order of their ends.
+func (c *Cluster) ending() []*lease {
+	return slices.SortedFunc(maps.Values(c.leases), func(a, b *lease) int { return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id)) })
+}
+
+// arm sets the timer for the lease that ends next. Without a leader there is nobody to revoke it.
 func (c *Cluster) arm() {
 	c.expiry.Stop()
-	var next time.Time
-	for _, l := range c.leases {
-		if next.IsZero() || l.expiry.Before(next) {
-			next = l.expiry
-		}
-	}
-	if !next.IsZero() && !c.faults.NoLeader && !c.closed {
-		c.expiry.Reset(max(time.Until(next), 0))
+	if all := c.ending(); len(all) > 0 && !c.faults.NoLeader && !c.closed {
+		c.expiry.Reset(max(time.Until(all[0].expiry), 0))
 	}
 }
 
-// expire revokes what has ended, each lease in a transaction of its own. Without a
-// leader there is nobody to do so.
+// expire revokes what has ended, each lease in a transaction of its own.
 func (c *Cluster) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.faults.NoLeader || c.closed {
 		return
 	}
-	inOrder := func(a, b *lease) int { return cmp.Or(a.expiry.Compare(b.expiry), cmp.Compare(a.id, b.id)) }
-	for _, l := range slices.SortedFunc(maps.Values(c.leases), inOrder) {
+	for _, l := range c.ending() {
 		if l.expiry.After(time.Now()) {
 			break
 		}

@@ -78,15 +78,11 @@ func (c *Cluster) Connect(edits ...func(*clientv3.Config)) (*Link, error) {
 func (l *Link) Close() error {
 	c := l.cluster
 	c.mu.Lock()
-	closed := l.closed
 	l.closed = true
 	l.reset()
 	c.links = slices.DeleteFunc(slices.Clone(c.links), func(o *Link) bool { return o == l })
 	c.wake()
 	c.mu.Unlock()
-	if closed {
-		return nil
-	}
 	_ = l.Client.Close() // "context canceled" is how it says that it was closed
 	return nil
 }
@@ -157,10 +153,8 @@ func spans(req Message) []span {
 		for _, c := range r.Compare {
 			all = append(all, spanOf(c.Key, c.RangeEnd))
 		}
-		for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-			for _, op := range ops {
-				all = append(all, spans(inner(op))...)
-			}
+		for _, op := range slices.Concat(r.Success, r.Failure) {
+			all = append(all, spans(inner(op))...)
 		}
 		return all
 	}
@@ -206,9 +200,6 @@ func (l *Link) unary(ctx context.Context, _ string, req, reply any, _ *grpc.Clie
 	if err := s.SendMsg(msg); err != nil {
 		return err
 	}
-	if done, err := s.once(reply); done {
-		return err
-	}
 	return s.detached(reply)
 }
 
@@ -219,12 +210,12 @@ func (l *Link) stream(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientCon
 		return nil, err
 	}
 	var h handler
-	switch method {
-	case methodRangeStream:
+	switch method { // the code that etcd's releases generate has other names for these, or none
+	case "/etcdserverpb.KV/RangeStream": // since 3.7
 		h = &listing{}
-	case methodKeepAlive:
+	case "/etcdserverpb.Lease/LeaseKeepAlive":
 		h = &keepAlives{}
-	case methodWatch:
+	case "/etcdserverpb.Watch/Watch":
 		h = &watchStream{}
 	default:
 		return nil, status.Errorf(codes.Unimplemented, "memetcd: %s", method)
@@ -247,13 +238,6 @@ func (l *Link) reachable(time.Time) (done bool, again time.Time, err error) {
 // Message is a request or an answer of etcd's API. Until etcd 3.6 those are of gogo/protobuf, which
 // implement no more than this.
 type Message = protoadapt.MessageV1
-
-// The code that etcd's releases generate names these differently, or not at all.
-const (
-	methodRangeStream = "/etcdserverpb.KV/RangeStream" // since 3.7
-	methodKeepAlive   = "/etcdserverpb.Lease/LeaseKeepAlive"
-	methodWatch       = "/etcdserverpb.Watch/Watch"
-)
 
 func clone(m Message) Message {
 	return protoadapt.MessageV1Of(proto.Clone(protoadapt.MessageV2Of(m)))

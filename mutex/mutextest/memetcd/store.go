@@ -131,38 +131,38 @@ func (s *store) compact(rev int64) error {
 	return nil
 }
 
-// write is one transaction's view of the store: it reads what it has written.
+// write is one transaction's view of the store: it reads what it has written, at a revision that the store has
+// when it ends.
 type write struct {
 	*store
-	begin  int64
 	events []*mvccpb.Event
 }
 
-func (s *store) write() *write { return &write{store: s, begin: s.rev} }
+func (s *store) write() *write { return &write{store: s} }
 
 // now is the revision at which the transaction reads.
 func (w *write) now() int64 {
 	if len(w.events) > 0 {
-		return w.begin + 1
+		return w.rev + 1
 	}
-	return w.begin
+	return w.rev
 }
 
 func (w *write) put(key string, value []byte, lease int64) (prev *mvccpb.KeyValue) {
-	next := &mvccpb.KeyValue{Key: []byte(key), Value: bytes.Clone(value), Lease: lease, ModRevision: w.begin + 1, CreateRevision: w.begin + 1, Version: 1}
+	next := &mvccpb.KeyValue{Key: []byte(key), Value: bytes.Clone(value), Lease: lease, ModRevision: w.rev + 1, CreateRevision: w.rev + 1, Version: 1}
 	prev = at(w.versions[key], w.now())
 	if prev != nil {
 		next.CreateRevision, next.Version = prev.CreateRevision, prev.Version+1
 	}
-	w.change(key, next, &mvccpb.Event{Type: clientv3.EventTypePut, Kv: next, PrevKv: at(w.versions[key], w.begin)})
+	w.change(key, next, &mvccpb.Event{Type: clientv3.EventTypePut, Kv: next, PrevKv: at(w.versions[key], w.rev)})
 	return prev
 }
 
 func (w *write) delete(r span) (gone []*mvccpb.KeyValue) {
 	gone = w.get(r, w.now())
 	for _, kv := range gone {
-		tombstone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: w.begin + 1}
-		before := at(w.versions[string(kv.Key)], w.begin)
+		tombstone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: w.rev + 1}
+		before := at(w.versions[string(kv.Key)], w.rev)
 		w.change(string(kv.Key), nil, &mvccpb.Event{Type: clientv3.EventTypeDelete, Kv: tombstone, PrevKv: before})
 	}
 	return gone
@@ -173,18 +173,8 @@ func (w *write) change(key string, kv *mvccpb.KeyValue, ev *mvccpb.Event) {
 		i := sort.SearchStrings(w.keys, key)
 		w.keys = slices.Insert(w.keys, i, key)
 	}
-	w.versions[key] = append(w.versions[key], version{w.begin + 1, kv})
+	w.versions[key] = append(w.versions[key], version{w.rev + 1, kv})
 	w.events = append(w.events, ev)
-}
-
-// commit ends the transaction and reports whether it changed anything.
-func (w *write) commit(now time.Time) bool {
-	if len(w.events) == 0 {
-		return false
-	}
-	w.rev = w.begin + 1
-	w.log = append(w.log, commit{w.rev, now, w.events})
-	return true
 }
 
 // rangeAt answers a range request whose newest revision is head.

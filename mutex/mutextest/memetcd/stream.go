@@ -112,18 +112,16 @@ func (s *stream) RecvMsg(m any) error {
 	return s.link.cluster.wait(s.ctx, func(now time.Time) (bool, time.Time, error) { return s.step(now, m) })
 }
 
-// once looks at the stream without waiting.
-func (s *stream) once(m any) (done bool, err error) {
-	s.link.cluster.mu.Lock()
-	defer s.link.cluster.mu.Unlock()
-	done, _, err = s.step(time.Now(), m)
-	return done, err
-}
-
 // detached waits like RecvMsg, but a request in flight still arrives after the caller has
 // given up.
 func (s *stream) detached(m any) error {
 	c := s.link.cluster
+	c.mu.Lock()
+	done, _, err := s.step(time.Now(), m)
+	c.mu.Unlock()
+	if done {
+		return err
+	}
 	reply := m.(Message)
 	own := reflect.New(reflect.TypeOf(m).Elem()).Interface().(Message)
 	answered := make(chan error, 1)
@@ -156,23 +154,15 @@ func (c *Cluster) wait(ctx context.Context, look func(now time.Time) (done bool,
 		if done {
 			return err
 		}
-		var timer *time.Timer
 		var elapsed <-chan time.Time
 		if !again.IsZero() {
-			timer = time.NewTimer(time.Until(again))
-			elapsed = timer.C
+			elapsed = time.After(time.Until(again))
 		}
 		select {
 		case <-changed:
 		case <-elapsed:
 		case <-ctx.Done():
-			err = status.FromContextError(ctx.Err()).Err()
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if err != nil {
-			return err
+			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
@@ -280,8 +270,13 @@ func needsQuorum(req Message) bool {
 	return true
 }
 
+// silent is a handler that sends nothing without a request.
+type silent struct{}
+
+func (silent) pump(*stream) time.Time { return time.Time{} }
+
 // call is a unary RPC.
-type call struct{}
+type call struct{ silent }
 
 func (*call) receive(s *stream, req Message) {
 	resp, err := s.link.serve(req)
@@ -292,19 +287,15 @@ func (*call) receive(s *stream, req Message) {
 	s.send(resp, resp.(interface{ GetHeader() *pb.ResponseHeader }).GetHeader().GetRevision(), nil)
 }
 
-func (*call) pump(*stream) time.Time { return time.Time{} }
-
 // keepAlives is the stream on which leases are renewed.
-type keepAlives struct{}
+type keepAlives struct{ silent }
 
 func (*keepAlives) receive(s *stream, req Message) {
 	s.send(s.link.cluster.renewed(req.(*pb.LeaseKeepAliveRequest).ID), 0, nil)
 }
 
-func (*keepAlives) pump(*stream) time.Time { return time.Time{} }
-
 // listing is a range whose answer comes in chunks, all read at once.
-type listing struct{}
+type listing struct{ silent }
 
 func (*listing) receive(s *stream, req Message) {
 	r := req.(*pb.RangeRequest)
@@ -338,5 +329,3 @@ func (*listing) receive(s *stream, req Message) {
 	s.send(last, rev, nil)
 	s.send(nil, 0, io.EOF)
 }
-
-func (*listing) pump(*stream) time.Time { return time.Time{} }

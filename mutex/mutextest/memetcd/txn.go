@@ -3,6 +3,7 @@ package memetcd
 import (
 	"bytes"
 	"cmp"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -15,59 +16,47 @@ import (
 // nested transaction has what the level above leaves.
 const maxTxnOps = 128
 
-// checkTxn checks what can be checked without the store.
-func checkTxn(r *pb.TxnRequest, budget int) error {
-	budget -= max(len(r.Compare), len(r.Success), len(r.Failure))
-	if budget < 0 {
-		return rpctypes.ErrGRPCTooManyOps
-	}
-	for _, c := range r.Compare {
-		if len(c.Key) == 0 {
-			return rpctypes.ErrGRPCEmptyKey
+// valid checks what can be checked without the store.
+func valid(req Message, budget int) error {
+	switch r := req.(type) {
+	case *pb.RangeRequest:
+		return present(r.Key)
+	case *pb.DeleteRangeRequest:
+		return present(r.Key)
+	case *pb.PutRequest:
+		if len(r.Key) > 0 && (r.IgnoreValue || r.IgnoreLease) {
+			return status.Error(codes.Unimplemented, "memetcd: a put that keeps the value or the lease")
 		}
-	}
-	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		for _, op := range ops {
-			if err := checkOp(op, budget); err != nil {
+		return present(r.Key)
+	case *pb.TxnRequest:
+		if budget -= max(len(r.Compare), len(r.Success), len(r.Failure)); budget < 0 {
+			return rpctypes.ErrGRPCTooManyOps
+		}
+		for _, c := range r.Compare {
+			if err := present(c.Key); err != nil {
 				return err
 			}
 		}
+		for _, op := range slices.Concat(r.Success, r.Failure) {
+			if err := valid(inner(op), budget); err != nil {
+				return err
+			}
+		}
+	case nil:
+		return rpctypes.ErrGRPCKeyNotFound
 	}
 	return nil
 }
 
-func checkOp(op *pb.RequestOp, budget int) error {
-	switch op := op.Request.(type) {
-	case *pb.RequestOp_RequestRange:
-		return checkKey(op.RequestRange.Key)
-	case *pb.RequestOp_RequestPut:
-		return checkPut(op.RequestPut)
-	case *pb.RequestOp_RequestDeleteRange:
-		return checkKey(op.RequestDeleteRange.Key)
-	case *pb.RequestOp_RequestTxn:
-		return checkTxn(op.RequestTxn, budget)
-	}
-	return rpctypes.ErrGRPCKeyNotFound
-}
-
-func checkKey(key []byte) error {
+func present(key []byte) error {
 	if len(key) == 0 {
 		return rpctypes.ErrGRPCEmptyKey
 	}
 	return nil
 }
 
-func checkPut(r *pb.PutRequest) error {
-	switch {
-	case len(r.Key) == 0:
-		return rpctypes.ErrGRPCEmptyKey
-	case r.IgnoreValue, r.IgnoreLease:
-		return status.Error(codes.Unimplemented, "memetcd: a put that keeps the value or the lease")
-	}
-	return nil
-}
-
-// overlaps refuses a transaction that could put one key twice, or put and delete it.
+// overlaps refuses a transaction that could put one key twice, or put and delete it. It returns all that the
+// operations may put and delete, at any depth.
 // The two branches of a nested transaction exclude each other, but only with regard
 // to puts.
 func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err error) {
@@ -78,13 +67,8 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 		}
 	}
 	add := func(key string, exclusive map[string]bool) error {
-		if puts[key] && !exclusive[key] {
+		if puts[key] && !exclusive[key] || slices.ContainsFunc(deletes, func(d span) bool { return d.contains(key) }) {
 			return rpctypes.ErrGRPCDuplicateKey
-		}
-		for _, d := range deletes {
-			if d.contains(key) {
-				return rpctypes.ErrGRPCDuplicateKey
-			}
 		}
 		puts[key] = true
 		return nil
@@ -94,25 +78,21 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 		if nested == nil {
 			continue
 		}
-		then, thenDeletes, err := overlaps(nested.Success)
-		if err != nil {
-			return nil, nil, err
-		}
-		or, orDeletes, err := overlaps(nested.Failure)
-		if err != nil {
-			return nil, nil, err
-		}
-		for key := range then {
-			if err := add(key, nil); err != nil {
+		var other map[string]bool
+		var both []span
+		for _, branch := range [][]*pb.RequestOp{nested.Success, nested.Failure} {
+			put, deleted, err := overlaps(branch)
+			if err != nil {
 				return nil, nil, err
 			}
-		}
-		for key := range or {
-			if err := add(key, then); err != nil {
-				return nil, nil, err
+			for key := range put {
+				if err := add(key, other); err != nil {
+					return nil, nil, err
+				}
 			}
+			other, both = put, append(both, deleted...)
 		}
-		deletes = append(append(deletes, thenDeletes...), orDeletes...)
+		deletes = append(deletes, both...)
 	}
 	for _, op := range ops {
 		if p := op.GetRequestPut(); p != nil {
@@ -124,52 +104,19 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// puts reports whether a transaction has a put in any branch at any depth.
-func puts(r *pb.TxnRequest) bool {
-	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		for _, op := range ops {
-			if op.GetRequestPut() != nil || op.GetRequestTxn() != nil && puts(op.GetRequestTxn()) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // readOnly reports whether a transaction has nothing but ranges, and so needs no entry
 // in etcd's log.
 func readOnly(r *pb.TxnRequest) bool {
-	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		for _, op := range ops {
-			if op.GetRequestRange() == nil {
-				return false
-			}
-		}
-	}
-	return true
+	return !slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil })
 }
 
-// plan is which branch each transaction takes, decided before anything is written.
-type plan struct {
-	succeeded bool
-	ops       []*pb.RequestOp
-	nested    map[*pb.TxnRequest]plan
-}
-
-func (s *store) plan(r *pb.TxnRequest) plan {
-	p := plan{succeeded: true, ops: r.Success, nested: make(map[*pb.TxnRequest]plan)}
-	for _, c := range r.Compare {
-		if !s.compare(c) {
-			p.succeeded, p.ops = false, r.Failure
-			break
-		}
+// branch returns the operations of a transaction that are carried out. While it writes, nested ones still
+// see the revision before it.
+func (s *store) branch(r *pb.TxnRequest) (succeeded bool, ops []*pb.RequestOp) {
+	if slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.compare(c) }) {
+		return false, r.Failure
 	}
-	for _, op := range p.ops {
-		if t := op.GetRequestTxn(); t != nil {
-			p.nested[t] = s.plan(t)
-		}
-	}
-	return p
+	return true, r.Success
 }
 
 // compare holds where it holds for every key of its range. Where there is none it
@@ -179,12 +126,7 @@ func (s *store) compare(c *pb.Compare) bool {
 	if len(kvs) == 0 {
 		return c.Target != pb.Compare_VALUE && holds(c, &mvccpb.KeyValue{})
 	}
-	for _, kv := range kvs {
-		if !holds(c, kv) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return !holds(c, kv) })
 }
 
 func holds(c *pb.Compare, kv *mvccpb.KeyValue) bool {
