@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
@@ -26,7 +27,7 @@ func endings() []os.Signal {
 // group is the process group of the command, which leads it.
 type group struct {
 	signals  chan os.Signal
-	terminal *terminal
+	terminal terminal
 	// held reports whether the command may continue, according to the clocks.
 	held func() bool
 
@@ -37,21 +38,19 @@ type group struct {
 
 // start starts the command. It must be called, and the command ends, while the goroutine is
 // locked to its thread.
-func (g *group) start(path string, argv, env []string) error {
+func (g *group) start(c *exec.Cmd) error {
 	// Not after the start: what the command causes by its first words is passed on, and neither
 	// ends nor stops this process alone.
 	notify(g.signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
 	if g.terminal.jobControl() {
 		notify(g.signals, syscall.SIGTSTP)
 	}
-	p, err := os.StartProcess(path, argv, &os.ProcAttr{
-		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: attributes(),
-	})
-	if err != nil {
+	c.Stdin, c.Stdout, c.Stderr, c.SysProcAttr = os.Stdin, os.Stdout, os.Stderr, attributes()
+	if err := c.Start(); err != nil {
 		return err
 	}
-	g.pid, g.states = p.Pid, make(chan syscall.WaitStatus)
-	_ = p.Release() // wait4 reports stops, too, which p.Wait does not
+	g.pid, g.states = c.Process.Pid, make(chan syscall.WaitStatus)
+	_ = c.Process.Release() // wait4 reports stops, too, which c.Wait does not
 	// Not before the start, since the command would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
 	go g.observe()

@@ -63,12 +63,10 @@ func (e *Interrupted) Error() string { return "interrupted: " + e.Signal.String(
 func (e *Interrupted) Is(target error) bool { return target == context.Canceled }
 
 // NotStarted is the error of a command that cannot be executed.
-type NotStarted struct{ err error }
-
-func (e *NotStarted) Error() string { return e.err.Error() }
+type NotStarted struct{ error }
 
 // Unwrap returns the error of the operating system.
-func (e *NotStarted) Unwrap() error { return e.err }
+func (e *NotStarted) Unwrap() error { return e.error }
 
 // Run takes the lock, runs the command with the standard files and the environment of this
 // process, releases the lock, and returns the exit status of the command as a shell does: 128
@@ -223,57 +221,28 @@ func (j *job) run(until context.Context, l *mutex.Lock) (status int, err error) 
 	// The kernel kills the command when the thread that started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	g := &group{signals: j.signals, terminal: openTerminal(), held: func() bool { return l.Held() == nil && j.left(l) > 0 }}
-	defer g.terminal.close()
-	if err := g.start(j.path, j.Command, environ(l)); err != nil {
+	tty, _ := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	defer func() { _ = unix.Close(tty) }() // fails if there is none
+	g := &group{signals: j.signals, terminal: terminal(tty), held: func() bool { return l.Held() == nil && j.left(l) > 0 }}
+	// Of a variable the last counts: the lock of a command around this one is not that of the command in it.
+	env := append(os.Environ(), "UNLOCKER_LOCK_NAME="+l.Name(), "UNLOCKER_LOCK_UUID="+l.UUID(),
+		"UNLOCKER_FENCING_TOKEN="+strconv.FormatInt(l.Token(), 10))
+	if err := g.start(&exec.Cmd{Path: j.path, Args: j.Command, Env: env}); err != nil {
 		return 0, &NotStarted{fmt.Errorf("%s: %w", j.path, err)}
 	}
 	return g.wait(until, j.KillAfter), nil
 }
 
-// environ is the environment of the command.
-func environ(l *mutex.Lock) []string {
-	ours := [][2]string{
-		{"UNLOCKER_LOCK_NAME", l.Name()},
-		{"UNLOCKER_LOCK_UUID", l.UUID()},
-		{"UNLOCKER_FENCING_TOKEN", strconv.FormatInt(l.Token(), 10)},
-	}
-	env := os.Environ()
-	for _, kv := range ours {
-		// The lock of a command around this one is not that of the command in it.
-		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, kv[0]+"=") })
-		env = append(env, kv[0]+"="+kv[1])
-	}
-	return env
-}
-
-// terminal is the controlling terminal of the process, nil if there is none. Its processes are
+// terminal is the descriptor of the controlling terminal of the process, negative if there is none. Its processes are
 // in groups, of which one has the foreground: it may read, and gets the signals of the
 // keyboard. The command begins in the background, since others in a pipeline with this process
 // may need the terminal, and gets the foreground when it reads from the terminal or changes its
 // modes. Until then this process passes the signals of the keyboard on.
-type terminal struct{ file *os.File }
-
-func openTerminal() *terminal {
-	f, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return nil
-	}
-	return &terminal{f}
-}
-
-func (t *terminal) close() {
-	if t != nil {
-		_ = t.file.Close()
-	}
-}
+type terminal int
 
 // foreground returns the process group that has the terminal, or 0.
-func (t *terminal) foreground() int {
-	if t == nil {
-		return 0
-	}
-	pgid, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+func (t terminal) foreground() int {
+	pgid, err := unix.IoctlGetInt(int(t), unix.TIOCGPGRP)
 	if err != nil {
 		return 0
 	}
@@ -282,21 +251,21 @@ func (t *terminal) foreground() int {
 
 // jobControl reports whether there is a shell that notices when this process is stopped, and
 // continues it: not if the process leads the session, as with ssh -t or in a container.
-func (t *terminal) jobControl() bool {
+func (t terminal) jobControl() bool {
 	session, _ := unix.Getsid(0)
-	return t != nil && session != syscall.Getpgrp()
+	return t >= 0 && session != syscall.Getpgrp()
 }
 
 // give gives the terminal to a process group, if this one has it.
-func (t *terminal) give(pgid int) {
+func (t terminal) give(pgid int) {
 	if t.foreground() == syscall.Getpgrp() {
-		_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, pgid)
+		_ = unix.IoctlSetPointerInt(int(t), unix.TIOCSPGRP, pgid)
 	}
 }
 
 // takeBack takes the terminal from a process group that has it.
-func (t *terminal) takeBack(pgid int) {
+func (t terminal) takeBack(pgid int) {
 	if t.foreground() == pgid && pgid != 0 {
-		_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, syscall.Getpgrp())
+		_ = unix.IoctlSetPointerInt(int(t), unix.TIOCSPGRP, syscall.Getpgrp())
 	}
 }
