@@ -83,7 +83,7 @@ func TestRevertKeepsTheClusterID(t *testing.T) {
 func TestRevertNeedsSave(t *testing.T) {
 	c := etcdtest.Start(t, localetcd.Options{})
 	c.Kill(0)
-	require.ErrorContains(t, c.Revert(), "nothing saved")
+	require.ErrorContains(t, c.Revert(), "nothing to revert")
 }
 
 func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {

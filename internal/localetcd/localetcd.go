@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,6 +97,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) build(o Options) (err error) {
+	var initial []string
 	for i := range o.Members {
 		name := fmt.Sprintf("m%d", i)
 		m := &member{name: name, dir: filepath.Join(o.Dir, name), opts: o}
@@ -105,10 +107,10 @@ func (c *Cluster) build(o Options) (err error) {
 		if m.peer, err = FreeAddr(); err != nil {
 			return err
 		}
-		c.members = append(c.members, m)
+		c.members, initial = append(c.members, m), append(initial, name+"=http://"+m.peer)
 	}
 	for _, m := range c.members {
-		m.all = c.members
+		m.cluster = strings.Join(initial, ",")
 	}
 	return nil
 }

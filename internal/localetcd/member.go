@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,8 +19,8 @@ type member struct {
 	name, dir    string
 	client, peer string
 	opts         Options
-	all          []*member
-	generation   int // the number of wipes, part of the cluster token
+	cluster      string // the names and peer URLs of all
+	generation   int    // the number of wipes, part of the cluster token
 
 	mu    sync.Mutex
 	etcd  *embed.Etcd
@@ -43,29 +42,26 @@ func (m *member) running() bool {
 }
 
 // start starts the server. It does not wait for a quorum.
-func (m *member) start() error {
+func (m *member) start() (*embed.Etcd, error) {
 	e, err := embed.StartEtcd(m.config())
 	if err != nil {
-		return fmt.Errorf("localetcd: start %s: %w", m.name, err)
+		return nil, fmt.Errorf("localetcd: start %s: %w", m.name, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.etcd = e
-	return nil
+	return e, nil
 }
 
-func (m *member) waitReady(ctx context.Context) error {
-	m.mu.Lock()
-	e := m.etcd
-	m.mu.Unlock()
+func waitReady(ctx context.Context, e *embed.Etcd) error {
 	select {
 	case <-e.Server.ReadyNotify():
 	case <-e.Server.StopNotify():
-		return fmt.Errorf("localetcd: %s stopped while starting", m.name)
+		return fmt.Errorf("localetcd: %s stopped while starting", e.Config().Name)
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil { // also if it was ready in the same instant
-		return fmt.Errorf("localetcd: %s is not ready: %w", m.name, ctx.Err())
+		return fmt.Errorf("localetcd: %s is not ready: %w", e.Config().Name, ctx.Err())
 	}
 	return nil
 }
@@ -96,7 +92,7 @@ func (m *member) config() *embed.Config {
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: m.peer}}
 	cfg.AdvertisePeerUrls = cfg.ListenPeerUrls
-	cfg.InitialCluster = m.initialCluster()
+	cfg.InitialCluster = m.cluster
 	cfg.InitialClusterToken = fmt.Sprintf("localetcd-%d", m.generation)
 	cfg.ClientTLSInfo = o.TLS
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
@@ -117,14 +113,6 @@ func (m *member) config() *embed.Config {
 	return cfg
 }
 
-func (m *member) initialCluster() string {
-	var parts []string
-	for _, p := range m.all {
-		parts = append(parts, p.name+"=http://"+p.peer)
-	}
-	return strings.Join(parts, ",")
-}
-
 // Kill stops member i at once: open connections break, and its port refuses new ones. It
 // returns when the server has ended. Killing a dead member does nothing.
 func (c *Cluster) Kill(i int) { c.members[i].kill() }
@@ -133,19 +121,19 @@ func (c *Cluster) Kill(i int) { c.members[i].kill() }
 // addresses and their data, and waits until they serve. Of two dead members of three both
 // must be started together, since neither becomes ready without the other.
 func (c *Cluster) Restart(ctx context.Context, indexes ...int) error {
-	var starting []*member
+	var starting []*embed.Etcd
 	for i, m := range c.members {
-		if !m.running() && (len(indexes) == 0 || slices.Contains(indexes, i)) {
-			starting = append(starting, m)
+		if m.running() || len(indexes) > 0 && !slices.Contains(indexes, i) {
+			continue
 		}
-	}
-	for _, m := range starting {
-		if err := m.start(); err != nil {
+		e, err := m.start()
+		if err != nil {
 			return err
 		}
+		starting = append(starting, e)
 	}
-	for _, m := range starting {
-		if err := m.waitReady(ctx); err != nil {
+	for _, e := range starting {
+		if err := waitReady(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -164,34 +152,26 @@ func (c *Cluster) Wipe() error {
 }
 
 // Save copies the data of a dead single member for Revert. It replaces an earlier copy.
-func (c *Cluster) Save() error {
-	m, err := c.deadSingle("save")
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(m.saved()); err != nil {
-		return err
-	}
-	return os.CopyFS(m.saved(), os.DirFS(m.dir))
-}
+func (c *Cluster) Save() error { return c.copy("save", "", ".saved") }
 
 // Revert restores the copy made by Save for a dead single member: the same cluster id with
 // an older revision, as after a restore from a volume snapshot.
-func (c *Cluster) Revert() error {
-	m, err := c.deadSingle("revert")
+func (c *Cluster) Revert() error { return c.copy("revert", ".saved", "") }
+
+// copy replaces one directory of a dead single member by another; they are given as what follows its name.
+func (c *Cluster) copy(verb, from, to string) error {
+	m, err := c.deadSingle(verb)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(m.saved()); err != nil {
-		return fmt.Errorf("localetcd: nothing saved: %w", err)
+	if _, err := os.Stat(m.dir + from); err != nil {
+		return fmt.Errorf("localetcd: nothing to %s: %w", verb, err)
 	}
-	if err := os.RemoveAll(m.dir); err != nil {
+	if err := os.RemoveAll(m.dir + to); err != nil {
 		return err
 	}
-	return os.CopyFS(m.dir, os.DirFS(m.saved()))
+	return os.CopyFS(m.dir+to, os.DirFS(m.dir+from))
 }
-
-func (m *member) saved() string { return m.dir + ".saved" }
 
 func (c *Cluster) deadSingle(verb string) (*member, error) {
 	switch {

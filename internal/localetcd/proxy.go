@@ -1,6 +1,7 @@
 package localetcd
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"sync"
@@ -12,16 +13,16 @@ import (
 // interpret the bytes, so TLS passes through it. It is safe for concurrent use.
 type Proxy struct {
 	target, addr string
-	done         chan struct{}
-	closing      sync.Once
+	done         <-chan struct{}
+	end          func() // closes done
 	joined       sync.WaitGroup
 
-	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]struct{}
-	requests gate
-	replies  gate
-	trickles atomic.Bool
+	mu                sync.Mutex
+	listener          net.Listener
+	conns             map[net.Conn]struct{}
+	requests, replies bool          // held
+	changed           chan struct{} // closed, and replaced, when they change
+	trickles          atomic.Bool
 }
 
 // trickle is the pause after each byte of an answer that trickles.
@@ -38,7 +39,8 @@ func NewProxy(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, addr: addr, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	ctx, end := context.WithCancel(context.Background())
+	p := &Proxy{target: target, addr: addr, done: ctx.Done(), end: end, conns: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	p.serveOn(l)
 	return p, nil
 }
@@ -48,17 +50,41 @@ func (p *Proxy) Addr() string { return p.addr }
 
 // Blackhole delays all bytes in both directions until Heal. Connections stay open, and new
 // ones are accepted.
-func (p *Proxy) Blackhole() {
-	p.requests.shut()
-	p.replies.shut()
-}
+func (p *Proxy) Blackhole() { p.hold(true, &p.requests, &p.replies) }
 
 // HoldReplies forwards requests and delays the answers until Heal: the caller times out
 // although the server has executed the request.
-func (p *Proxy) HoldReplies() { p.replies.shut() }
+func (p *Proxy) HoldReplies() { p.hold(true, &p.replies) }
 
 // Trickle slows answers down until Heal: a time limit for each read is never exceeded.
 func (p *Proxy) Trickle() { p.trickles.Store(true) }
+
+func (p *Proxy) hold(on bool, directions ...*bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, held := range directions {
+		*held = on
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// pass waits while a direction is held. It returns false if the proxy is closed first.
+func (p *Proxy) pass(held *bool) bool {
+	for {
+		p.mu.Lock()
+		waits, changed := *held, p.changed
+		p.mu.Unlock()
+		if !waits {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			return false
+		}
+	}
+}
 
 // Cut closes every connection and refuses new ones.
 func (p *Proxy) Cut() {
@@ -68,27 +94,27 @@ func (p *Proxy) Cut() {
 		_ = p.listener.Close()
 		p.listener = nil
 	}
-	for c := range p.conns {
-		_ = c.Close()
-	}
+	p.drop()
 }
 
 // Break closes every connection, with what it delays, and forwards new ones.
 func (p *Proxy) Break() {
 	p.mu.Lock()
+	p.drop()
+	p.mu.Unlock()
+	p.hold(false, &p.requests, &p.replies)
+}
+
+func (p *Proxy) drop() {
 	for c := range p.conns {
 		_ = c.Close()
 	}
-	p.mu.Unlock()
-	p.requests.open()
-	p.replies.open()
 }
 
 // Heal forwards again, and listens again after a Cut.
 func (p *Proxy) Heal() error {
 	p.trickles.Store(false)
-	p.requests.open()
-	p.replies.open()
+	p.hold(false, &p.requests, &p.replies)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
@@ -110,7 +136,7 @@ func (p *Proxy) serveOn(l net.Listener) {
 // Close closes all connections and returns when all goroutines have ended. It may be called
 // more than once; no other method may be called afterwards.
 func (p *Proxy) Close() {
-	p.closing.Do(func() { close(p.done) })
+	p.end()
 	p.Cut()
 	p.joined.Wait()
 }
@@ -127,7 +153,7 @@ func (p *Proxy) accept(l net.Listener) {
 
 func (p *Proxy) serve(l net.Listener, client net.Conn) {
 	defer p.forget(client)
-	if !p.keep(l, client) || !p.requests.pass(p.done) {
+	if !p.keep(l, client) || !p.pass(&p.requests) {
 		return
 	}
 	server, err := net.Dial("tcp", p.target)
@@ -145,16 +171,16 @@ func (p *Proxy) serve(l net.Listener, client net.Conn) {
 }
 
 // pipe copies until either end closes, and then closes both. It does not close them while
-// the gate is shut: in a black hole neither end notices that the other has closed.
-func (p *Proxy) pipe(dst, src net.Conn, g *gate) {
+// the direction is held: in a black hole neither end notices that the other has closed.
+func (p *Proxy) pipe(dst, src net.Conn, held *bool) {
 	defer func() { _ = dst.Close(); _ = src.Close() }()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
-		if !g.pass(p.done) {
+		if !p.pass(held) {
 			return
 		}
-		if werr := p.write(dst, buf[:n], g == &p.replies); err != nil || werr != nil {
+		if werr := p.write(dst, buf[:n], held == &p.replies); err != nil || werr != nil {
 			return
 		}
 	}
@@ -191,43 +217,4 @@ func (p *Proxy) forget(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
-}
-
-// gate blocks those who pass while it is shut. The zero value is open.
-type gate struct {
-	mu     sync.Mutex
-	opened chan struct{} // nil while the gate is open
-}
-
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opened == nil {
-		g.opened = make(chan struct{})
-	}
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.opened != nil {
-		close(g.opened)
-		g.opened = nil
-	}
-}
-
-// pass waits until the gate is open. It returns false if done is closed first.
-func (g *gate) pass(done <-chan struct{}) bool {
-	g.mu.Lock()
-	opened := g.opened
-	g.mu.Unlock()
-	if opened == nil {
-		return true
-	}
-	select {
-	case <-opened:
-		return true
-	case <-done:
-		return false
-	}
 }

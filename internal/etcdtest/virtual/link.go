@@ -136,26 +136,18 @@ var errRefused = errors.New("connect: connection refused")
 
 // dial connects to the server. A network that carries nothing answers no dial.
 func (l *Link) dial(ctx context.Context, _ string) (net.Conn, error) {
-	for {
-		l.mu.Lock()
-		f, changed := l.faults, l.changed
-		l.mu.Unlock()
-		if f.Refuse {
-			return nil, errRefused
-		}
-		if !f.HoldRequests && !f.HoldAnswers {
-			break
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if passes, _ := l.passes(ctx.Done(), time.Now(), func(f memetcd.Faults) (bool, time.Duration) {
+		return !f.Refuse && (f.HoldRequests || f.HoldAnswers), 0
+	}); !passes {
+		return nil, ctx.Err()
 	}
+	l.mu.Lock()
+	refuse := l.faults.Refuse
+	l.mu.Unlock()
 	l.etcd.mu.Lock()
 	server, open, closed := l.etcd.serving, l.etcd.open || l.admin, l.etcd.closed
 	l.etcd.mu.Unlock()
-	if server == nil || !open || closed {
+	if refuse || server == nil || !open || closed {
 		return nil, errRefused
 	}
 	far, err := server.DialContext(ctx)
@@ -168,13 +160,14 @@ func (l *Link) dial(ctx context.Context, _ string) (net.Conn, error) {
 // connection carries bytes between the two, at the pace of the network.
 type connection struct {
 	client, server net.Conn
-	broken         chan struct{}
-	once           sync.Once
+	broken         <-chan struct{}
+	end            func() // closes broken
 }
 
 func (l *Link) connect(far net.Conn) net.Conn {
 	near, mine := pair()
-	c := &connection{client: mine, server: far, broken: make(chan struct{})}
+	ctx, end := context.WithCancel(context.Background())
+	c := &connection{client: mine, server: far, broken: ctx.Done(), end: end}
 	l.mu.Lock()
 	l.open = append(l.open, c)
 	l.mu.Unlock()
@@ -206,7 +199,7 @@ func pair() (a, b net.Conn) {
 }
 
 func (c *connection) reset() {
-	c.once.Do(func() { close(c.broken) })
+	c.end()
 	_ = c.client.Close()
 	_ = c.server.Close()
 }
@@ -240,7 +233,7 @@ func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (
 	}()
 	defer to.Close()
 	for p := range packets {
-		passes, held := l.passes(c, p, of)
+		passes, held := l.passes(c.broken, p.sent, of)
 		if !passes {
 			return
 		}
@@ -251,31 +244,29 @@ func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (
 			<-time.After(pace) // so that a request is served before its end arrives, too
 		}
 	}
-	l.passes(c, packet{sent: time.Now()}, of)
+	l.passes(c.broken, time.Now(), of)
 }
 
-// passes waits until a packet arrives. It reports whether it does, and whether it was held up.
-func (l *Link) passes(c *connection, p packet, of func(memetcd.Faults) (hold bool, takes time.Duration)) (arrives, held bool) {
+// passes waits until what was sent at a time arrives. It reports whether that is before an end, and whether it was held up.
+func (l *Link) passes(end <-chan struct{}, sent time.Time, of func(memetcd.Faults) (hold bool, takes time.Duration)) (arrives, held bool) {
 	for {
 		l.mu.Lock()
 		hold, takes := of(l.faults)
 		changed := l.changed
 		l.mu.Unlock()
-		left := takes - time.Since(p.sent)
+		left := takes - time.Since(sent)
 		if !hold && left <= 0 {
 			return true, held
 		}
 		held = held || hold
 		var arrived <-chan time.Time
 		if !hold {
-			timer := time.NewTimer(left)
-			defer timer.Stop()
-			arrived = timer.C
+			arrived = time.After(left)
 		}
 		select {
 		case <-changed:
 		case <-arrived:
-		case <-c.broken:
+		case <-end:
 			return false, held
 		}
 	}

@@ -174,7 +174,9 @@ func (r *record) flush() {
 			return
 		}
 		if a == nil {
-			if i := slices.IndexFunc(r.arrived, func(a *arrival) bool { return could(a.got, events) }); i >= 0 {
+			if i := slices.IndexFunc(r.arrived, func(a *arrival) bool {
+				return !slices.ContainsFunc(events, func(ev *mvccpb.Event) bool { return !makes(a.got, ev) })
+			}); i >= 0 {
 				a = r.arrived[i]
 				r.arrived = slices.Delete(r.arrived, i, i+1)
 			}
@@ -226,11 +228,6 @@ func changed(r *pb.TxnResponse) bool {
 		nested := op.GetResponseTxn()
 		return op.GetResponsePut() != nil || op.GetResponseDeleteRange().GetDeleted() > 0 || nested != nil && changed(nested)
 	})
-}
-
-// could reports whether a request may have made a commit.
-func could(req any, events []*mvccpb.Event) bool {
-	return !slices.ContainsFunc(events, func(ev *mvccpb.Event) bool { return !makes(req, ev) })
 }
 
 // makes reports whether an operation of a request makes an event.

@@ -77,23 +77,15 @@ const (
 	peer   = "http://127.0.0.1:1" // nobody connects to it
 )
 
-func (e *Etcd) config() (c config.ServerConfig, err error) {
-	urls, err := types.NewURLs([]string{peer})
-	if err != nil {
-		return c, err
-	}
-	all, err := types.NewURLsMap(member + "=" + peer)
-	if err != nil {
-		return c, err
-	}
-	lg := zap.New(&e.disk)
+func (e *Etcd) config() config.ServerConfig {
+	urls, lg := types.MustNewURLs([]string{peer}), zap.New(&e.disk)
 	return config.ServerConfig{
-		Name: member, DataDir: e.path(), ClientURLs: urls, PeerURLs: urls, InitialPeerURLsMap: all, InitialClusterToken: e.token, NewCluster: true, // unless it has data
+		Name: member, DataDir: e.path(), ClientURLs: urls, PeerURLs: urls, InitialPeerURLsMap: types.URLsMap{member: urls}, InitialClusterToken: e.token, NewCluster: true, // unless it has data
 		TickMs: 100, ElectionTicks: 10, SnapshotCount: 10_000, SnapshotCatchUpEntries: 5_000, MaxTxnOps: 128, MaxRequestBytes: 3 << 19, MaxConcurrentStreams: 1 << 30,
 		AuthToken: "simple", BcryptCost: 4, TokenTTL: 300, WarningApplyDuration: time.Hour, WarningUnaryRequestDuration: time.Hour,
 		WatchProgressNotifyInterval: 10 * time.Minute, UnsafeNoFsync: true, PreVote: true, MaxLearners: 1, Logger: lg,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(member, lg),
-	}, nil
+	}
 }
 
 func (e *Etcd) path() string { return filepath.Join(e.dir, fmt.Sprint("data-", e.data)) }
@@ -101,11 +93,7 @@ func (e *Etcd) path() string { return filepath.Join(e.dir, fmt.Sprint("data-", e
 // start starts the server, with restored data or its own. In the background, once it is ready, it calls prepare while only the admin
 // can connect, and then serves.
 func (e *Etcd) start(other bool, prepare func()) error {
-	c, err := e.config()
-	if err != nil {
-		return err
-	}
-	s, err := etcdserver.NewServer(c)
+	s, err := etcdserver.NewServer(e.config())
 	if err != nil {
 		return fmt.Errorf("virtual: start etcd: %w", err)
 	}
