@@ -69,7 +69,7 @@ func (h *hangs) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption 
 	if secure || cfg != nil && !strings.HasPrefix(endpoint, "http:") {
 		creds = credentials.NewTLS(cfg)
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds}), grpc.WithPerRPCCredentials(h), grpc.WithChainUnaryInterceptor(h.intercept)}
+	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds}), grpc.WithPerRPCCredentials(onSend(h.sent)), grpc.WithChainUnaryInterceptor(h.intercept)}
 }
 
 // recorder records in the AuthInfo on which connection it is.
@@ -144,8 +144,8 @@ func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
 	return hung
 }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials: it learns on which connection a request is sent.
-func (h *hangs) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+// sent learns on which connection a request is sent.
+func (h *hangs) sent(ctx context.Context) error {
 	r, ours := ctx.Value(requestKey{}).(*request)
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	sent, is := info.AuthInfo.(recorded)
@@ -154,11 +154,8 @@ func (h *hangs) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 		defer h.mu.Unlock()
 		r.on = sent.on
 	}
-	return nil, nil
+	return nil
 }
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (*hangs) RequireTransportSecurity() bool { return false }
 
 // Departure permits one request to go on a connection, once. gRPC waits for a connection before it sends a
 // request, and repeats what a server has not processed; etcd's client repeats it after a login.
@@ -194,13 +191,13 @@ func Departs(ctx context.Context) error {
 	return nil
 }
 
-// departures asks Departs for each request that goes on a connection, as credentials of the call can.
-type departures struct{}
+// onSend is called for each request that goes on a connection, as credentials of the call are.
+type onSend func(context.Context) error
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
-func (departures) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
-	return nil, Departs(ctx)
+func (f onSend) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	return nil, f(ctx)
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (departures) RequireTransportSecurity() bool { return false }
+func (onSend) RequireTransportSecurity() bool { return false }

@@ -157,6 +157,11 @@ const (
 	Other       Reason = "other"
 )
 
+// Temporary reports whether etcd may take the same request later: it did not refuse what was asked.
+func (r Reason) Temporary() bool {
+	return r == Timeout || r == Unavailable || r == NoLeader || r == Busy || r == Auth
+}
+
 var (
 	// ErrSilent is the error of a watch that shows nothing for too long.
 	ErrSilent = errors.New("no event and no progress notice from the watch")

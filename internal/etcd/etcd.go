@@ -8,8 +8,7 @@
 //
 // Not guaranteed: a deadline for streams (Watch, GetStream, keepalives), which live as
 // long as their context; and a new watch on an old stream after the auth token has
-// expired, which etcd may refuse (etcd#12385). Make a Watcher by NewWatcher for
-// each long watch, and list again when the watch is canceled.
+// expired, which etcd may refuse (etcd#12385): see Watch.
 package etcd
 
 import (
@@ -135,7 +134,7 @@ func New(o Options) (*Client, error) {
 		unregister()
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
-	login.begin()
+	login.begun.Store(true)
 	return &Client{Client: cli, options: o, login: login, asked: asked, trusted: earliestEnd(o.TLS.CAFile), unregister: unregister}, nil
 }
 
@@ -159,7 +158,7 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: o.DialTimeout}),
 		grpc.WithChainUnaryInterceptor(bound(o), l.intercept, m.UnaryClientInterceptor()),
 		grpc.WithChainStreamInterceptor(m.StreamClientInterceptor()),
-		grpc.WithPerRPCCredentials(departures{}),
+		grpc.WithPerRPCCredentials(onSend(Departs)),
 	}
 	if o.TLS.ServerName != "" {
 		// gRPC overwrites tls.Config.ServerName with the host of the endpoint, as

@@ -22,7 +22,7 @@ const authenticate = "/etcdserverpb.Auth/Authenticate"
 
 // login intercepts the calls of clientv3 to etcd's Authenticate. With a user, clientv3.New
 // logs in at once and fails if etcd is down, but the daemon must start anyway. Therefore
-// login answers Authenticate with an empty token until begin is called. It then refuses
+// login answers Authenticate with an empty token until New has made the client. Then it refuses
 // the first call with "user name is empty", as etcd would, and the retry interceptor of
 // clientv3 logs in and repeats the call. Expired tokens are renewed in the same way. A new
 // stream always logs in.
@@ -69,8 +69,6 @@ func newLogin(o Options) (*login, error) {
 	l.initial, err = l.read()
 	return l, err
 }
-
-func (l *login) begin() { l.begun.Store(true) }
 
 func (l *login) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if method != authenticate {

@@ -112,9 +112,6 @@ func certificates(path string) (found []*x509.Certificate) {
 
 // leafOf returns the first certificate of a file, or nil.
 func leafOf(path string) *x509.Certificate {
-	if path == "" {
-		return nil
-	}
 	if all := certificates(path); len(all) > 0 {
 		return all[0]
 	}

@@ -44,11 +44,7 @@ func (w *Writer) Write(ctx context.Context, removed []api.Forced) (written int, 
 			n, err = w.first(ctx, removed[written:])
 		}
 		if err != nil {
-			switch etcd.Classify(err) {
-			case etcd.Timeout, etcd.Unavailable, etcd.NoLeader, etcd.Busy, etcd.Auth:
-				later = true
-			}
-			return written, later, w.Client.Explain(err, etcd.ReadWrite, w.Config.AuditKeys())
+			return written, etcd.Classify(err).Temporary(), w.Client.Explain(err, etcd.ReadWrite, w.Config.AuditKeys())
 		}
 		written += n
 	}
