@@ -86,11 +86,7 @@ func (s *Scanner) failed(ctx context.Context, failure error) error {
 		return failure
 	}
 	reason, failure := classify(failure), s.Explain(failure)
-	level := slog.LevelDebug
-	if s.status.failed(reason, failure) {
-		level = slog.LevelWarn
-	}
-	s.Logger.Log(ctx, level, api.LogWatchFailed, "reason", string(reason), "error", failure)
+	s.Logger.Log(ctx, s.status.failed(reason, failure), api.LogWatchFailed, "reason", string(reason), "error", failure)
 	if reason != ReasonRegressed {
 		return nil
 	}
@@ -114,7 +110,7 @@ func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 		return etcd.Watch{}, err
 	}
 	s.history.saw(head.ClusterId, head.Revision, nil, false)
-	s.status.listing()
+	s.status.update(func(s *Status) { s.Listing = true })
 	if err := s.Table.Begin(ctx, head.Revision, false); err != nil {
 		return etcd.Watch{}, err
 	}

@@ -1,7 +1,9 @@
 package scan
 
 import (
+	"cmp"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -40,8 +42,7 @@ type view struct {
 	// changed is Options.Changed.
 	changed func()
 	Status
-	reason Reason
-	warned time.Time
+	levels etcd.Levels // of reasons, since the last progress
 }
 
 func newView(changed func()) view {
@@ -52,7 +53,7 @@ func newView(changed func()) view {
 	for _, r := range Reasons() {
 		restarts[r] = 0
 	}
-	return view{changed: changed, Status: Status{Restarts: restarts}}
+	return view{changed: changed, levels: etcd.Levels{}, Status: Status{Restarts: restarts}}
 }
 
 // Status returns the present status. It may be called concurrently with Run.
@@ -64,60 +65,46 @@ func (s *Scanner) Status() Status {
 	return st
 }
 
-func (s *view) listing() {
+// update changes the status.
+func (s *view) update(change func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Listing = true
+	change(&s.Status)
 }
 
 func (s *view) listed(rev int64) {
 	defer s.changed()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if s.Listed.IsZero() {
-		s.Listed = now
-	}
-	s.Listing, s.Revision, s.Passed, s.Resynced = false, max(s.Revision, rev), max(s.Passed, rev), now
+	s.update(func(s *Status) {
+		s.Listing, s.Revision, s.Passed, s.Resynced = false, max(s.Revision, rev), max(s.Passed, rev), time.Now()
+		s.Listed = cmp.Or(s.Listed, s.Resynced)
+	})
 }
 
 func (s *view) progressed(rev, passed int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Connected, s.Revision, s.Passed, s.Progress = true, rev, passed, time.Now()
-	s.LastError, s.reason = nil, ""
+	s.LastError = nil
+	clear(s.levels)
 }
 
 // historyChanged resets the status after a restore of etcd.
 func (s *view) historyChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.Listed, s.Revision, s.Passed = time.Time{}, 0, 0
-	s.History++
+	s.update(func(s *Status) { s.Listed, s.Revision, s.Passed, s.History = time.Time{}, 0, 0, s.History+1 })
 }
 
 func (s *view) disconnected() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.Connected, s.Lost = false, time.Now()
+	s.update(func(s *Status) { s.Connected, s.Lost = false, time.Now() })
 }
 
-// warnInterval is the interval in which a lasting failure is logged as a warning.
-const warnInterval = time.Minute
-
-// failed counts a failure, and reports whether to log it as a warning: if its reason is new, or
-// if the last warning is older than warnInterval.
-func (s *view) failed(reason Reason, err error) (warn bool) {
+// failed counts a failure, and returns the level of its message.
+func (s *view) failed(reason Reason, err error) slog.Level {
 	defer s.changed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Restarts[reason]++
 	s.LastError = err
-	warn = reason != s.reason || time.Since(s.warned) >= warnInterval
-	if warn {
-		s.reason, s.warned = reason, time.Now()
-	}
-	return warn
+	return s.levels.Of(string(reason))
 }
 
 // Reason is why a watch ended or a listing failed: the label of
