@@ -10,10 +10,10 @@ func faultChecks() []check {
 		{name: "lock-late", about: "a lock that is taken late, by a command that gave up, is released in the background", run: checkLockLate},
 		{name: "unlock-answer-cut", about: "an unlock whose answer was lost is repeated, and succeeds", run: checkUnlockCut},
 		{name: "unlock-late", about: "a lock that is taken late, after its unlock, is released in the background", run: checkUnlockLate},
-		{name: "timeouts", about: "commands end in time if etcd is silent", run: checkTimeouts},
-		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: checkTrickle},
+		{name: "timeouts", about: "commands end in time if etcd is silent", run: func(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }},
+		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: func(t *trial) { checkUnavailable(t, t.proxy.Trickle) }},
 		{name: "abandoned", about: "a request without an answer is given up after 5 s", run: checkAbandoned},
-		{name: "refused", about: "commands end in time if no connection is possible", run: checkRefused},
+		{name: "refused", about: "commands end in time if no connection is possible", run: func(t *trial) { checkUnavailable(t, t.proxy.Cut) }},
 		{name: "restart", about: "etcd is restarted during lock, alive and a wait", run: checkRestart},
 		{name: "failover", about: "one of two endpoints suffices", run: checkFailover, endpoints: 2},
 	}
@@ -86,12 +86,6 @@ func checkUnlockLate(t *trial) {
 	execute()
 	t.cleared(invoices)
 }
-
-func checkTimeouts(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }
-
-func checkTrickle(t *trial) { checkUnavailable(t, t.proxy.Trickle) }
-
-func checkRefused(t *trial) { checkUnavailable(t, t.proxy.Cut) }
 
 // checkUnavailable sends each command to a client of its own while etcd cannot be reached.
 func checkUnavailable(t *trial, disturb func()) {

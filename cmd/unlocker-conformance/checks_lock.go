@@ -1,5 +1,7 @@
 package main
 
+import clientv3 "go.etcd.io/etcd/client/v3"
+
 // The locks of most checks.
 const invoices, reports = "billing/invoices", "reports/monthly"
 
@@ -22,7 +24,7 @@ func lockChecks() []check {
 	return []check{
 		{name: "lock", about: "one transaction writes all fields, without leases", run: checkLock},
 		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, according to the clock of the client", run: checkDeadlines},
-		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: checkLockAtomic},
+		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: func(t *trial) { t.raced(t.driver(), lockCommand(invoices), invoices, "held") }},
 		{name: "lock-held", about: "a held lock is refused with its holder, and nothing is written", run: checkLockHeld},
 		{name: "leftovers", about: "the holder has no fields of an earlier one", run: checkLeftovers},
 		{name: "uuid", about: "each acquisition has a new uuid, and keeps it", run: checkUUID},
@@ -47,8 +49,6 @@ func checkDeadlines(t *trial) {
 	t.ahead(f, "alert_at", lockedAt, seconds(alertAfter))
 	t.ahead(f, "auto_unlock_at", lockedAt, seconds(patience))
 }
-
-func checkLockAtomic(t *trial) { t.raced(t.driver(), lockCommand(invoices), invoices, "held") }
 
 func checkLockHeld(t *trial) {
 	d := t.driver()
@@ -203,11 +203,13 @@ func checkUnlock(t *trial) {
 	for i, name := range names {
 		others[i] = t.take(name)
 	}
-	keys, before := len(t.fields(invoices)), t.revision()
+	all, revision := t.fields(invoices), t.revision()
 	t.succeed(d, unlockCommand(a))
 	t.absent(invoices)
-	deleted := t.deletions(invoices, before)
-	t.require(len(deleted) == 1, "%d keys were deleted by %d transactions", keys, len(deleted))
+	for left := all; len(left) > 0; revision++ {
+		left = t.fields(invoices, clientv3.WithRev(revision))
+		t.require(len(left)%len(all) == 0, "%d keys were not deleted by one transaction, which left %s", len(all), left)
+	}
 	for i, name := range names {
 		t.untouched(name, others[i])
 	}

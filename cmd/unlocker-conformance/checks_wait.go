@@ -12,7 +12,7 @@ func waitChecks() []check {
 	return []check{
 		{name: "wait", about: "a waiter sends nothing while it waits, and takes the lock at once when it is free", run: checkWait},
 		{name: "wait-timeout", about: "a wait ends in time, with the holder", run: checkWaitTimeout},
-		{name: "wait-revision", about: "a release before the watch has begun is not missed", run: checkWaitRevision},
+		{name: "wait-revision", about: "a release before the watch has begun is not missed", run: func(t *trial) { checkWaitAfter(t, t.otherWrites) }},
 		{name: "wait-compacted", about: "a waiter survives the compaction of the revision that it waits from", run: checkWaitCompacted},
 		{name: "wait-cut", about: "a waiter survives the loss of its connection", run: checkWaitCut},
 		{name: "contention", about: "each of several waiters gets the lock", run: checkContention},
@@ -25,11 +25,10 @@ const handOff = 1500 * time.Millisecond // within which a free lock must be take
 // has tried once.
 func (t *trial) waiting(wait float64) *pending {
 	d := t.driver()
-	began := time.Now()
 	c := lockCommand(invoices)
 	c.Wait = wait
 	p := t.begin(d, c)
-	t.require(t.await(startup, func(q request) bool { return q.write && !q.at.Before(began) }), "lock sent no request that writes")
+	t.writes(p)
 	return p
 }
 
@@ -72,13 +71,11 @@ func checkWaitAfter(t *trial, then func() error) {
 	c.Wait = 10
 	fired := t.surround(nil, func() error { return errors.Join(t.remove(invoices), then()) })
 	p := t.begin(d, c)
-	t.require(t.await(startup, func(q request) bool { return q.write }), "lock sent no request that writes")
+	t.writes(p)
 	t.released(p, handOff+slack)
 	_, err := fired()
 	t.must(err)
 }
-
-func checkWaitRevision(t *trial) { checkWaitAfter(t, t.otherWrites) }
 
 func checkWaitCompacted(t *trial) {
 	checkWaitAfter(t, func() error {

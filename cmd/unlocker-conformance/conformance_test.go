@@ -41,7 +41,7 @@ func faults() []fault {
 		{"alive", "writes alive_at later", "were not written in one transaction"},
 		{"alive-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
 		{"unlock", "unlocks by prefix", "changed the lock \"billing/invoices/november\" of another"},
-		{"unlock", "unlocks in two steps", "7 keys were deleted by 2 transactions"},
+		{"unlock", "unlocks in two steps", "7 keys were not deleted by one transaction, which left {"},
 		{"unlock", "leaves alive_at", "there are keys of \"billing/invoices\" which nobody holds"},
 		{"unlock-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
 		{"wait", "polls", "requests within 5s while it waited"},

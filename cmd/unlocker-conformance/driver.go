@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,20 +126,14 @@ func (d *driver) greet() error {
 func (d *driver) read(stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 16<<20)
-	err := errors.New("it ended its output")
-	for lines.Scan() {
+	var err error
+	for err == nil && lines.Scan() {
 		d.log("< " + lines.Text())
-		if err = d.deliver(lines.Bytes()); err != nil {
-			break
-		}
-		err = errors.New("it ended its output")
-	}
-	if lines.Err() != nil {
-		err = lines.Err()
+		err = d.deliver(lines.Bytes())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.err = err
+	d.err = cmp.Or(err, lines.Err(), errors.New("it ended its output"))
 	close(d.done)
 }
 

@@ -18,20 +18,10 @@ import (
 // fields are the keys of a lock, without those of locks with nested names.
 type fields map[string]*mvccpb.KeyValue
 
-func (f fields) text(field string) string {
-	if kv := f[field]; kv != nil {
-		return string(kv.Value)
-	}
-	return ""
-}
+func (f fields) text(field string) string { return string(f[field].GetValue()) }
 
 // token is the create_revision of the uuid; 0 if the lock does not exist.
-func (f fields) token() int64 {
-	if kv := f["uuid"]; kv != nil {
-		return kv.CreateRevision
-	}
-	return 0
-}
+func (f fields) token() int64 { return f["uuid"].GetCreateRevision() }
 
 // String lists fields with their revisions.
 func (f fields) String() string {
@@ -42,25 +32,26 @@ func (f fields) String() string {
 	return "{" + strings.Join(parts, " ") + "}"
 }
 
-func (t *trial) read(name string) (fields, error) {
+// read reads a lock; the options may be those of a revision.
+func (t *trial) read(name string, at ...clientv3.OpOption) (fields, error) {
 	ctx, cancel := t.request()
 	defer cancel()
-	at := prefix + name + "/"
-	r, err := t.etcd.Get(ctx, at, clientv3.WithPrefix())
+	dir := prefix + name + "/"
+	r, err := t.etcd.Get(ctx, dir, append(at, clientv3.WithPrefix())...)
 	if err != nil {
 		return nil, err
 	}
 	f := fields{}
 	for _, kv := range r.Kvs {
-		if field := strings.TrimPrefix(string(kv.Key), at); !strings.Contains(field, "/") {
+		if field := strings.TrimPrefix(string(kv.Key), dir); !strings.Contains(field, "/") {
 			f[field] = kv
 		}
 	}
 	return f, nil
 }
 
-func (t *trial) fields(name string) fields {
-	f, err := t.read(name)
+func (t *trial) fields(name string, at ...clientv3.OpOption) fields {
+	f, err := t.read(name, at...)
 	t.must(err)
 	return f
 }
@@ -193,29 +184,6 @@ func (t *trial) revision() int64 {
 	r, err := t.etcd.Get(ctx, "/conformance/other")
 	t.must(err)
 	return r.Header.Revision
-}
-
-// deletions returns how many keys of a lock each revision after one deleted.
-func (t *trial) deletions(name string, after int64) map[int64]int {
-	ctx, cancel := t.request()
-	defer cancel()
-	t.must(t.otherWrites()) // the last events
-	until := t.revision()
-	deleted := map[int64]int{}
-	for r := range t.etcd.Watch(ctx, "/conformance/", clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
-		t.must(r.Err())
-		for _, e := range r.Events {
-			field, own := strings.CutPrefix(string(e.Kv.Key), prefix+name+"/")
-			if e.Type == clientv3.EventTypeDelete && own && !strings.Contains(field, "/") {
-				deleted[e.Kv.ModRevision]++
-			}
-			if e.Kv.ModRevision >= until {
-				return deleted
-			}
-		}
-	}
-	t.fail("the watch ended")
-	return nil
 }
 
 func (t *trial) request() (context.Context, context.CancelFunc) {

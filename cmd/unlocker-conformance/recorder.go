@@ -39,8 +39,6 @@ type request struct {
 	write  bool // it can write, if its comparisons allow it
 }
 
-func newRecorder() *recorder { return &recorder{changed: make(chan struct{})} }
-
 // marked is a context for the requests of the kit.
 func marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, kitHeader, "1")
@@ -59,14 +57,8 @@ func (r *recorder) unary(ctx context.Context, m any, info *grpc.UnaryServerInfo,
 	if ours(ctx) {
 		return handler(ctx, m)
 	}
-	q := request{at: time.Now(), method: path.Base(info.FullMethod)}
-	q.describe(m)
-	r.note(q)
 	forward := func() (any, error) { return handler(ctx, m) }
-	if !q.write {
-		return forward()
-	}
-	if h := r.take(); h != nil {
+	if h := r.note(info.FullMethod, m); h != nil {
 		return h(ctx, m, forward)
 	}
 	return forward()
@@ -74,7 +66,7 @@ func (r *recorder) unary(ctx context.Context, m any, info *grpc.UnaryServerInfo,
 
 func (r *recorder) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if !ours(s.Context()) {
-		s = recordedStream{s, path.Base(info.FullMethod), r}
+		s = recordedStream{s, info.FullMethod, r}
 	}
 	return handler(srv, s)
 }
@@ -89,19 +81,24 @@ type recordedStream struct {
 func (s recordedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err == nil {
-		q := request{at: time.Now(), method: s.method}
-		q.describe(m)
-		s.r.note(q)
+		s.r.note(s.method, m)
 	}
 	return err
 }
 
-func (r *recorder) note(q request) {
+// note records a request. It returns the hook that is armed, and disarms it, if the request can write.
+func (r *recorder) note(method string, m any) (h hook) {
+	q := request{at: time.Now(), method: path.Base(method)}
+	q.describe(m)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, q)
 	close(r.changed)
 	r.changed = make(chan struct{})
+	if q.write {
+		h, r.next = r.next, nil
+	}
+	return h
 }
 
 // arm sets the hook of the next write of the client.
@@ -109,15 +106,6 @@ func (r *recorder) arm(h hook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = h
-}
-
-// take returns the hook that is armed, if any, and disarms it.
-func (r *recorder) take() hook {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	h := r.next
-	r.next = nil
-	return h
 }
 
 // surround sets what is done before and after the next write of the client; either may be nil.
@@ -158,20 +146,21 @@ func (r *recorder) requests(from time.Time) []request {
 	return slices.Clone(r.seen[i:])
 }
 
-// await waits until a recorded request fulfills the condition.
-func (r *recorder) await(limit time.Duration, condition func(request) bool) bool {
-	timeout := time.After(limit)
+// writes waits until a command has sent a request that can write.
+func (t *trial) writes(p *pending) {
+	timeout := time.After(startup)
 	for {
-		r.mu.Lock()
-		found, changed := slices.ContainsFunc(r.seen, condition), r.changed
-		r.mu.Unlock()
-		if found {
-			return true
+		t.mu.Lock()
+		sent := slices.ContainsFunc(t.seen, func(q request) bool { return q.write && !q.at.Before(p.sent) })
+		changed := t.changed
+		t.mu.Unlock()
+		if sent {
+			return
 		}
 		select {
 		case <-changed:
 		case <-timeout:
-			return false
+			t.fail("%s sent no request that writes", p.c.Op)
 		}
 	}
 }

@@ -46,7 +46,7 @@ type trial struct {
 
 // try runs a check and returns why the client failed it.
 func try(ctx context.Context, c check, argv []string, log func(string)) error {
-	t := &trial{ctx: marked(ctx), argv: argv, log: log, recorder: newRecorder()}
+	t := &trial{ctx: marked(ctx), argv: argv, log: log, recorder: &recorder{changed: make(chan struct{})}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -244,9 +244,8 @@ func (t *trial) withhold(disturb func()) (execute func()) {
 // that it returns requires that this is in time.
 func (t *trial) hang(d *driver, c command) (abandoned func()) {
 	const limit = requestTimeout + slack
-	begun, inTime := make(chan struct{}), make(chan bool, 1)
+	inTime := make(chan bool, 1)
 	t.arm(func(ctx context.Context, _ any, _ func() (any, error)) (any, error) {
-		close(begun)
 		select {
 		case <-ctx.Done():
 			inTime <- true
@@ -255,12 +254,7 @@ func (t *trial) hang(d *driver, c command) (abandoned func()) {
 		}
 		return nil, status.Error(codes.Canceled, "kept by unlocker-conformance")
 	})
-	t.begin(d, c)
-	select {
-	case <-begun:
-	case <-time.After(startup):
-		t.fail("%s sent no request that writes", c.Op)
-	}
+	t.writes(t.begin(d, c))
 	return func() {
 		t.require(<-inTime, "a request of %s without an answer was still on its way after %v", c.Op, limit)
 	}
