@@ -78,7 +78,7 @@ func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
 			shown.Explanation = ""
 		}
 		if byUrgency {
-			shown.Urgency = protocol.Clip([]byte(it.Position.String()), lockstore.MaxName)
+			shown.Urgency = protocol.Clip([]byte(it.Position.String()), protocol.MaxName)
 		}
 	}
 	p.Locks = api.Fit(p.Locks)

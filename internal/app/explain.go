@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -123,7 +122,7 @@ func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string
 			waiting[it.Name] = why
 		} else if named++; named <= maxWaiting {
 			waiting[it.Name] = why
-			a.logger.Info(api.LogWaiting, "lock", protocol.Clip([]byte(it.Name), lockstore.MaxName), "explanation", h.explain(v), "locks", expired)
+			a.logger.Info(api.LogWaiting, "lock", protocol.Clip([]byte(it.Name), protocol.MaxName), "explanation", h.explain(v), "locks", expired)
 		}
 	}
 	return waiting

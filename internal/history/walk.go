@@ -35,7 +35,7 @@ func (r Reader) walk(ctx context.Context, name string, b Bounds) (api.History, e
 	limited, cancel := context.WithTimeout(ctx, b.Time)
 	defer cancel()
 	w := &walk{Store: r.Store, Bounds: b, name: name, uuid: r.Store.Layout.Key(name, protocol.FieldUUID.String()), largest: maxGets}
-	clipped := protocol.Clip([]byte(name), lockstore.MaxName)
+	clipped := protocol.Clip([]byte(name), protocol.MaxName)
 	w.found = api.History{Name: clipped, Periods: []api.Period{}}
 	err := w.run(limited)
 	if err != nil && (w.found.Revision == 0 || limited.Err() == nil || ctx.Err() != nil) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // names are those of fields.
@@ -84,9 +85,9 @@ func TestReadOfAMonsterIsBounded(t *testing.T) {
 	kept := 0
 	for _, f := range r.fields {
 		kept += len(f.name) + len(f.value)
-		require.LessOrEqual(t, len(f.name), MaxName+4)
+		require.LessOrEqual(t, len(f.name), protocol.MaxName+4)
 	}
-	require.LessOrEqual(t, kept, keptBytes+maxShownValue+MaxName+8)
+	require.LessOrEqual(t, kept, keptBytes+maxShownValue+protocol.MaxName+8)
 }
 
 // Names that are equal when they are shown are told apart, whatever others are called.

@@ -29,9 +29,6 @@ type field struct {
 
 // Untrusted text is truncated before it is logged or kept.
 const (
-	// MaxName is the maximum length of a logged name, in bytes.
-	MaxName = 512
-
 	maxLoggedValue  = 2 << 10 // bytes
 	maxLoggedFields = 32
 
@@ -42,7 +39,7 @@ const (
 )
 
 // LoggedName returns the name of the lock, truncated, as valid UTF-8.
-func (r Record) LoggedName() string { return protocol.Clip([]byte(r.Name), MaxName) }
+func (r Record) LoggedName() string { return protocol.Clip([]byte(r.Name), protocol.MaxName) }
 
 // LoggedUUID returns the uuid, truncated, as valid UTF-8.
 func (r Record) LoggedUUID() string { return protocol.Clip([]byte(r.UUID()), maxLoggedValue) }
@@ -53,7 +50,7 @@ func (r Record) Removed() api.Forced {
 	f.Fields, f.MoreFields = r.Logged()
 	for _, field := range f.Fields {
 		if field.Name == protocol.FieldPID.String() {
-			f.PID = protocol.Clip([]byte(field.Value), MaxName)
+			f.PID = protocol.Clip([]byte(field.Value), protocol.MaxName)
 		}
 	}
 	return f
@@ -102,7 +99,7 @@ func (r Record) bounded(count, bytes int) []api.Field {
 			if (protocol.ParseField([]byte(f.name)) != protocol.FieldUnknown) != known || len(fields) >= count {
 				continue
 			}
-			clipped := protocol.Clip([]byte(f.name), MaxName)
+			clipped := protocol.Clip([]byte(f.name), protocol.MaxName)
 			name := clipped
 			// Different names that are equal when truncated: in a JSON object one would replace
 			// the other.

@@ -115,7 +115,7 @@ func (rec *Record) keep(f field) {
 	if protocol.ParseField([]byte(f.name)) != protocol.FieldUnknown || len(rec.fields) >= maxShownFields || rec.kept >= keptBytes {
 		return
 	}
-	f.name = strings.Clone(f.name[:min(len(f.name), MaxName+utf8.UTFMax)])
+	f.name = strings.Clone(f.name[:min(len(f.name), protocol.MaxName+utf8.UTFMax)])
 	f.value = slices.Clone(f.value[:min(len(f.value), maxShownValue+utf8.UTFMax)])
 	rec.kept += len(f.name) + len(f.value)
 	rec.fields = append(rec.fields, f)

@@ -23,7 +23,7 @@ func (st Store) ReadOne(ctx context.Context, name string) (Record, error) {
 	rec, err := st.ReadAlone(ctx, protocol.Lock{Name: name, Keys: smallLock - 1})
 	switch {
 	case err != nil:
-		return Record{}, fmt.Errorf("read lock %q: %w", protocol.Clip([]byte(name), MaxName), err)
+		return Record{}, fmt.Errorf("read lock %q: %w", protocol.Clip([]byte(name), protocol.MaxName), err)
 	case rec.Keys == 0:
 		return Record{}, ErrNoLock
 	}

@@ -144,7 +144,7 @@ func Register(reg prometheus.Registerer, c *Collector, h *Histograms) error {
 // ledger and the table use the same numbers, so that a lock has the same label in every
 // series.
 const (
-	maxName = 512
+	maxName = protocol.MaxName
 	maxHost = 253
 )
 

@@ -81,7 +81,7 @@ func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 func (l *Ledger) knows(g *table.Gone) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, known := l.forced.known[idOf(&api.Forced{Name: protocol.Clip([]byte(g.Name), lockstore.MaxName), Token: g.Token, Revision: g.Revision})]
+	_, known := l.forced.known[idOf(&api.Forced{Name: protocol.Clip([]byte(g.Name), protocol.MaxName), Token: g.Token, Revision: g.Revision})]
 	return known
 }
 
@@ -113,7 +113,7 @@ const shownLedgerBytes = 4 << 20
 // Page returns up to n entries for the API, the newest first: those with this name, or all if it is
 // empty. It returns fewer if they are big. A name may be the truncated one of a metric.
 func (l *Ledger) Page(name string, n int) (page []api.Forced) {
-	name = protocol.Clip([]byte(name), lockstore.MaxName)
+	name = protocol.Clip([]byte(name), protocol.MaxName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forced.expire(l.now().Add(-l.kept()))

@@ -59,7 +59,7 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	l := newLedger(time.Hour, func() time.Time { return now })
 	const n = 60_000
-	long := strings.Repeat("n", lockstore.MaxName-10)
+	long := strings.Repeat("n", protocol.MaxName-10)
 	for i := range n {
 		l.self(removal(fmt.Sprint(long, i)))
 	}
@@ -145,11 +145,11 @@ func TestS7_LedgerKeepsForALongRetention(t *testing.T) {
 
 func TestLedgerFindsByName(t *testing.T) {
 	l := newLedger(time.Hour, time.Now)
-	long := strings.Repeat("n", 2*lockstore.MaxName)
+	long := strings.Repeat("n", 2*protocol.MaxName)
 	for _, name := range []string{"a", "a/b", long, "a", "a\xff", "A"} {
 		l.self(removal(name))
 	}
-	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, protocol.Clip([]byte(long), lockstore.MaxName): 1, "a\xfe": 1} {
+	for name, want := range map[string]int{"": 6, "a": 2, "a/b": 1, "b": 0, long: 1, protocol.Clip([]byte(long), protocol.MaxName): 1, "a\xfe": 1} {
 		require.Len(t, l.Page(name, 100), want, "%.20q", name)
 	}
 	require.Len(t, l.Page("a", 1), 1)

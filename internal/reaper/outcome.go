@@ -192,7 +192,7 @@ func (r *Reaper) logOutcome(ctx context.Context, e end, a *attempt) {
 
 // attrs are those of each line about an attempt.
 func (a *attempt) attrs() []slog.Attr {
-	attrs := []slog.Attr{slog.String("lock", protocol.Clip([]byte(a.due.Name), lockstore.MaxName)), slog.String("uuid", a.record.LoggedUUID())}
+	attrs := []slog.Attr{slog.String("lock", protocol.Clip([]byte(a.due.Name), protocol.MaxName)), slog.String("uuid", a.record.LoggedUUID())}
 	if a.err != nil {
 		attrs = append(attrs, slog.String("reason", string(a.reason)), slog.Any("error", a.err))
 	}

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -34,8 +33,8 @@ const (
 	MaxBytes = 32 << 10
 	// maxAutomatic is that of an automatic removal, of which there may be very many.
 	maxAutomatic = 8 << 10
-	// MaxText is the maximum size of Who and of Reason, in bytes.
-	MaxText = 512
+	// MaxText is the maximum size of each text of a record outside its fields, in bytes.
+	MaxText = protocol.MaxName
 )
 
 // Record is the value of one key, in JSON: a lock that was removed, with the fields as in the log.
@@ -120,7 +119,7 @@ func (r *Record) clip() {
 func (r *Record) check(written int64) error {
 	switch {
 	case r.Trigger != "" && r.Trigger != verdict.Manual && !r.automatic():
-		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), lockstore.MaxName))
+		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), protocol.MaxName))
 	case r.automatic() && (r.Revision <= 0 || r.Revision >= written):
 		return fmt.Errorf("revision is %d, and it was written at %d", r.Revision, written)
 	}
@@ -136,10 +135,10 @@ func (r Record) checkFields() error {
 	named := make(map[string]bool, len(r.Fields))
 	for _, f := range r.Fields {
 		if named[f.Name] {
-			return fmt.Errorf("two fields have the name %q", protocol.Clip([]byte(f.Name), lockstore.MaxName))
+			return fmt.Errorf("two fields have the name %q", protocol.Clip([]byte(f.Name), protocol.MaxName))
 		}
 		if f.TruncatedFrom < 0 {
-			return fmt.Errorf("truncated_from_bytes of field %q is %d", protocol.Clip([]byte(f.Name), lockstore.MaxName), f.TruncatedFrom)
+			return fmt.Errorf("truncated_from_bytes of field %q is %d", protocol.Clip([]byte(f.Name), protocol.MaxName), f.TruncatedFrom)
 		}
 		named[f.Name] = true
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func TestRecordSurvives(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRecordIsBounded(t *testing.T) {
 	t.Parallel()
 	r := Record{Forced: api.Forced{Name: "a", Who: strings.Repeat("w", 10_000), Reason: strings.Repeat("\x00", 10_000)}}
 	for range 32 {
-		r.Fields = append(r.Fields, api.Field{Name: strings.Repeat("\x01", lockstore.MaxName), Value: strings.Repeat("\x02", 2<<10)})
+		r.Fields = append(r.Fields, api.Field{Name: strings.Repeat("\x01", protocol.MaxName), Value: strings.Repeat("\x02", 2<<10)})
 	}
 	text := r.Encode()
 	require.LessOrEqual(t, len(text), MaxBytes)

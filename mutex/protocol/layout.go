@@ -46,12 +46,12 @@ func successor(s string) string {
 	return s[:len(s)-1] + string(rune('/'+1))
 }
 
-// maxRecordName is the maximum length of a name in the key of a record, in bytes.
-const maxRecordName = 512
+// MaxName is the maximum length of a name in the key of a record, and wherever it is logged or kept, in bytes.
+const MaxName = 512
 
 // RecordKey returns the key of the record that a removal leaves under auditPrefix, which ends in a slash:
 // <auditPrefix><name>//<token>. No name contains two slashes in a row, so that the records of a name are one
-// range. A name of more than 512 bytes is truncated by Clip. The token of leftover fields that nobody held is
+// range. A longer name than MaxName is truncated by Clip. The token of leftover fields that nobody held is
 // the revision of their deletion.
 func RecordKey(auditPrefix, name string, token int64) string {
 	return RecordsOf(auditPrefix, name) + strconv.FormatInt(token, 10)
@@ -59,7 +59,7 @@ func RecordKey(auditPrefix, name string, token int64) string {
 
 // RecordsOf returns the prefix of the keys of all records of a name.
 func RecordsOf(auditPrefix, name string) string {
-	return auditPrefix + Clip([]byte(name), maxRecordName) + "//"
+	return auditPrefix + Clip([]byte(name), MaxName) + "//"
 }
 
 // Split splits a key under the prefix into the name and the field of a lock. A key
