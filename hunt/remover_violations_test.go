@@ -142,7 +142,7 @@ func TestJournal(t *testing.T) {
 	j := newJournal(&clock{steps: []step{{ahead: time.Hour}}})
 	go func() {
 		log := slog.New(slog.NewJSONHandler(to, nil))
-		v := verdict.Verdict{Inputs: verdict.Inputs{Now: time.Unix(3600, 0), Token: 3, Revision: 4, Measured: true, Offset: time.Second}, Reason: verdict.BySlow}
+		v := verdict.Verdict{Inputs: verdict.Inputs{Now: time.Unix(3600, 0), Token: 3, Revision: 4, Observation: verdict.Observation{Measured: true, Offset: time.Second}}, Reason: verdict.BySlow}
 		log.Info(api.LogStarted, "ops", "127.0.0.1:1")
 		for _, name := range []string{"a", "b", "c"} {
 			log.Info(api.LogRemoving, "lock", name, "verdict", v, slog.Group("record", "uuid", "u-"+name))

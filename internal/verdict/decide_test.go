@@ -15,7 +15,7 @@ import (
 func TestDecide(t *testing.T) {
 	deadline := past
 	due := deadline.Add(2 * time.Second)
-	base := verdict.Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: verdict.Enforce, Removable: true, Token: 7, Revision: 9, Measured: true, Leader: true}
+	base := verdict.Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: verdict.Enforce, Removable: true, Token: 7, Revision: 9, Observation: verdict.Observation{Measured: true}, Leader: true}
 	orphan := verdict.Inputs{Now: due, OrphanDue: due, Mode: verdict.Enforce, Removable: true, Revision: 9, Leader: true}
 	expiry := verdict.Verdict{Trigger: verdict.Expiry, Due: due, Reason: verdict.ByDeadline}
 	leftover := verdict.Verdict{Trigger: verdict.Orphan, Due: due, Reason: verdict.ByOrphan}
@@ -72,8 +72,8 @@ func observedLive() verdict.Inputs {
 	now := past
 	return verdict.Inputs{
 		Now: now, LockedAt: now.Add(-time.Minute), AutoUnlockAt: now, Removable: true, Token: 7, Revision: 9,
-		Measured: true, Age: time.Minute,
-		Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby, Leader: true,
+		Observation: verdict.Observation{Measured: true, Age: time.Minute},
+		Mode:        verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby, Leader: true,
 	}
 }
 

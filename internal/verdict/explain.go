@@ -23,7 +23,7 @@ func (v Verdict) Explanation() string {
 		return "is due and is being removed"
 	case v.Mode == DryRun:
 		return fmt.Sprintf("would be removed at %s, but %s: %s", v.instant(), v.mode(), v.why())
-	case v.Trigger == Expiry && v.Now.Add(v.ahead()).Before(v.AutoUnlockAt):
+	case v.Trigger == Expiry && v.Now.Add(v.Ahead(v.Tolerance)).Before(v.AutoUnlockAt):
 		return fmt.Sprintf("is removed at %s unless its holder renews it: %s", v.instant(), v.why())
 	}
 	return fmt.Sprintf("waits until %s: %s", v.instant(), v.why())
@@ -111,7 +111,7 @@ func (v Verdict) decides() string {
 	case ByOrphan:
 		return "leftover fields must stay unmodified for reaper.orphan_grace"
 	}
-	if ahead := v.ahead(); ahead > 0 {
+	if ahead := v.Ahead(v.Tolerance); ahead > 0 {
 		return fmt.Sprintf("grace %s after auto_unlock_at according to the clock of this replica; its holder's clock is %s fast", v.Grace, tenths(ahead))
 	}
 	return fmt.Sprintf("grace %s after auto_unlock_at", v.Grace)

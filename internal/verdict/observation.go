@@ -13,17 +13,17 @@ type Observation struct {
 	// Measured reports whether a stamp of this acquisition was observed live, so
 	// that the holder's clock was compared with ours. Offset is the holder's clock
 	// minus our wall clock.
-	Measured bool
-	Offset   time.Duration
+	Measured bool          `json:"measured"`
+	Offset   time.Duration `json:"offset,omitempty"`
 	// Late reports whether the last write was not observed live.
-	Late bool
+	Late bool `json:"late,omitempty"`
 	// Age is how long ago we learned of the last write.
-	Age time.Duration
+	Age time.Duration `json:"age"`
 	// NotBefore is how long a step of our wall clock still keeps the lock, negative
 	// from the end of that on; zero where none did.
-	NotBefore time.Duration
+	NotBefore time.Duration `json:"not_before,omitempty"`
 	// StormDelay is what a storm adds.
-	StormDelay time.Duration
+	StormDelay time.Duration `json:"storm_delay,omitempty"`
 }
 
 // Ahead returns by how much the holder's clock is ahead of our wall clock, negative where it

@@ -78,8 +78,7 @@ func TestS2_InputsAreWhatIsKnown(t *testing.T) {
 	o := verdict.Observation{Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5}
 	want := verdict.Inputs{
 		Now: past, LockedAt: past, AutoUnlockAt: past, AliveAt: past, Renewed: true, Removable: true, Token: 7, Revision: 9,
-		Measured: true, Offset: 1, Late: true, Age: 2, NotBefore: 4, StormDelay: 5,
-		Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby, Drift: 7,
+		Observation: o, Policy: "*", Mode: verdict.DryRun, Grace: time.Hour, Tolerance: tolerance, StandbyDelay: standby, Drift: 7,
 	}
 	l := listed("a", protocol.FieldUUID, protocol.FieldLockedAt)
 	for _, f := range []protocol.Field{protocol.FieldAliveAt, protocol.FieldAutoUnlockAt} {

@@ -14,6 +14,8 @@ package verdict
 import (
 	"log/slog"
 	"math"
+	"reflect"
+	"strings"
 	"time"
 )
 
@@ -43,16 +45,10 @@ type Inputs struct {
 	Renewed      bool      `json:"renewed,omitempty"`
 	// OrphanDue is when an orphan has stayed unmodified for long enough.
 	OrphanDue time.Time `json:"orphan_due,omitzero"`
-	Removable bool      `json:"removable"`
-	Token     int64     `json:"token,omitempty"`
-	Revision  int64     `json:"revision"`
-	// What our clocks know of it: see Observation.
-	Measured   bool          `json:"measured"`
-	Offset     time.Duration `json:"offset,omitempty"`
-	Late       bool          `json:"late,omitempty"`
-	Age        time.Duration `json:"age"`
-	NotBefore  time.Duration `json:"not_before,omitempty"`
-	StormDelay time.Duration `json:"storm_delay,omitempty"`
+	Removable bool   `json:"removable"`
+	Token     int64  `json:"token,omitempty"`
+	Revision  int64  `json:"revision"`
+	Observation
 	// Allowance is for how long outages kept its holder from renewing: it is added to the deadline.
 	// PatienceAllowance is that since we learned of its last write, which is added to the patience.
 	Allowance         time.Duration `json:"allowance,omitempty"`
@@ -188,7 +184,7 @@ func plus(d, delay time.Duration) time.Duration {
 // nothing hastens.
 func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	dueIn, reason = plus(in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), in.Allowance), ByDeadline
-	if ahead := in.ahead(); ahead < 0 {
+	if ahead := in.Ahead(in.Tolerance); ahead < 0 {
 		dueIn, reason = plus(dueIn, -ahead), BySlow
 	}
 	if in.Late || !in.Measured {
@@ -200,11 +196,6 @@ func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 		dueIn, reason = kept, ByStep
 	}
 	return dueIn, reason
-}
-
-// ahead is Observation.Ahead.
-func (in Inputs) ahead() time.Duration {
-	return Observation{Measured: in.Measured, Offset: in.Offset}.Ahead(in.Tolerance)
 }
 
 // Patience is how long a holder may take between renewals, as far as its own times
@@ -225,46 +216,24 @@ func (in Inputs) AfterStep() time.Duration {
 	return min(old-in.PatienceAllowance, in.Patience()+in.Grace)
 }
 
-// LogValue implements slog.LogValuer with the keys of the verdict's JSON. Without it, logfmt
-// would write the verdict as one value with the names of the Go fields.
+// LogValue implements slog.LogValuer with the keys of the verdict's JSON, and without those that it omits. Without it,
+// logfmt would write the verdict as one value with the names of the Go fields.
 func (v Verdict) LogValue() slog.Value {
-	attrs := make([]slog.Attr, 0, 30)
-	attrs = append(attrs, slog.Time("now", v.Now))
-	attrs = given(attrs, "locked_at", v.LockedAt)
-	attrs = given(attrs, "auto_unlock_at", v.AutoUnlockAt)
-	attrs = given(attrs, "alive_at", v.AliveAt)
-	attrs = given(attrs, "renewed", v.Renewed)
-	attrs = given(attrs, "orphan_due", v.OrphanDue)
-	attrs = append(attrs, slog.Bool("removable", v.Removable))
-	attrs = given(attrs, "token", v.Token)
-	attrs = append(attrs, slog.Int64("revision", v.Revision), slog.Bool("measured", v.Measured))
-	attrs = given(attrs, "offset", v.Offset)
-	attrs = given(attrs, "late", v.Late)
-	attrs = append(attrs, slog.Duration("age", v.Age))
-	attrs = given(attrs, "not_before", v.NotBefore)
-	attrs = given(attrs, "storm_delay", v.StormDelay)
-	attrs = given(attrs, "allowance", v.Allowance)
-	attrs = given(attrs, "patience_allowance", v.PatienceAllowance)
-	attrs = given(attrs, "policy", v.Policy)
-	attrs = append(attrs,
-		slog.String("mode", string(v.Mode)), slog.Duration("grace", v.Grace), slog.Duration("tolerance", v.Tolerance),
-		slog.Duration("standby_delay", v.StandbyDelay))
-	attrs = given(attrs, "drift_ppm", v.Drift)
-	attrs = append(attrs, slog.Bool("leader", v.Leader))
-	attrs = given(attrs, "paused_until", v.PausedUntil)
-	attrs = given(attrs, "pause", v.Pause)
-	attrs = append(attrs, slog.String("action", string(v.Action)))
-	attrs = given(attrs, "trigger", string(v.Trigger))
-	attrs = given(attrs, "due", v.Due)
-	attrs = given(attrs, "remaining", v.Remaining)
-	return slog.GroupValue(given(attrs, "reason", string(v.Reason))...)
+	return slog.GroupValue(appendFields(make([]slog.Attr, 0, 32), reflect.ValueOf(v))...)
 }
 
-// given appends an attribute unless its value is zero.
-func given[T comparable](attrs []slog.Attr, key string, value T) []slog.Attr {
-	var zero T
-	if value == zero {
-		return attrs
+func appendFields(attrs []slog.Attr, of reflect.Value) []slog.Attr {
+	for field, value := range of.Fields() {
+		key, omit, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case field.Anonymous:
+			attrs = appendFields(attrs, value)
+		case omit != "" && value.IsZero():
+		case value.Kind() == reflect.String: // such as a Mode
+			attrs = append(attrs, slog.String(key, value.String()))
+		default:
+			attrs = append(attrs, slog.Any(key, value.Interface()))
+		}
 	}
-	return append(attrs, slog.Any(key, value))
+	return attrs
 }
