@@ -49,9 +49,8 @@ func scrape(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A connection kept alive would outlive the demo.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
+	req.Close = true // a connection kept alive would outlive the demo
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", err
 	}

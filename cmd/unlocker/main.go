@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -25,7 +24,10 @@ import (
 )
 
 func main() {
-	version.Version = cmp.Or(version.Version, moduleVersion())
+	// A binary that the Makefile did not build: go install records the version of the module, go build that of the commit.
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version.Version = cmp.Or(version.Version, info.Main.Version)
+	}
 	signals := []os.Signal{syscall.SIGTERM}
 	if !signal.Ignored(os.Interrupt) { // as it is in the background of a script
 		signals = append(signals, os.Interrupt)
@@ -133,16 +135,6 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// moduleVersion is the version of a binary that the Makefile did not build: go install
-// records the version of the module, go build that of the commit.
-func moduleVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
-}
-
 // namesTimeout limits how long a shell waits for names.
 const namesTimeout = 2 * time.Second
 
@@ -152,22 +144,17 @@ func completeName(cmd *cobra.Command, args []string, begin string) ([]string, co
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	c, _, err := config.Load(cmd.Flags())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	a, err := admin.Open(c, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	ctx := cmd.Context()
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, namesTimeout)
 		defer cancel()
 	}
-	names, _ := a.Names(ctx, begin)
-	_ = a.Close()
+	var names []string
+	_ = withAdmin(cmd, func(a *admin.Admin) (err error) {
+		names, err = a.Names(ctx, begin)
+		return err
+	})
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 

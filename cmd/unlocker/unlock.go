@@ -104,21 +104,17 @@ func ask(ctx context.Context, in io.Reader) error {
 	}()
 	select {
 	case answer := <-answers:
-		return accept(answer)
+		switch strings.ToLower(strings.TrimSpace(answer)) {
+		case "y", "yes":
+			return nil
+		}
+		if answer == "" {
+			return errors.New("no answer: nothing was removed; --yes is required when stdin is not a terminal")
+		}
+		return errors.New("nothing was removed")
 	case <-ctx.Done():
 		return fmt.Errorf("%w: nothing was removed", admin.ErrInterrupted)
 	}
-}
-
-func accept(answer string) error {
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	if answer == "" {
-		return errors.New("no answer: nothing was removed; --yes is required when stdin is not a terminal")
-	}
-	return errors.New("nothing was removed")
 }
 
 // isTerminal reports whether in is a character device. This includes /dev/null, which

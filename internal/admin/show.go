@@ -32,9 +32,6 @@ type Detail struct {
 	Leftovers []string
 }
 
-// ErrNoLock is the error for a lock that does not exist.
-var ErrNoLock = lockstore.ErrNoLock
-
 // Show reads one lock. The name must be valid, as ParseName returns it.
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	entry, err := a.store.ReadOne(ctx, name)
@@ -68,15 +65,13 @@ func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, er
 		fields = append(fields, f.String())
 		gets = append(gets, clientv3.OpGet(a.layout.Key(e.Name, f.String()), clientv3.WithKeysOnly()))
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
-	defer cancel()
-	resp, err := a.client.Txn(ctx).Then(gets...).Commit()
+	answers, err := a.store.Get(ctx, gets)
 	if err != nil {
 		return nil, fmt.Errorf("read when the fields of lock %s were written: %w", quoted(e.Name), err)
 	}
 	var left []string
-	for i, r := range resp.Responses {
-		for _, kv := range r.GetResponseRange().Kvs {
+	for i, answer := range answers {
+		for _, kv := range answer.Kvs {
 			if kv.ModRevision < e.Token {
 				left = append(left, fields[i])
 			}
@@ -94,15 +89,13 @@ const (
 // missing returns the error for a lock that does not exist. It names what exists below.
 func (a *Admin) missing(ctx context.Context, name string) error {
 	from, end := a.layout.Range(name)
-	limited, cancel := context.WithTimeout(ctx, a.config.Etcd.RequestTimeout)
-	defer cancel()
-	resp, err := a.client.Get(limited, from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(nearbyKeys))
+	found, err := a.store.Get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(nearbyKeys))})
 	if err != nil {
 		return fmt.Errorf("look below lock %s: %w", quoted(name), err)
 	}
 	words, foreign := fmt.Sprintf("no lock %s under %s", quoted(name), a.config.Prefix), false
 	var nested []string
-	for _, kv := range resp.Kvs {
+	for _, kv := range found[0].Kvs {
 		n, _, valid := a.layout.Split(kv.Key)
 		below := quoted(string(n))
 		switch {
@@ -121,12 +114,12 @@ func (a *Admin) missing(ctx context.Context, name string) error {
 	return noLock(words)
 }
 
-// noLock is ErrNoLock in other words.
+// noLock is lockstore.ErrNoLock in other words.
 type noLock string
 
 func (e noLock) Error() string { return string(e) }
 
-func (e noLock) Unwrap() error { return ErrNoLock }
+func (e noLock) Unwrap() error { return lockstore.ErrNoLock }
 
 // History is what is known about who held a lock.
 type History struct {
@@ -136,7 +129,7 @@ type History struct {
 }
 
 // History reads who held a lock. The name must be valid, as ParseName returns it. The error is
-// ErrNoLock if nobody held it as far as etcd still knows.
+// lockstore.ErrNoLock if nobody held it as far as etcd still knows.
 func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (History, error) {
 	audit := a.config.AuditKeys()
 	r := history.Reader{
@@ -149,14 +142,15 @@ func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (His
 		return History{}, a.failed(ctx, err, etcd.Read)
 	case len(h.Periods) > 0:
 		return History{History: h}, nil
-	case h.Truncated:
-		return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: --timeout ends before older revisions are read",
-			quoted(name), a.config.Prefix, h.FromRevision, ErrNoLock)
-	case h.Compacted:
-		return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: etcd has nothing older, it was compacted",
-			quoted(name), a.config.Prefix, h.FromRevision, ErrNoLock)
+	case !h.Truncated && !h.Compacted:
+		return History{}, fmt.Errorf("nobody ever held lock %s under %s: %w", quoted(name), a.config.Prefix, lockstore.ErrNoLock)
 	}
-	return History{}, fmt.Errorf("nobody ever held lock %s under %s: %w", quoted(name), a.config.Prefix, ErrNoLock)
+	why := "etcd has nothing older, it was compacted"
+	if h.Truncated {
+		why = "--timeout ends before older revisions are read"
+	}
+	return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: %s",
+		quoted(name), a.config.Prefix, h.FromRevision, lockstore.ErrNoLock, why)
 }
 
 // maxForced is the maximum number of forced unlocks that a daemon is asked for.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
 func (w *world) show(name string) admin.Detail {
@@ -137,7 +138,7 @@ func TestShowOfNoLock(t *testing.T) {
 	} {
 		_, err := w.Show(t.Context(), name)
 		require.EqualError(t, err, want)
-		require.ErrorIs(t, err, admin.ErrNoLock)
+		require.ErrorIs(t, err, lockstore.ErrNoLock)
 	}
 }
 

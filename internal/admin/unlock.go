@@ -37,8 +37,13 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	if err != nil {
 		return api.Forced{}, err
 	}
-	if err := heldUnder(shown, uuid); err != nil {
-		return api.Forced{}, err
+	// No question is asked if the transaction, which compares the uuid again, could only fail. A lock with an invalid
+	// uuid is left to the transaction.
+	switch {
+	case shown.Token == 0:
+		return api.Forced{}, fmt.Errorf("lock %s: %w", quoted(shown.Name), lockstore.ErrNoUUID)
+	case shown.UUID != "" && shown.UUID != uuid:
+		return api.Forced{}, &OtherHolder{shown}
 	}
 	unlocker := records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}
 	unrecorded, err := unlocker.TryRecord(ctx, name)
@@ -68,18 +73,6 @@ func (a *Admin) notRemoved(ctx context.Context, name string, entry lockstore.Rec
 		return &OtherHolder{now}
 	}
 	return a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
-}
-
-// heldUnder avoids asking for confirmation if the transaction, which compares the uuid
-// again, could only fail. A lock with an invalid uuid is left to the transaction.
-func heldUnder(d Detail, uuid string) error {
-	switch {
-	case d.Token == 0:
-		return fmt.Errorf("lock %s: %w", quoted(d.Name), lockstore.ErrNoUUID)
-	case d.UUID != "" && d.UUID != uuid:
-		return &OtherHolder{d}
-	}
-	return nil
 }
 
 // Who names the person that runs the command: the user of the operating system and the host.

@@ -79,38 +79,24 @@ func (a Answer) blind() string {
 	return words
 }
 
-// said returns the answers without an error.
-func said(answers []Answer) []Answer {
-	return slices.DeleteFunc(slices.Clone(answers), func(a Answer) bool { return a.Err != nil })
-}
-
-// newest returns the answer with the highest revision of etcd among those that report on
-// the locks. All daemons watch the same locks.
-func newest(answers []Answer) (best Answer, ok bool) {
-	for _, a := range answers {
-		if a.blind() == "" && (!ok || a.Status.Etcd.Revision > best.Status.Etcd.Revision) {
-			best, ok = a, true
-		}
-	}
-	return best, ok
-}
-
 // Judge returns the Result of the answers of all daemons of a deployment.
 func Judge(rules Rules, answers []Answer) Result {
 	j := &judgement{Rules: rules}
-	came := said(answers)
+	came := slices.DeleteFunc(slices.Clone(answers), func(a Answer) bool { return a.Err != nil })
 	if other := slices.IndexFunc(came, func(a Answer) bool { return a.Status.Prefix != came[0].Status.Prefix }); other > 0 {
 		return Result{State: Unknown, Text: fmt.Sprintf("%s and %s watch different prefixes: check them separately",
 			clean(came[0].URL, maxName), clean(came[other].URL, maxName))}
 	}
-	best, seen := newest(answers)
+	// All daemons watch the same locks: the newest of those that report on them comes first.
+	seeing := slices.DeleteFunc(slices.Clone(came), func(a Answer) bool { return a.blind() != "" })
+	slices.SortStableFunc(seeing, func(a, b Answer) int { return cmp.Compare(b.Status.Etcd.Revision, a.Status.Etcd.Revision) })
 	switch {
-	case !seen:
+	case len(seeing) == 0:
 		j.unseen(answers)
 	case rules.Lock != "":
-		j.one(best)
+		j.one(seeing[0])
 	default:
-		j.all(best)
+		j.all(seeing[0])
 		j.replicas(answers)
 		j.alarms(came)
 		j.holds(came)

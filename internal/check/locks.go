@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -78,8 +79,7 @@ func (j *judgement) kept(a Answer) {
 	if j.Undated.Alerts(float64(no + bad)) {
 		state = Warning
 	}
-	locks := inState(a.Locks, undated, malformed)
-	for _, l := range locks {
+	for _, l := range inState(a.Locks, undated, malformed) {
 		j.long = append(j.long, describe(l, a.Status.Now))
 	}
 	if state == OK && no+bad == 0 {
@@ -94,10 +94,7 @@ func inState(locks []api.Lock, states ...string) []api.Lock {
 
 // since returns the time at which a lock became overdue, by the daemon's clock.
 func since(l api.Lock) time.Time {
-	if l.AlertAt.IsZero() {
-		return l.Corrected(l.AutoUnlockAt)
-	}
-	return l.Corrected(l.AlertAt)
+	return l.Corrected(cmp.Or(l.AlertAt, l.AutoUnlockAt))
 }
 
 // describe returns the line on a lock.
@@ -178,26 +175,20 @@ func query(ctx context.Context, d client.Daemon, rules Rules, a *Answer) (err er
 	if a.Status, err = d.Status(ctx); err != nil {
 		return err
 	}
-	if err := fetch(ctx, d, rules.Lock, a); err != nil || rules.Forced == 0 {
+	switch {
+	case rules.Lock == "":
+		err = locks(ctx, d, a)
+	case a.blind() == "": // the daemon reads the lock from etcd
+		var detail *api.LockDetail
+		if detail, err = d.Lock(ctx, rules.Lock); detail != nil {
+			a.Lock = &detail.Lock
+		}
+	}
+	if err != nil || rules.Forced == 0 {
 		return err
 	}
 	a.Forced, err = d.Forced(ctx, "", 500)
 	return err
-}
-
-// fetch queries the one lock to check, or the locks to name in the output.
-func fetch(ctx context.Context, d client.Daemon, name string, a *Answer) error {
-	switch {
-	case name == "":
-		return locks(ctx, d, a)
-	case a.blind() == "": // the daemon reads the lock from etcd
-		detail, err := d.Lock(ctx, name)
-		if detail != nil {
-			a.Lock = &detail.Lock
-		}
-		return err
-	}
-	return nil
 }
 
 // locks queries the locks to name in the output, if there are any.

@@ -25,15 +25,7 @@ const (
 
 // String returns the state as plugins print it.
 func (s State) String() string {
-	switch s {
-	case OK:
-		return "OK"
-	case Warning:
-		return "WARNING"
-	case Critical:
-		return "CRITICAL"
-	}
-	return "UNKNOWN"
+	return [...]string{OK: "OK", Warning: "WARNING", Critical: "CRITICAL", Unknown: "UNKNOWN"}[s]
 }
 
 // weight orders states by severity: a known problem is worse than an unknown state.

@@ -86,17 +86,10 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 
 // colorOf is the color of the word of a state: the worse the state, the more it is seen.
 func colorOf(state string) terminal.Color {
-	switch state {
-	case protocol.Expired.String():
-		return terminal.Red
-	case protocol.Overdue.String():
-		return terminal.Yellow
-	case protocol.Malformed.String(), protocol.Undated.String(), protocol.Orphaned.String():
-		return terminal.Magenta
-	case protocol.Held.String():
-		return terminal.Green
-	}
-	return terminal.Plain
+	return map[string]terminal.Color{
+		protocol.Expired.String(): terminal.Red, protocol.Overdue.String(): terminal.Yellow, protocol.Held.String(): terminal.Green,
+		protocol.Malformed.String(): terminal.Magenta, protocol.Undated.String(): terminal.Magenta, protocol.Orphaned.String(): terminal.Magenta,
+	}[state]
 }
 
 // none stands for an absent value.
