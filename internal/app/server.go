@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -158,12 +157,9 @@ func newOpsHandler(registry *prometheus.Registry, missing func() string, profile
 
 // answer answers 200 ok, or 503 with the reason.
 func answer(w http.ResponseWriter, missing string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	status, text := http.StatusOK, "ok"
 	if missing != "" {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "not ready: "+missing+"\n")
-		return
+		status, text = http.StatusServiceUnavailable, "not ready: "+missing
 	}
-	_, _ = io.WriteString(w, "ok\n")
+	http.Error(w, text, status) // which sends any status as plain text
 }

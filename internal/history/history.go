@@ -53,7 +53,7 @@ func explain(h *api.History) {
 	for i := range h.Periods {
 		p := &h.Periods[i]
 		if p.Ended != nil {
-			p.Ended.After = later(p.Acquired.At, p.AliveAt)
+			p.Ended.After = latest(p.Acquired.At, p.AliveAt)
 			if !next.Before(p.Ended.After) { // otherwise the clocks contradict each other
 				p.Ended.Before = next
 			}
@@ -65,12 +65,7 @@ func explain(h *api.History) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // how says how a period ended, as far as its times tell.
 func how(p *api.Period) string {
@@ -142,7 +137,7 @@ func insert(h *api.History, f *api.Forced) {
 		}
 	}
 	p := period(b.Lock(h.Name), f.Token)
-	p.Ended = &api.Ended{Moment: api.Moment{Revision: f.Revision}, After: later(p.Acquired.At, p.AliveAt)}
+	p.Ended = &api.Ended{Moment: api.Moment{Revision: f.Revision}, After: latest(p.Acquired.At, p.AliveAt)}
 	at, _ := slices.BinarySearchFunc(h.Periods, f.Token, func(p api.Period, token int64) int { return cmp.Compare(token, p.Token) })
 	h.Periods = slices.Insert(h.Periods, at, p)
 }

@@ -22,13 +22,6 @@ const maxSpans = maxTxnOps - 3
 // single key from.
 type span struct{ from, end string }
 
-func (s span) option() []clientv3.OpOption {
-	if s.end == "" {
-		return nil
-	}
-	return []clientv3.OpOption{clientv3.WithRange(s.end)}
-}
-
 // expired is the deletion of a lock that is due. It compares the uuid (or that there is none),
 // the deadline, and the newest revision of the keys (S1). It has no put, and no other branch
 // (S5).
@@ -55,12 +48,12 @@ func (st Store) manual(r *Record, uuid string, put []clientv3.Op) clientv3.Op {
 func (r *Record) deletion(others []clientv3.Op, compares ...clientv3.Cmp) clientv3.Op {
 	var ops []clientv3.Op
 	for _, s := range r.spans {
-		newest := clientv3.Compare(clientv3.ModRevision(s.from), "<", r.Revision+1)
+		newest, to := clientv3.Compare(clientv3.ModRevision(s.from), "<", r.Revision+1), []clientv3.OpOption(nil)
 		if s.end != "" {
-			newest = newest.WithRange(s.end)
+			newest, to = newest.WithRange(s.end), append(to, clientv3.WithRange(s.end))
 		}
 		compares = append(compares, newest)
-		ops = append(ops, clientv3.OpDelete(s.from, s.option()...))
+		ops = append(ops, clientv3.OpDelete(s.from, to...))
 	}
 	return clientv3.OpTxn(compares, append(ops, others...), nil)
 }

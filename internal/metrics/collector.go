@@ -186,12 +186,6 @@ func distinct[T any, K comparable](all []T, maximum int, labels func(*T) K) (kep
 	return kept
 }
 
-// omitted returns the number of locks past their alert time that have no series of their
-// own: beyond the limit, or merged with another lock.
-func (v *view) omitted() int {
-	return max(0, v.Table.OverdueTotal-len(v.overdue))
-}
-
 // label returns a valid label value for untrusted text. It is idempotent.
 func label(s string, maximum int) string {
 	// A name may have a megabyte; Clip needs no more than this.

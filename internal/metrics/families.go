@@ -51,7 +51,8 @@ func families() []family {
 	add("unlocker_lock_info", gauge, "The holder of a lock past its alert time; always 1.",
 		infos, "lock", "hostname", "owner")
 	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time that have no series of their own.",
-		one(func(v *view) float64 { return float64(v.omitted()) }))
+		// beyond the limit, or merged with another lock
+		one(func(v *view) float64 { return float64(max(0, v.Table.OverdueTotal-len(v.overdue))) }))
 
 	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a recently force-unlocked lock was removed.",
 		removals, "lock", "hostname", "owner", "trigger")

@@ -144,7 +144,7 @@ func New(o Options) (*Reaper, error) {
 		rate:    rate.NewLimiter(limit, o.BatchSize),
 		journal: &journal{handler: o.Logger.Handler()},
 	}
-	r.recorder = newRecorder(r)
+	r.recorder = &recorder{Reaper: r, wake: make(chan struct{}, 1)}
 	return r, nil
 }
 

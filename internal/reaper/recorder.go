@@ -46,8 +46,6 @@ var (
 	errStopped = errors.New("the daemon stopped")
 )
 
-func newRecorder(r *Reaper) *recorder { return &recorder{Reaper: r, wake: make(chan struct{}, 1)} }
-
 // add takes a removal, of which nothing changes any more.
 func (r *recorder) add(removed api.Forced) {
 	if r.Records == nil {

@@ -36,20 +36,16 @@ type tally struct {
 	mu    sync.Mutex
 	stats Stats
 	// open are the attempts that were announced, until they have ended or their event has come.
-	open map[lockID]*attempt
+	open map[removalID]*attempt
 	// unanswered are those that ended without an answer, of locks that are still there.
-	unanswered map[lockID]*attempt
+	unanswered map[removalID]*attempt
 }
 
-type lockID struct {
-	name  string
-	token int64
-}
-
-func (a *attempt) id() lockID { return lockID{a.due.Name, a.due.Token} }
+// id is that of the attempt before its outcome is known: also of an orphan without the revision.
+func (a *attempt) id() removalID { return removalID{name: a.due.Name, token: a.due.Token} }
 
 func newTally(l *Ledger) *tally {
-	t := &tally{ledger: l, open: make(map[lockID]*attempt), unanswered: make(map[lockID]*attempt)}
+	t := &tally{ledger: l, open: make(map[removalID]*attempt), unanswered: make(map[removalID]*attempt)}
 	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0, verdict.Presumed: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
 	for _, r := range lockstore.Reasons() {
@@ -124,7 +120,7 @@ func (t *tally) keep(a *attempt) {
 func (t *tally) gone(g table.Gone) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a := t.open[lockID{g.Name, g.Token}]
+	a := t.open[removalID{name: g.Name, token: g.Token}]
 	if a == nil {
 		return t.closed(&g)
 	}
@@ -135,7 +131,7 @@ func (t *tally) gone(g table.Gone) *attempt {
 // closed is for a deletion that no answer explains. It returns the attempt without an answer that is presumed to have
 // deleted the lock.
 func (t *tally) closed(g *table.Gone) *attempt {
-	id := lockID{g.Name, g.Token}
+	id := removalID{name: g.Name, token: g.Token}
 	a := t.unanswered[id]
 	delete(t.unanswered, id)
 	if a == nil || !a.explains(g) || t.ledger.knows(g) {

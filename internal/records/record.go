@@ -115,21 +115,15 @@ func (r *Record) clip() {
 	}
 }
 
-// check refuses what no daemon writes.
+// check refuses what no daemon writes, and what the log never has: in a log line one of two fields of the same name would
+// replace the other.
 func (r *Record) check(written int64) error {
 	switch {
 	case r.Trigger != "" && r.Trigger != verdict.Manual && !r.automatic():
 		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), protocol.MaxName))
 	case r.automatic() && (r.Revision <= 0 || r.Revision >= written):
 		return fmt.Errorf("revision is %d, and it was written at %d", r.Revision, written)
-	}
-	return r.checkFields()
-}
-
-// checkFields refuses what the log never has: in a log line one of two fields of the same name
-// would replace the other.
-func (r Record) checkFields() error {
-	if r.MoreFields < 0 {
+	case r.MoreFields < 0:
 		return fmt.Errorf("more_fields is %d", r.MoreFields)
 	}
 	named := make(map[string]bool, len(r.Fields))

@@ -66,16 +66,11 @@ func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 		}
 		return api.Forced{}, record, err
 	}
-	removed = u.forced(record, revision)
+	removed = record.Removed()
+	removed.At, removed.Trigger, removed.Revision = u.Now().UTC(), verdict.Manual, revision
+	removed.Fields, removed.MoreFields = record.Shown()
 	removed.Who, removed.Reason = who, what.Reason
 	return removed, record, nil
-}
-
-func (u Unlocker) forced(removed lockstore.Record, revision int64) api.Forced {
-	f := removed.Removed()
-	f.At, f.Trigger, f.Revision = u.Now().UTC(), verdict.Manual, revision
-	f.Fields, f.MoreFields = removed.Shown()
-	return f
 }
 
 // grant returns a lease for records.

@@ -27,8 +27,7 @@ func (m margin) share() *float64 {
 	if m == 0 {
 		return nil
 	}
-	share := float64(m-1) / marginSteps
-	return &share
+	return new(float64(m-1) / marginSteps)
 }
 
 // renewal is a lock whose deadline a transaction writes.

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,12 +195,7 @@ func (h *Holds) dryRun(time.Time, Signals) string {
 	return ""
 }
 
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // settling says for how long holders get time to renew after something that ended at, zero for
 // never. It returns "" once they have had it.

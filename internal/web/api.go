@@ -159,13 +159,12 @@ var document []byte
 
 // sendYAML answers with a document, or with an error in JSON.
 func (h *handler) sendYAML(w http.ResponseWriter, r *http.Request, status int, answer any) {
-	text, ok := answer.([]byte)
-	if !ok {
-		h.send(w, r, status, answer)
+	if text, ok := answer.([]byte); ok {
+		w.Header().Set("Content-Type", "application/yaml")
+		_, _ = w.Write(text)
 		return
 	}
-	w.Header().Set("Content-Type", "application/yaml")
-	_, _ = w.Write(text)
+	h.send(w, r, status, answer)
 }
 
 // Error is an error with the HTTP status of its answer. The text of Err is the answer.

@@ -188,10 +188,9 @@ func secure(h http.Header) {
 func (h *handler) answer(send sender, get getter, parameters ...string) http.HandlerFunc {
 	serve := h.respond(h.slots, send, get, parameters...)
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !h.readOnly(w, r, send) {
-			return
+		if h.readOnly(w, r, send) {
+			serve(w, r)
 		}
-		serve(w, r)
 	}
 }
 

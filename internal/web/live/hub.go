@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -145,11 +146,7 @@ func (h *Hub) leave(v *view) {
 func (h *Hub) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for key, v := range h.views {
-		if v.clients == 0 && time.Since(v.left) > idleTime {
-			delete(h.views, key)
-		}
-	}
+	maps.DeleteFunc(h.views, func(_ string, v *view) bool { return v.clients == 0 && time.Since(v.left) > idleTime })
 }
 
 // watched returns the views that have clients, and those of them that are not fresh.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -169,27 +170,20 @@ func (s *stream) flush() error {
 
 // event sends an event, after which the client has those seen so far.
 func (s *stream) event(data []byte) error {
-	err := s.write(fmt.Appendf(nil, "id: %s\ndata: ", s.view.id(s.seen)))
-	if err == nil {
-		err = s.write(data)
-	}
-	if err == nil {
-		err = s.write([]byte("\n\n"))
-	}
-	return err
+	return s.write(fmt.Appendf(nil, "id: %s\ndata: ", s.view.id(s.seen)), data, []byte("\n\n"))
 }
 
 // write fails if the client does not read.
-func (s *stream) write(data []byte) error {
-	for len(data) > 0 {
-		part := data[:min(len(data), maxWrite)]
-		if err := s.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			return err
+func (s *stream) write(texts ...[]byte) error {
+	for _, data := range texts {
+		for part := range slices.Chunk(data, maxWrite) {
+			if err := s.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+				return err
+			}
+			if _, err := s.w.Write(part); err != nil {
+				return err
+			}
 		}
-		if _, err := s.w.Write(part); err != nil {
-			return err
-		}
-		data = data[len(part):]
 	}
 	return nil
 }

@@ -19,16 +19,13 @@ type History struct {
 func NewHistory(h api.History) *History { return &History{h, newTimeline(&h)} }
 
 // Present returns the present holder's period, or nil.
-func (h *History) Present() *api.Period {
-	if len(h.Periods) == 0 || h.Periods[0].Ended != nil {
-		return nil
-	}
-	return &h.Periods[0]
-}
+func (h *History) Present() *api.Period { return h.newest(false) }
 
 // Last returns the newest period if it has ended, or nil.
-func (h *History) Last() *api.Period {
-	if len(h.Periods) == 0 || h.Periods[0].Ended == nil {
+func (h *History) Last() *api.Period { return h.newest(true) }
+
+func (h *History) newest(ended bool) *api.Period {
+	if len(h.Periods) == 0 || (h.Periods[0].Ended != nil) != ended {
 		return nil
 	}
 	return &h.Periods[0]

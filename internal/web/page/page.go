@@ -190,9 +190,7 @@ type Native struct{ api.NativeList }
 func (Native) template() string { return "native" }
 
 // Health is the page /health.
-type Health struct {
-	Status api.Status
-}
+type Health struct{ Status api.Status }
 
 func (Health) template() string { return "health" }
 
