@@ -108,12 +108,13 @@ func (r *recorder) await(ctx context.Context) bool {
 // first returns the removals whose records are to be written next.
 func (r *recorder) first() []api.Forced {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.excess > 0 {
-		r.drop(r.excess, errExcess)
-		r.excess = 0
+	excess, first := r.excess, r.queue[:min(len(r.queue), recordBatch)]
+	r.excess = 0
+	r.mu.Unlock() // the log may block: not those who add
+	if excess > 0 {
+		r.drop(excess, errExcess)
 	}
-	return r.queue[:min(len(r.queue), recordBatch)]
+	return first
 }
 
 // write writes some records. It reports false if etcd may take them later.
