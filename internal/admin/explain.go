@@ -1,12 +1,9 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -97,9 +94,9 @@ func (l *Listing) explain(k api.Lock) api.Lock {
 func outlook(l *protocol.Lock, d Detail) []string {
 	switch l.State(protocol.TimestampOf(d.At)) {
 	case protocol.Malformed:
-		return append(faults(l, d), neverRemoved)
+		return []string{neverRemoved + ": " + l.Fault() + "."}
 	case protocol.Undated:
-		return []string{"There is no auto_unlock_at.", neverRemoved}
+		return []string{neverRemoved + ": there is no auto_unlock_at."}
 	case protocol.Orphaned:
 		return []string{"There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock."}
 	}
@@ -131,37 +128,4 @@ func datedOutlook(l api.Lock, clock string) (words []string, dated bool) {
 	return nil, true
 }
 
-const neverRemoved = "It is never removed automatically."
-
-// maxFault bounds how much of an invalid value is quoted, in bytes.
-const maxFault = 64
-
-// faults returns the reasons for the state malformed.
-func faults(l *protocol.Lock, d Detail) []string {
-	if l.Token == 0 {
-		return []string{"There is no uuid: nobody holds it. It has keys that are not fields of a lock, so they are not leftovers either."}
-	}
-	var found []string
-	for _, f := range d.Fields {
-		if slices.Contains(d.Leftovers, f.Name) {
-			continue
-		}
-		switch protocol.ParseField([]byte(f.Name)) {
-		case protocol.FieldAlertAt, protocol.FieldAliveAt, protocol.FieldAutoUnlockAt, protocol.FieldLockedAt:
-			if _, err := protocol.ParseTimestamp([]byte(f.Value)); err != nil {
-				found = append(found, fmt.Sprintf("%s is %s: %s.", f.Name, terminal.QuoteAlways(protocol.Clip([]byte(f.Value), maxFault)), err))
-				if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n/1000 > 1e9 {
-					found = append(found, "It looks like milliseconds: the unit is seconds.")
-				}
-			}
-		case protocol.FieldUUID:
-			if l.UUID() == "" {
-				found = append(found, fmt.Sprintf("uuid has %d bytes: 1 to 256 are allowed.", cmp.Or(f.TruncatedFrom, len(f.Value))))
-			}
-		}
-	}
-	if len(found) == 0 {
-		found = append(found, "A key has a lease: it is not a lock of this protocol.")
-	}
-	return found
-}
+const neverRemoved = "It is never removed automatically"

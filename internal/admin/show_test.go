@@ -84,7 +84,7 @@ func TestShowMarksWhatIsTruncated(t *testing.T) {
 		require.Equal(t, sizes[f.Name], f.TruncatedFrom, f.Name)
 		require.LessOrEqual(t, len(f.Value), limit+len("…"))
 	}
-	require.Contains(t, strings.Join(d.Outlook, " "), "uuid has 65537 bytes: ")
+	require.Regexp(t, `uuid is "x{64}…": not 1 to 256 bytes`, strings.Join(d.Outlook, " "))
 }
 
 // What follows from the lock alone.
@@ -109,12 +109,12 @@ func TestOutlook(t *testing.T) {
 		"x":            "",
 		"overdue":      `According to the clock of this host, it is past its alert_at\.`,
 		"expired":      `According to the clock of this host, it is past its auto_unlock_at\.`,
-		"undated":      `There is no auto_unlock_at\. It is never removed automatically\.`,
-		"left":         `There is no auto_unlock_at\. It is never removed automatically\.`,
-		"milliseconds": `auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch. It looks like milliseconds: the unit is seconds. locked_at is "0": outside .* It is never removed automatically\.`,
-		"uuid":         `uuid has 300 bytes: 1 to 256 are allowed. It is never removed automatically\.`,
-		"stray":        `There is no uuid: nobody holds it. It has keys that are not fields .* It is never removed automatically\.`,
-		"leased":       `A key has a lease: .* It is never removed automatically\.`,
+		"undated":      `It is never removed automatically: there is no auto_unlock_at\.`,
+		"left":         `It is never removed automatically: there is no auto_unlock_at\.`,
+		"milliseconds": `It is never removed automatically: auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch; it looks like milliseconds: the unit is seconds; locked_at is "0": outside .*`,
+		"uuid":         `It is never removed automatically: uuid is "u+…": not 1 to 256 bytes\.`,
+		"stray":        `It is never removed automatically: there is no uuid, but there are keys that a lock does not leave behind\.`,
+		"leased":       `It is never removed automatically: uuid has a lease, as no field of a lock has\.`,
 		"orphan":       `There is no uuid: nobody holds it. Its fields are left over, for example from a renewal after the unlock\.`,
 	} {
 		require.Regexp(t, "^"+want+"$", strings.Join(w.show(name).Outlook, " "), name)

@@ -68,7 +68,7 @@ func TestS8_EveryLockIsExplained(t *testing.T) {
 		"held":        ``,
 		"overdue":     `is removed at .*` + clock + ` unless its holder renews it: .*`,
 		"undated":     `is never removed automatically: .*`,
-		"malformed":   `is never removed automatically: .*`,
+		"malformed":   `is never removed automatically: locked_at is "soon": neither seconds since the epoch nor RFC 3339`,
 		"stray":       `is never removed automatically: .*`,
 	} {
 		l, detail := locks[name], api.LockDetail{}

@@ -24,7 +24,7 @@ func TestOutput(t *testing.T) {
 			hold("alarm", time.Minute), func(a *Answer) {
 				a.Status.Locks[undated]++
 				a.Locks = append(a.Locks, api.Lock{Name: "old", State: undated,
-					Explanation: "is never removed automatically: it has no auto_unlock_at that can be read"})
+					Explanation: "is never removed automatically: there is no auto_unlock_at"})
 				a.Status.Backlog = 1
 				until := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
 				a.Status.Pauses = []api.Pause{{By: "ada@laptop", Reason: "maintenance", Until: until}}
@@ -41,7 +41,7 @@ func TestOutput(t *testing.T) {
 		` locks_orphaned=0;;;0 backlog=1;;;0 forced=1;0;;0
 billing/invoices: overdue, 12m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:48:00Z; due for removal at 2026-11-20T12:48:02Z
 deploy: expired, 4m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:56:00Z; is due; removals on hold since 11:59:00: because of alarm
-old: undated; held by an unknown host; is never removed automatically: it has no auto_unlock_at that can be read
+old: undated; held by an unknown host; is never removed automatically: there is no auto_unlock_at
 report: force-unlocked 1m00s ago (expiry); was held by worker-2
 http://a:9481: a-0, version 1.2.3, mode enforce; leader; etcd revision 100; on hold for 1m00s: alarm (because of alarm); removal of all locks paused until 2026-11-20T14:00:00Z by ada@laptop: maintenance`+strings.Repeat(`; removal of deploy/** paused until 2026-11-20T14:00:00Z by bob@laptop: bythe`, 4)+`; and 2 more pauses
 http://b:9481: does not answer within 10s

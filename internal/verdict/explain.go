@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -39,13 +40,7 @@ func (v Verdict) kept() string {
 }
 
 func (v Verdict) whyNever() string {
-	switch {
-	case v.Token == 0:
-		return "it has no uuid, and keys that a lock does not leave behind"
-	case v.AutoUnlockAt.IsZero():
-		return "it has no auto_unlock_at that can be read"
-	}
-	return "one of its fields cannot be read, or has a lease"
+	return cmp.Or(v.Fault, "there is no auto_unlock_at")
 }
 
 // mode names the mode and the policy that matched, which may have asked for more than

@@ -89,13 +89,11 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			`is not removed automatically: its mode is off (policy "batch/**")`},
 
 		"undated": {observedLive, func(in *verdict.Inputs) { in.Removable, in.AutoUnlockAt = false, time.Time{} },
-			"is never removed automatically: it has no auto_unlock_at that can be read"},
-		"malformed": {observedLive, func(in *verdict.Inputs) { in.Removable = false },
-			"is never removed automatically: one of its fields cannot be read, or has a lease"},
-		"keys that are not fields": {observedLive, func(in *verdict.Inputs) { in.Token, in.Removable = 0, false },
-			"is never removed automatically: it has no uuid, and keys that a lock does not leave behind"},
-		"malformed, whatever its mode": {observedLive, func(in *verdict.Inputs) { in.Removable, in.Mode = false, verdict.Off },
-			"is never removed automatically: one of its fields cannot be read, or has a lease"},
+			"is never removed automatically: there is no auto_unlock_at"},
+		"malformed": {observedLive, func(in *verdict.Inputs) { in.Removable, in.Fault = false, "alert_at is broken" },
+			"is never removed automatically: alert_at is broken"},
+		"malformed, whatever its mode": {observedLive, func(in *verdict.Inputs) { in.Removable, in.Fault, in.Mode = false, "alert_at is broken", verdict.Off },
+			"is never removed automatically: alert_at is broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := c.base()

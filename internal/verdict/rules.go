@@ -118,6 +118,7 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 		AutoUnlockAt: l.AutoUnlockAt().Time(),
 		AliveAt:      l.AliveAt().Time(),
 		Renewed:      l.Renewed(),
+		Fault:        l.Fault(),
 		Removable:    l.Removable(),
 		Token:        l.Token,
 		Revision:     l.Revision,

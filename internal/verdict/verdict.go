@@ -45,6 +45,8 @@ type Inputs struct {
 	Renewed      bool      `json:"renewed,omitempty"`
 	// OrphanDue is when an orphan has stayed unmodified for long enough.
 	OrphanDue time.Time `json:"orphan_due,omitzero"`
+	// Fault says why a lock is malformed, which is never removable.
+	Fault     string `json:"fault,omitempty"`
 	Removable bool   `json:"removable"`
 	Token     int64  `json:"token,omitempty"`
 	Revision  int64  `json:"revision"`

@@ -35,9 +35,10 @@ func (l *Lock) put(kv KV) {
 	if kv.Mod == l.Revision {
 		l.last = l.last.with(f)
 	}
-	l.bad = l.bad.without(f)
-	if !l.set(f, kv.Value) {
-		l.bad = l.bad.with(f)
+	if l.set(f, kv.Value) {
+		l.good(f)
+	} else {
+		l.fault(f, Clip(kv.Value, maxFault))
 	}
 	if f == FieldUUID && kv.Create != l.Token {
 		l.Token = kv.Create
@@ -64,7 +65,8 @@ func (l *Lock) Delete(f Field, rev int64) {
 	if f == FieldUnknown {
 		return
 	}
-	for _, s := range []*fieldSet{&l.have, &l.fresh, &l.last, &l.bad, &l.leased} {
+	l.good(f)
+	for _, s := range []*fieldSet{&l.have, &l.fresh, &l.last, &l.leased} {
 		*s = s.without(f)
 	}
 	switch f {
@@ -73,6 +75,27 @@ func (l *Lock) Delete(f Field, rev int64) {
 	case FieldAliveAt, FieldAutoUnlockAt:
 		l.flags.set(paired, false)
 	}
+}
+
+// good records that a field has no value that cannot be read, fault that it has one.
+func (l *Lock) good(f Field) {
+	if l.bad.has(f) {
+		l.fault(f, "")
+		l.bad = l.bad.without(f)
+	}
+}
+
+func (l *Lock) fault(f Field, value string) {
+	l.bad = l.bad.with(f)
+	r, faults := l.rarely(), [len(faulty)]string{}
+	if r.faults != nil {
+		faults = *r.faults
+	}
+	faults[slices.Index(faulty[:], f)] = value
+	if r.faults = &faults; faults == [len(faulty)]string{} {
+		r.faults = nil
+	}
+	l.setRare(r)
 }
 
 // Newest reports whether a known field was written at Revision.

@@ -43,6 +43,9 @@ var fieldNames = [...]string{
 // one takes a constant, its name above, and a place here.
 var rareTexts = [...]Field{FieldPurpose, FieldStatus}
 
+// faulty are the fields that may have values that cannot be read.
+var faulty = [...]Field{FieldUUID, FieldAutoUnlockAt, FieldAlertAt, FieldLockedAt, FieldAliveAt}
+
 // HolderFields returns the fields that say who held a lock, what for and until when: what is known
 // of an earlier holder.
 func HolderFields() []Field {

@@ -64,6 +64,9 @@ type rare struct {
 	// Timestamp.String; else "".
 	autoText string
 	texts    [len(rareTexts)]interned
+	// faults is nil unless values cannot be read: then it has the beginning of each, in the order of faulty.
+	// It is replaced, never changed.
+	faults *[len(faulty)]string
 }
 
 func (l *Lock) rarely() rare {

@@ -2,7 +2,10 @@ package protocol
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // State is the state of a lock at an instant. A lock is in exactly one.
@@ -61,6 +64,55 @@ func (l *Lock) malformed() bool {
 		return l.unknown() > 0
 	}
 	return l.bad&l.fresh != 0
+}
+
+// maxFault bounds how much of a value that cannot be read is kept, in bytes.
+const maxFault = 64
+
+// Fault says why the lock is malformed: which fields, their values, quoted and clipped, and the likely cause. It
+// returns "" if the lock is not malformed.
+func (l *Lock) Fault() string {
+	if !l.malformed() {
+		return ""
+	}
+	var all []string
+	var values [len(faulty)]string
+	if kept := l.rarely().faults; kept != nil {
+		values = *kept
+	}
+	for i, f := range faulty {
+		if l.Token != 0 && (l.bad & l.fresh).has(f) {
+			all = append(all, fmt.Sprintf("%s is %q: %s", f, values[i], whyBad(f, values[i])))
+		}
+	}
+	for f := FieldUnknown + 1; int(f) < len(fieldNames); f++ {
+		if l.leased.has(f) {
+			all = append(all, fmt.Sprintf("%s has a lease, as no field of a lock has", f))
+		}
+	}
+	switch {
+	case len(all) > 0:
+	case l.Token != 0:
+		return "its name cannot be the name of a lock"
+	default:
+		return "there is no uuid, but there are keys that a lock does not leave behind"
+	}
+	return strings.Join(all, "; ")
+}
+
+// whyBad says what is wrong with a value, and what its client probably wrote.
+func whyBad(f Field, value string) string {
+	if f == FieldUUID {
+		return fmt.Sprintf("not 1 to %d bytes", maxUUIDLen)
+	}
+	_, err := ParseTimestamp([]byte(value))
+	n, _ := strconv.ParseInt(value, 10, 64)
+	for _, unit := range [...]string{"milliseconds", "microseconds", "nanoseconds"} {
+		if n /= 1000; n >= minSeconds && n < maxSeconds {
+			return fmt.Sprintf("%s; it looks like %s: the unit is seconds", err, unit)
+		}
+	}
+	return fmt.Sprint(err)
 }
 
 // Removable reports whether the lock may ever be removed automatically: it is not

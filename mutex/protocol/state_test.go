@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +56,41 @@ func TestStateOverTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A malformed lock says which fields cannot be read, their values, and what its client probably wrote, also after a
+// listing, and as long as it is malformed.
+func TestFault(t *testing.T) {
+	const outside = "outside [1000000000, 9000000000) seconds since the epoch"
+	for _, tc := range []struct {
+		txns []txn
+		want string
+	}{
+		{[]txn{acquired()}, ""},
+		{[]txn{acquired("auto_unlock_at", "-")}, ""},
+		{[]txn{acquired("auto_unlock_at", "soon\n\u202e")}, `auto_unlock_at is "soon\n\u202e": neither seconds since the epoch nor RFC 3339`},
+		{[]txn{acquired("auto_unlock_at", "1795446468704")}, `auto_unlock_at is "1795446468704": ` + outside + "; it looks like milliseconds: the unit is seconds"},
+		{[]txn{acquired("auto_unlock_at", "1795446468704000")}, `auto_unlock_at is "1795446468704000": ` + outside + "; it looks like microseconds: the unit is seconds"},
+		{[]txn{acquired("alive_at", "1795446468704000000")}, `alive_at is "1795446468704000000": ` + outside + "; it looks like nanoseconds: the unit is seconds"},
+		{[]txn{acquired("alert_at", "", "locked_at", "0")}, `alert_at is "": neither seconds since the epoch nor RFC 3339; locked_at is "0": ` + outside},
+		{[]txn{acquired("alert_at", "")}, `alert_at is "": neither seconds since the epoch nor RFC 3339`},
+		{[]txn{acquired("uuid", strings.Repeat("u", 300))}, `uuid is "` + strings.Repeat("u", 64) + `…": not 1 to 256 bytes`},
+		{[]txn{acquired("alert_at", "x", "locked_at", "y"), {put: map[string]string{"alert_at": "1700000000"}}}, `locked_at is "y": neither seconds since the epoch nor RFC 3339`},
+		{[]txn{acquired("alert_at", "x"), {del: []string{"alert_at"}}}, ""},
+		{[]txn{{put: map[string]string{"alert_at": "x"}}, acquired("alert_at", "-")}, ""}, // left by an earlier holder
+		{[]txn{{put: map[string]string{"native": "x"}}}, "there is no uuid, but there are keys that a lock does not leave behind"},
+	} {
+		l, kvs := history(t, tc.txns...)
+		listed := collect("a", kvs)
+		require.Equal(t, []string{tc.want, tc.want}, []string{l.Fault(), listed.Fault()})
+		require.Equal(t, tc.want != "", l.State(noon) == Malformed)
+	}
+	l := Lock{Name: "a"}
+	l.Put(KV{Field: FieldUUID, Value: []byte("u"), Create: 1, Mod: 1, Lease: 1})
+	require.Equal(t, "uuid has a lease, as no field of a lock has", l.Fault())
+	l = Lock{Name: "/a"}
+	l.Put(KV{Field: FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
+	require.Equal(t, "its name cannot be the name of a lock", l.Fault())
 }
 
 func TestStateAtAnyTime(t *testing.T) {
