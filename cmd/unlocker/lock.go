@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/job"
 	"github.com/etcd-unlocker/unlocker/mutex"
 )
@@ -85,13 +86,12 @@ Exit codes:
 func (f *lockFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.DurationVar(&f.Timeout, "timeout", -1, "wait at most this long for the lock; 0 does not wait (default no limit)")
-	flags.Lookup("timeout").DefValue = "0s" // printed as no default
+	config.DurationVar(flags, &f.Timeout, "timeout", -1, "wait at most this long for the lock; 0 does not wait (default no limit)")
 	flags.IntVar(&f.conflict, "conflict-exit-code", exitConflict, "exit code if another process holds the lock")
-	flags.DurationVar(&f.AlertAfter, "alert-after", 10*time.Minute, "the lock is overdue after this time; at most half of --max-hold by default")
-	flags.DurationVar(&f.Patience, "patience", 2*time.Minute, "how long the lock stays without a renewal")
-	flags.DurationVar(&f.MaxHold, "max-hold", 24*time.Hour, "stop the command after this time")
-	flags.DurationVar(&f.KillAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL; at most a third of --patience")
+	config.DurationVar(flags, &f.AlertAfter, "alert-after", 10*time.Minute, "the lock is overdue after this time; at most half of --max-hold by default")
+	config.DurationVar(flags, &f.Patience, "patience", 2*time.Minute, "how long the lock stays without a renewal")
+	config.DurationVar(flags, &f.MaxHold, "max-hold", 24*time.Hour, "stop the command after this time")
+	config.DurationVar(flags, &f.KillAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL; at most a third of --patience")
 	flags.StringVar(&f.Purpose, "purpose", "", "what the lock is for, shown to those who wait or are alerted")
 	flags.StringVar(&f.Owner, "owner", "", "name of the service (default the name of the command)")
 	addConfigFlags(flags)

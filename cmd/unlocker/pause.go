@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 func newPause() *cobra.Command {
@@ -54,7 +55,7 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "pause only locks whose name matches this `PATTERN`: * does not match a slash, ** does")
-	flags.DurationVar(&lasts, "for", 0, "for how long, such as 30m or 2h; 10s to 168h (required)")
+	config.DurationVar(flags, &lasts, "for", 0, "for how long, such as 30m, 2h or 2d; 10s to 7d (required)")
 	flags.StringVar(&reason, "reason", "", "`WHY`, shown wherever a lock is kept by the pause (required)")
 	addConfigFlags(flags, "pause-prefix")
 	return cmd

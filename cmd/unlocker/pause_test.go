@@ -35,6 +35,9 @@ func TestPauseAndResume(t *testing.T) {
 	require.Regexp(t, `^paused until `+instant+`: no lock under /mutexes/ is removed automatically\n$`, stdout)
 	require.Empty(t, stderr)
 	require.InDelta(t, 2*3600, e.pauses()["all"], 10)
+	code, _, stderr = e.call(nil, "pause", "--for", "2d", "--reason", "network maintenance")
+	require.Equal(t, exitOK, code, stderr)
+	require.InDelta(t, 48*3600, e.pauses()["all"], 10)
 
 	code, stdout, stderr = e.call(nil, "pause", "--match", "deploy/**", "--for", "30m", "--reason", "debugging \"web\"")
 	require.Equal(t, exitOK, code, stderr)
@@ -69,9 +72,10 @@ func TestPauseRefusesWhatItCannotMean(t *testing.T) {
 		{"pause", "--for is required"},
 		{"pause --for 1h", "--reason is required"},
 		{"pause --reason why", "--for is required"},
-		{"pause --for 9s --reason why", "--for: must be 10s to 168h0m0s, such as 2h, not 9s"},
-		{"pause --for 169h --reason why", "--for: must be 10s to 168h0m0s, such as 2h, not 169h0m0s"},
-		{"pause --for 2 --reason why", `missing unit in duration "2"; see unlocker pause --help`},
+		{"pause --for 9s --reason why", "--for: must be 10s to 7d, such as 2h, not 9s"},
+		{"pause --for 169h --reason why", "--for: must be 10s to 7d, such as 2h, not 169h0m0s"},
+		{"pause --for 8d --reason why", "--for: must be 10s to 7d, such as 2h, not 192h0m0s"},
+		{"pause --for 2 --reason why", `"2" is not a duration with a unit, such as 10s, 5m, 1h30m or 2d; see unlocker pause --help`},
 		{"pause --for 1h --reason=", "--reason: must say why"},
 		{"pause --for 1h --reason " + strings.Repeat("x", 501), "--reason: must be at most 500 bytes"},
 		{"pause --for 1h --reason a\x1bb", "--reason: must be one line of text"},

@@ -12,6 +12,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
 	"github.com/etcd-unlocker/unlocker/internal/client"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/history"
 )
 
@@ -187,7 +188,7 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 	flags.SortFlags = false
 	b.Renewals = historyRenewals
 	flags.IntVar(&b.Periods, "limit", 20, "show at most this many holders, the newest")
-	flags.DurationVar(&b.Time, "timeout", time.Minute, "read for at most this long")
+	config.DurationVar(flags, &b.Time, "timeout", time.Minute, "read for at most this long")
 	daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: show what the daemon knows about the ends")
 	addAdminFlags(cmd, &format, "audit-prefix")
 	return cmd

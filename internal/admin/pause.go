@@ -30,7 +30,7 @@ const (
 func ValidatePause(match string, lasts time.Duration, reason string) error {
 	switch {
 	case lasts < minPause, lasts > maxPause:
-		return fmt.Errorf("--for: must be %s to %s, such as 2h, not %s", minPause, maxPause, lasts)
+		return fmt.Errorf("--for: must be %s to 7d, such as 2h, not %s", minPause, lasts)
 	case strings.TrimSpace(reason) == "":
 		return errors.New("--reason: must say why")
 	case len(reason) > pause.MaxReason:

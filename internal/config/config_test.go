@@ -159,3 +159,19 @@ func TestFormatDuration(t *testing.T) {
 		require.Equal(t, d, back)
 	}
 }
+
+// A person counts in days. All flags, variables and the file are read by this one parser.
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"0": 0, "90s": 90 * time.Second, "-1m": -time.Minute, "1h30m": 90 * time.Minute, "1.5s": 1500 * time.Millisecond,
+		"2d": 48 * time.Hour, "0d": 0, "1d12h": 36 * time.Hour, "1d1h1m1s": 25*time.Hour + time.Minute + time.Second, "9999d": 9999 * 24 * time.Hour,
+	} {
+		d, err := parseDuration(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, d, text)
+	}
+	for _, text := range []string{"", "d", "2", "1.5d", "-1d", "1d-2h", "1d+2h", "1d2", "2h1d", "1d1d", "10000d", "1day", "1w", " 1d", "9999d2500000h"} {
+		_, err := parseDuration(text)
+		require.EqualError(t, err, fmt.Sprintf("%q is not a duration with a unit, such as 10s, 5m, 1h30m or 2d", text))
+	}
+}

@@ -134,7 +134,7 @@ func TestRefusedFlagsAndVariables(t *testing.T) {
 		want string
 	}{
 		{"bad duration", [2]string{"UNLOCKER_REAPER_GRACE", "10"}, nil,
-			`UNLOCKER_REAPER_GRACE: reaper.grace: "10" is not a duration with a unit, such as 10s, 5m or 1h30m`},
+			`UNLOCKER_REAPER_GRACE: reaper.grace: "10" is not a duration with a unit, such as 10s, 5m, 1h30m or 2d`},
 		{"bad number", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "010"}, nil,
 			`UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: "010" is not a whole number in plain decimal digits`},
 		{"out of range", [2]string{"UNLOCKER_REAPER_BATCH_SIZE", "125"}, nil, `UNLOCKER_REAPER_BATCH_SIZE: reaper.batch_size: must be 1 to 124, not 125`},
@@ -176,7 +176,7 @@ func TestFlagTypesAreCheckedWhenParsed(t *testing.T) {
 	fs := noFlags()
 	Flags(fs)
 	require.EqualError(t, fs.Parse([]string{"--reaper-grace=10"}),
-		`invalid argument "10" for "--reaper-grace" flag: "10" is not a duration with a unit, such as 10s, 5m or 1h30m`)
+		`invalid argument "10" for "--reaper-grace" flag: "10" is not a duration with a unit, such as 10s, 5m, 1h30m or 2d`)
 	require.EqualError(t, fs.Parse([]string{"--policies=x"}), "unknown flag: --policies")
 	require.NoError(t, fs.Parse([]string{"--election-enabled=false", "--election-enabled"}))
 	require.Equal(t, "true", fs.Lookup("election-enabled").Value.String())

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -67,9 +69,7 @@ func (k key) Set(text string) (err error) {
 	case *float64:
 		*p, err = parseDecimal(text, "a number", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 	case *time.Duration:
-		if *p, err = time.ParseDuration(text); err != nil {
-			return fmt.Errorf("%q is not a duration with a unit, such as 10s, 5m or 1h30m", text)
-		}
+		*p, err = parseDuration(text)
 	case *[]string:
 		if *p = nil; strings.TrimSpace(text) != "" {
 			*p = regexp.MustCompile(`\s*,\s*`).Split(strings.TrimSpace(text), -1)
@@ -80,6 +80,29 @@ func (k key) Set(text string) (err error) {
 		*p = text
 	}
 	return err
+}
+
+// parseDuration is time.ParseDuration with days, which come first and are whole.
+func parseDuration(text string) (time.Duration, error) {
+	days, rest := time.Duration(0), text
+	if parts := regexp.MustCompile(`^(\d{1,4})d(\d.*)?$`).FindStringSubmatch(text); parts != nil {
+		n, _ := strconv.Atoi(parts[1])
+		days, rest = time.Duration(n)*24*time.Hour, cmp.Or(parts[2], "0")
+	}
+	d, err := time.ParseDuration(rest)
+	if sum := days + d; err == nil && sum >= d {
+		return sum, nil
+	}
+	return 0, fmt.Errorf("%q is not a duration with a unit, such as 10s, 5m, 1h30m or 2d", text)
+}
+
+// DurationVar defines a flag with a duration as the file has them. A default below 1ns is not printed.
+func DurationVar(flags *pflag.FlagSet, p *time.Duration, name string, value time.Duration, usage string) {
+	*p = value
+	flags.Var(key{place: p}, name, usage)
+	if value <= 0 {
+		flags.Lookup(name).DefValue = ""
+	}
 }
 
 // formatDuration returns 1h instead of 1h0m0s.
