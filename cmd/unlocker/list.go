@@ -64,11 +64,12 @@ A name that is not safe to print on a terminal is quoted and escaped. show and
 unlock accept names in this form.`,
 		Example: `  unlocker list --state overdue,expired
   unlocker list --match 'billing/**' -o wide
+  unlocker list --owner billing -o name
   unlocker list --state expired -o wide --url http://127.0.0.1:9481
   unlocker list --watch --sort urgency
   unlocker list --native --native-prefixes /locks/
   unlocker list -o jsonpath='{range .locks[*]}{.name}{"\t"}{.uuid}{"\n"}{end}'
-  unlocker list -o json | jq '.locks[] | select(.owner == "billing").name'`,
+  unlocker list -o json | jq '.locks[] | select(.purpose != null).name'`,
 		Args: noArguments(": show NAME shows one lock, --match lists those that match a pattern"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd) },
 	}
@@ -76,6 +77,7 @@ unlock accept names in this form.`,
 	flags.SortFlags = false
 	flags.StringSliceVar(&l.filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
 	flags.StringVar(&l.filter.Hostname, "hostname", "", "list only locks held on this host")
+	flags.StringVar(&l.filter.Owner, "owner", "", "list only locks of this owner, the service that holds them")
 	flags.StringVar(&l.filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
 	flags.StringVar(&l.filter.Sort, "sort", admin.Orders()[0], "order of the locks: "+strings.Join(admin.Orders(), ", "))
 	flags.IntVar(&l.filter.Limit, "limit", 0, "list at most this many locks, the first in the order; 0 lists all")

@@ -27,6 +27,8 @@ type Filter struct {
 	States []string
 	// Hostname is the whole name of the holder's host; "" means any.
 	Hostname string
+	// Owner is the whole name of the service; "" means any.
+	Owner string
 	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
 	Match string
 	// Sort is one of Orders; "" means name.
@@ -57,6 +59,7 @@ func (f Filter) Validate() error {
 func (f Filter) wants(l *protocol.Lock, now protocol.Timestamp) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
+		(f.Owner == "" || l.Owner() == f.Owner) &&
 		f.named(l.Name)
 }
 

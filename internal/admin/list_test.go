@@ -66,6 +66,7 @@ func TestList(t *testing.T) {
 		"a a! a/b evil\n\x1b[2J":   {Hostname: "worker-1"},
 		"":                         {Hostname: "worker"},
 		"a a!":                     {Match: "a*"},
+		"a a! a/b":                 {Owner: "billing"},
 		"a a/b":                    {Match: "a/**"},
 		"a":                        {Match: "{a,b}"},
 		"a/b":                      {Match: "**/b", Hostname: "worker-1", States: []string{"expired", "held"}},
