@@ -19,7 +19,6 @@ func newConfig() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check or print the configuration",
-		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newConfigCheck(), newConfigPrint())
 	return cmd

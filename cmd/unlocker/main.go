@@ -100,7 +100,6 @@ overrides the default. All commands but check read the same configuration.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Print("unlocker"),
-		Args:          cobra.NoArgs,
 	}
 	root.Flags().Bool("version", false, "print the version")
 	root.SetVersionTemplate("{{.Version}}\n")
@@ -182,6 +181,7 @@ func completeTree(root *cobra.Command) {
 func strict(cmd *cobra.Command) {
 	if !cmd.Runnable() {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		cmd.Args = noCommand
 	}
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -194,6 +194,21 @@ func strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		strict(sub)
 	}
+}
+
+// noCommand refuses arguments of a command that only groups others: cobra suggests none to a command
+// that has a check of its arguments.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	const typos = 2
+	cmd.SuggestionsMinimumDistance = typos
+	hint := ""
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		hint = " (did you mean " + strings.Join(similar, " or ") + "?)"
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
 }
 
 // noArguments refuses arguments. hint says what to use instead of one.

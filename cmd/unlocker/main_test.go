@@ -57,7 +57,9 @@ func TestWrongCommandLines(t *testing.T) {
 	require.NoError(t, os.WriteFile("bad.yaml", []byte("reaper: {gracious: 1s}\n"), 0o600))
 	for args, names := range map[string]string{
 		"frob":                             `"frob"`,
-		"serv":                             `"serv"`,
+		"serv":                             `unknown command "serv" for "unlocker" (did you mean serve?); see unlocker --help`,
+		"lst":                              `unknown command "lst" for "unlocker" (did you mean list?); see unlocker --help`,
+		"config chek":                      `unknown command "chek" for "unlocker config" (did you mean check?); see unlocker config --help`,
 		"--frob":                           "--frob",
 		"config frob":                      `"frob"`,
 		"serve --frob":                     "--frob",
