@@ -247,7 +247,8 @@ type Status struct {
 // NearMiss is a lock that was almost removed: its owner renewed it late.
 type NearMiss struct {
 	Name string `json:"name"`
-	// Hostname is that of the holder that did it last, Owner the service. All are clipped.
+	// Hostname is that of the holder that had the least margin, the last one of several, Owner the
+	// service. All are clipped.
 	Hostname string `json:"hostname,omitempty"`
 	Owner    string `json:"owner,omitempty"`
 	// Margin is the least share of the patience that was left, from 0, at or past the

@@ -126,7 +126,9 @@ func (n nearMisses) add(e *entry, share float64, now instant) {
 	if kept.Renewals == 0 || kept.old(now) {
 		kept.Margin, kept.Renewals = share, 0
 	}
-	kept.Hostname, kept.Margin, kept.at = e.Hostname(), min(kept.Margin, share), now
+	if kept.at = now; share <= kept.Margin {
+		kept.Hostname, kept.Margin = e.Hostname(), share
+	}
 	kept.Renewals++
 }
 

@@ -198,9 +198,11 @@ func TestMarginIsForgottenWithItsHolder(t *testing.T) {
 }
 
 // late takes a lock for ten seconds, and renews it with some time left.
-func (w *world) late(name, owner string, left time.Duration) {
+func (w *world) late(name, owner string, left time.Duration) { w.lateOn(name, owner, "h1", left) }
+
+func (w *world) lateOn(name, owner, host string, left time.Duration) {
 	f := holder(0).acquires(10 * time.Second)
-	f["owner"] = owner
+	f["owner"], f["hostname"] = owner, host
 	w.live(w.put(name, f))
 	w.pass(10*time.Second - left)
 	w.live(w.put(name, holder(0).renews(time.Minute)))
@@ -236,6 +238,23 @@ func TestNearMissesAreTheWorstFirst(t *testing.T) {
 		w.pass(30 * time.Minute)
 		w.late("a", "o", 500*time.Millisecond)
 		require.Equal(t, []string{"tenth of o@h1 0.1 ×2", "a of o@h1 0.052 ×1"}, w.missed(), "an hour passed since it was late")
+	})
+}
+
+// The host is that of the holder with the least margin, whoever was late after it.
+func TestNearMissNamesWhoMadeIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for _, c := range []struct{ host, left, want string }{
+			{"a", "500ms", "x of o@a 0.052 ×1"},
+			{"b", "900ms", "x of o@a 0.052 ×2"},
+			{"c", "100ms", "x of o@c 0.012 ×3"},
+			{"d", "100ms", "x of o@d 0.012 ×4"},
+		} {
+			left, err := time.ParseDuration(c.left)
+			require.NoError(t, err)
+			w.lateOn("x", "o", c.host, left)
+			require.Equal(t, []string{c.want}, w.missed())
+		}
 	})
 }
 
