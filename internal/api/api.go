@@ -229,6 +229,8 @@ type Status struct {
 	Leader string `json:"leader,omitempty"`
 	// Locks counts the locks in each state and has every state.
 	Locks map[string]int `json:"locks"`
+	// Storm is null unless many locks came due at once.
+	Storm *Storm `json:"storm"`
 	// Backlog counts the locks that are due, may be removed (no policy keeps them), and still exist.
 	Backlog int    `json:"backlog"`
 	Holds   []Hold `json:"holds"`
@@ -242,6 +244,24 @@ type Status struct {
 	// this replica observed within the last hour, at most 20: those more than once first, then the
 	// least margin.
 	NearMisses []NearMiss `json:"near_misses"`
+}
+
+// Storm is that so many locks came due at once that the removal of further ones is delayed.
+type Storm struct {
+	// Delayed counts the locks that wait because of it, RemovedBefore those that were deleted after they had
+	// come due without the delay, within the window before it began and since.
+	Delayed       int `json:"delayed"`
+	RemovedBefore int `json:"removed_before"`
+	// Until is when the last of those that wait comes due, at the latest.
+	Until time.Time `json:"until"`
+}
+
+// Waiting returns how many locks wait because of a storm; nil is none.
+func (s *Storm) Waiting() int {
+	if s == nil {
+		return 0
+	}
+	return s.Delayed
 }
 
 // NearMiss is a lock that was almost removed: its owner renewed it late.

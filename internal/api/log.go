@@ -33,6 +33,12 @@ const (
 	LogDryRun     = "dry run: no lock is removed automatically"
 )
 
+// A storm, as each replica sees it.
+const (
+	LogStormBegins = "storm begins: many locks came due at once; the removal of further ones is delayed"
+	LogStormEnds   = "storm ends: no lock is delayed any more"
+)
+
 // Pauses, of all locks or of some.
 const (
 	LogPauseBegins = "pause begins: matching locks are not removed automatically"

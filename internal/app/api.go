@@ -146,7 +146,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Version: version.Version, Identity: v.app.identity, Now: time.Now().UTC(), Started: v.app.started.UTC(),
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
 		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
-		Locks: make(map[string]int), Backlog: s.Table.Backlog,
+		Locks: make(map[string]int), Backlog: s.Table.Backlog, Storm: s.Table.Storm,
 		Removed: s.Reaper.Removed, NearMisses: s.Table.NearMisses,
 		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s),
 		Clock: api.Clock{

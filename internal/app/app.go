@@ -175,6 +175,7 @@ func (a *App) newScan() (err error) {
 		OrphanGrace:   a.config.Reaper.OrphanGrace,
 		HoldDuration:  a.histograms.LockHoldDuration,
 		RenewalMargin: a.histograms.RenewalMargin,
+		Logger:        a.logger,
 	})
 	if err != nil {
 		return err

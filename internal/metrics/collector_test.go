@@ -23,7 +23,7 @@ func full() Snapshot {
 	return Snapshot{
 		Table: table.Stats{
 			Locks:   [protocol.NumStates]int{protocol.Held: 5, protocol.Overdue: 1, protocol.Expired: 2, protocol.Undated: 3, protocol.Malformed: 4, protocol.Orphaned: 6},
-			Backlog: 2, StormDelayed: 3,
+			Backlog: 2, Storm: &api.Storm{Delayed: 3},
 			Overdue: []table.View{makeOverdue("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},

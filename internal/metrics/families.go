@@ -71,7 +71,7 @@ func families() []family {
 	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (neither a policy nor a pause keeps them), and are still there.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
 	add("unlocker_reaper_storm_delayed", gauge, "Locks whose removal is delayed because many locks came due at once; not in the backlog.",
-		one(func(v *view) float64 { return float64(v.Table.StormDelayed) }))
+		one(func(v *view) float64 { return float64(v.Table.Storm.Waiting()) }))
 
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")

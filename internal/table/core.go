@@ -38,7 +38,7 @@ type core struct {
 func newCore(o Options) *core {
 	c := &core{
 		options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts),
-		storm:  storm{rules: o.Storm, came: window{width: instant(o.Storm.Window)}, gone: window{width: instant(o.Storm.Window)}},
+		storm:  storm{rules: o.Storm, logger: o.Logger, came: window{width: instant(o.Storm.Window)}, gone: window{width: instant(o.Storm.Window)}},
 		misses: nearMisses{make(map[missKey]*list.Element), list.New()},
 	}
 	c.clock = clock{base: time.Now(), wall: o.Now, raw: o.Raw, tolerance: o.Rules.Tolerance}
@@ -183,6 +183,9 @@ func (c *core) schedule(e *entry, now reading) {
 	due := c.dueAt(e, now)
 	if due <= now.mono && e.Token != 0 && c.storm.delays(e, now.mono, c.dated()) {
 		due = c.dueAt(e, now)
+	}
+	if e.has(stormWaiting) {
+		c.storm.until = max(c.storm.until, due)
 	}
 	if due <= now.mono {
 		c.storm.over(e)

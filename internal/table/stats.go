@@ -18,9 +18,11 @@ type Totals struct{ Acquired, Renewed, Released, Drift uint64 }
 type Stats struct {
 	// Locks is the number of locks in each state, indexed by protocol.State.
 	Locks [protocol.NumStates]int
-	// Backlog counts the locks that are due, may be removed (neither a policy nor a pause keeps
-	// them), and are still there, StormDelayed those that would be due but for a storm.
-	Backlog, StormDelayed int
+	// Backlog counts the locks that are due, may be removed (neither a policy nor a pause keeps them), and are still
+	// there, those that a storm delays not included.
+	Backlog int
+	// Storm is nil without one.
+	Storm *api.Storm
 	// Overdue are the locks past their alert time, longest first, up to the limit
 	// asked for; OverdueTotal counts all of them.
 	Overdue      []View
@@ -39,7 +41,7 @@ func (c *core) stats(overdue int) Stats {
 	s := Stats{
 		Locks:        c.counts,
 		Backlog:      c.backlog,
-		StormDelayed: c.storm.waiting,
+		Storm:        c.storm.status(now),
 		OverdueTotal: c.overdue.Len(),
 		Totals:       c.totals,
 		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.Tolerance, overdue),

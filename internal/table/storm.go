@@ -1,6 +1,11 @@
 package table
 
-import "github.com/etcd-unlocker/unlocker/internal/verdict"
+import (
+	"log/slog"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
+)
 
 // storm counts the locks that came due, and which of them are delayed because too
 // many did.
@@ -9,8 +14,13 @@ type storm struct {
 	// came counts the locks that came due within the window, gone those that were
 	// deleted within it after they had come due, perhaps before it.
 	came, gone window
-	// waiting counts the delayed locks that wait for it now.
+	// waiting counts the delayed locks that wait for it now: there is a storm while there are any.
 	waiting int
+	// Of this storm: delayed counts all locks that it delayed, removed those that were deleted after they
+	// had come due without a delay, and until is when the last one that waits comes due, or later.
+	delayed, removed int
+	until            instant
+	logger           *slog.Logger
 }
 
 // delays counts a lock that came due, once for each deadline, and reports whether it
@@ -21,20 +31,37 @@ func (s *storm) delays(e *entry, now instant, dated int) bool {
 	}
 	e.mark(cameDue, true)
 	came := s.came.count(now)
-	delayed := s.rules.Storm(came, dated+min(came, s.gone.count(now)))
+	all := dated + min(came, s.gone.count(now))
+	delayed := s.rules.Storm(came, all)
 	s.came.add(now)
-	if delayed {
-		e.mark(stormDelayed|stormWaiting, true)
-		s.waiting++
+	if !delayed {
+		return false
 	}
-	return delayed
+	if s.waiting == 0 {
+		s.delayed, s.removed, s.until = 0, s.gone.count(now), 0
+		s.logger.Warn(api.LogStormBegins, "came_due", came, "removed_before", s.removed, "of", all, "delay", s.rules.Delay)
+	}
+	e.mark(stormDelayed|stormWaiting, true)
+	s.waiting++
+	s.delayed++
+	return true
+}
+
+// status returns nil if there is no storm.
+func (s *storm) status(now reading) *api.Storm {
+	if s.waiting == 0 {
+		return nil
+	}
+	return &api.Storm{Delayed: s.waiting, RemovedBefore: s.removed, Until: now.time(s.until).UTC()}
 }
 
 // over is for a lock that is due, with all delays.
 func (s *storm) over(e *entry) {
 	if e.has(stormWaiting) {
 		e.mark(stormWaiting, false)
-		s.waiting--
+		if s.waiting--; s.waiting == 0 {
+			s.logger.Warn(api.LogStormEnds, "delayed", s.delayed, "removed_before", s.removed)
+		}
 	}
 }
 
@@ -49,6 +76,9 @@ func (s *storm) dropped(e *entry, now instant) {
 	s.over(e)
 	if e.has(cameDue) {
 		s.gone.add(now)
+		if s.waiting > 0 && !e.has(stormDelayed) {
+			s.removed++
+		}
 	}
 }
 

@@ -1,15 +1,19 @@
 package table
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -49,15 +53,60 @@ func TestS3_StormDelaysEachFurtherLock(t *testing.T) {
 		w.acquireAll("", 100, at1s)
 		w.pass(time.Second + grace)
 		require.Len(t, w.taken(), stormMin)
-		require.Equal(t, 80, w.stats().StormDelayed)
+		require.Equal(t, 80, w.stats().Storm.Waiting())
 		w.pass(stormDelay - 1)
 		require.Empty(t, w.taken())
 		w.pass(1)
 		require.Len(t, w.taken(), 80)
-		require.Zero(t, w.stats().StormDelayed)
+		require.Zero(t, w.stats().Storm.Waiting())
 		w.pass(time.Hour)
 		require.Empty(t, w.taken())
 	}, stormy)
+}
+
+// Rule 9: status and log say how many a storm delays until when, and how many were removed before it.
+// lines is a log that the table writes while a test reads it.
+type lines struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(b)
+}
+
+// take returns what was written since it was called before.
+func (l *lines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.Reset()
+	return l.String()
+}
+
+func TestS3_StormIsReported(t *testing.T) {
+	var log lines
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquireAll("", 10, at1s)
+		w.acquireAll("later", 25, func(int) time.Duration { return 11 * time.Second })
+		w.pass(time.Second + grace)
+		w.releaseAll(w.taken())
+		require.Nil(t, w.stats().Storm)
+		require.Empty(t, log.take())
+		w.pass(10 * time.Second)
+		until := present().Add(stormDelay).UTC()
+		require.Equal(t, &api.Storm{Delayed: 15, RemovedBefore: 10, Until: until}, w.stats().Storm)
+		w.releaseAll(w.taken())
+		require.Equal(t, &api.Storm{Delayed: 15, RemovedBefore: 20, Until: until}, w.stats().Storm, "they are removed after it began")
+		require.Regexp(t, `^[^\n]* msg="`+api.LogStormBegins+`" came_due=20 removed_before=10 of=35 delay=2m0s\n$`, log.take())
+		w.releaseAll(w.delayed()[:5])
+		require.Equal(t, 10, w.stats().Storm.Delayed)
+		require.Equal(t, 20, w.stats().Storm.RemovedBefore, "the delayed ones are not before it")
+		w.pass(stormDelay)
+		require.Nil(t, w.stats().Storm)
+		require.Regexp(t, `^[^\n]* msg="`+api.LogStormEnds+`" delayed=15 removed_before=20\n$`, log.take())
+	}, stormy, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 }
 
 func TestS3_StormIsOffWithoutAMinimum(t *testing.T) {
@@ -82,7 +131,7 @@ func TestS3_StormIsAFractionOfAllDatedLocks(t *testing.T) {
 		w.acquireAll("dead", 100, at1s)
 		w.pass(time.Second + grace)
 		require.Len(t, w.taken(), 30)
-		require.Equal(t, 70, w.stats().StormDelayed)
+		require.Equal(t, 70, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -98,7 +147,7 @@ func TestS3_OrphansMakeNoStormAndAreNotDelayed(t *testing.T) {
 		require.Empty(t, w.taken())
 		w.pass(1)
 		require.Len(t, w.taken(), 100+stormMin)
-		require.Equal(t, 1, w.stats().StormDelayed)
+		require.Equal(t, 1, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -112,7 +161,7 @@ func TestS3_StormIsWithinTheWindow(t *testing.T) {
 			taken += len(w.take())
 		}
 		require.Equal(t, 100, taken, "15 in a minute")
-		require.Zero(t, w.stats().StormDelayed)
+		require.Zero(t, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -182,19 +231,19 @@ func TestS3_StormCountsEachDeadline(t *testing.T) {
 		require.Len(t, w.taken(), stormMin)
 		last := fmt.Sprintf("%04d", stormMin)
 		w.live(w.put(last, holder(0).renews(time.Second)))
-		require.Zero(t, w.stats().StormDelayed)
+		require.Zero(t, w.stats().Storm.Waiting())
 		require.Zero(t, w.observation(last).StormDelay)
 		w.pass(time.Second + grace)
-		require.Equal(t, 1, w.stats().StormDelayed, "it came due again within the window")
+		require.Equal(t, 1, w.stats().Storm.Waiting(), "it came due again within the window")
 		require.Equal(t, stormDelay, w.due(last))
 		w.live(w.put(last, map[string]string{"auto_unlock_at": w.get(last).AutoUnlockText()}))
 		require.Equal(t, stormDelay, w.due(last), "the same deadline")
 		w.live(w.put(last, map[string]string{"alert_at": "garbage"}))
-		require.Zero(t, w.stats().StormDelayed, "a malformed lock waits for nothing")
+		require.Zero(t, w.stats().Storm.Waiting(), "a malformed lock waits for nothing")
 		w.live(w.put(last, map[string]string{"alert_at": at(0)}))
 		require.Equal(t, stormDelay, w.due(last))
 		w.release(last)
-		require.Zero(t, w.stats().StormDelayed)
+		require.Zero(t, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -229,10 +278,10 @@ func TestS3_StormIsNotSpentDuringAnOutage(t *testing.T) {
 		w.outageFrom(start, 10*time.Minute)
 		w.pass(11 * time.Minute)
 		require.Empty(t, w.taken())
-		require.Zero(t, w.stats().StormDelayed)
+		require.Zero(t, w.stats().Storm.Waiting())
 		w.pass(grace)
 		require.Len(t, w.taken(), stormMin)
-		require.Equal(t, 200-stormMin, w.stats().StormDelayed)
+		require.Equal(t, 200-stormMin, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -250,7 +299,7 @@ func TestS3_StormAfterARestart(t *testing.T) {
 		w.releaseAll(taken)
 		w.pass(stormDelay - 1)
 		require.Empty(t, w.taken())
-		require.Equal(t, 200-stormMin, w.stats().StormDelayed)
+		require.Equal(t, 200-stormMin, w.stats().Storm.Waiting())
 	}, stormy)
 }
 
@@ -266,7 +315,7 @@ func TestS3_StormDoesNotWaitWhereLocksAreRemoved(t *testing.T) {
 			w.releaseAll(taken)
 		}
 		require.Equal(t, 100, removed)
-		require.Equal(t, 900, w.stats().StormDelayed)
+		require.Equal(t, 900, w.stats().Storm.Waiting())
 	}, stormy)
 }
 

@@ -16,6 +16,7 @@ package table
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -45,6 +46,8 @@ type Options struct {
 	HoldDuration interface{ Observe(float64) }
 	// RenewalMargin observes the share of the patience that was left at each renewal.
 	RenewalMargin interface{ Observe(float64) }
+	// Logger has the begin and the end of a storm; nil means none.
+	Logger *slog.Logger
 }
 
 // Table is the table of locks. All methods may be called concurrently, and
@@ -74,6 +77,9 @@ func New(o Options) (*Table, error) {
 	}
 	if o.Paused == nil {
 		o.Paused = func(string) bool { return false }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Table{
 		core:    newCore(o),
