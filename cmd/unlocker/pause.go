@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,19 +57,53 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 	config.DurationVar(flags, &lasts, "for", 0, "for how long, such as 30m, 2h or 2d; 10s to 7d (required)")
 	flags.StringVar(&reason, "reason", "", "`WHY`, shown wherever a lock is kept by the pause (required)")
 	addConfigFlags(flags, "pause-prefix")
+	cmd.AddCommand(newPauseList())
+	return cmd
+}
+
+func newPauseList() *cobra.Command {
+	format := output.Table
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the pauses of automatic removals",
+		Long: `List the pauses in force, that of all locks first: of which locks, until when, by
+whom and why. The command connects to etcd directly, with the configuration of the
+daemon. A record under pause_prefix that no daemon can read keeps all locks, and has no
+end: if it is nothing else's, delete it with etcdctl del.`,
+		Example: `  unlocker pause list
+  unlocker pause list -o json | jq '.pauses[] | select(.by == "ada@laptop")'`,
+		Args: noArguments(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withAdmin(cmd, func(a *admin.Admin) error {
+				all, err := a.Pauses(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if len(all) == 0 {
+					cmd.PrintErrln("nothing is paused under " + a.Prefix())
+				}
+				return output.Pauses(cmd.OutOrStdout(), format, time.Now(), all)
+			})
+		},
+	}
+	addAdminFlags(cmd, &format, "pause-prefix")
 	return cmd
 }
 
 func newResume() *cobra.Command {
 	var match string
+	var all bool
 	cmd := &cobra.Command{
-		Use:   "resume [--match PATTERN]",
+		Use:   "resume [--match PATTERN | --all]",
 		Short: "End a pause of automatic removals",
 		Long: `End the pause of all locks or, with --match, that of a pattern. Every daemon obeys
 within a second: locks that are due by then are removed at once.
 
-The command prints the pauses that remain. The exit code is 0 if the pause ended, and 1
-if there was none, or if etcd refused or did not answer.`,
+Where there are others, the pause of all locks, and no other, ends only with --all.
+
+The command prints whose pause it ended, and the pauses that remain. The exit code is 0
+if the pause ended, and 1 if there was none, if it is not clear which one is meant, or
+if etcd refused or did not answer.`,
 		Example: `  unlocker resume
   unlocker resume --match 'deploy/**'`,
 		Args: noArguments(": --match names the pattern of the pause"),
@@ -78,27 +111,24 @@ if there was none, or if etcd refused or did not answer.`,
 			if err := validMatch(cmd, match, admin.ValidateMatch(match)); err != nil {
 				return err
 			}
-			return withAdmin(cmd, func(a *admin.Admin) error { return resume(cmd, a, match, cmd.OutOrStdout()) })
+			if all && match != "" {
+				return usageError(errors.New("--all and --match exclude each other: --all ends the pause of all locks"))
+			}
+			return withAdmin(cmd, func(a *admin.Admin) error {
+				ended, remaining, err := a.Resume(cmd.Context(), match, all)
+				if err == nil {
+					err = output.Resumed(cmd.OutOrStdout(), a.Prefix(), ended)
+				}
+				return errors.Join(output.Pauses(cmd.OutOrStdout(), output.Table, time.Now(), remaining), err)
+			})
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "end the pause of this `PATTERN`, as it was given to pause")
+	flags.BoolVar(&all, "all", false, "end the pause of all locks, also where there are others")
 	addConfigFlags(flags, "pause-prefix")
 	return cmd
-}
-
-func resume(cmd *cobra.Command, a *admin.Admin, match string, stdout io.Writer) error {
-	remaining, broken, err := a.Resume(cmd.Context(), match)
-	if err != nil && !errors.Is(err, admin.ErrNotPaused) {
-		return err
-	}
-	if err == nil {
-		err = output.Resumed(stdout, a.Prefix(), match)
-	} else {
-		err = errors.New(output.NotPaused(a.Prefix(), match))
-	}
-	return errors.Join(output.Remaining(stdout, a.Prefix(), remaining, broken), err)
 }
 
 // validMatch returns a usage error if err is not nil, or if --match is empty, which must not mean

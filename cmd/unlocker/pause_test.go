@@ -48,22 +48,76 @@ func TestPauseAndResume(t *testing.T) {
 	require.Len(t, left, 2, "the same pattern replaces it")
 	require.InDelta(t, 3600, left["match/deploy/**"], 10)
 
-	code, stdout, stderr = e.call(nil, "resume")
-	require.Equal(t, exitOK, code, stderr)
-	require.Regexp(t, `^resumed: all locks under /mutexes/\nstill paused until `+instant+`: locks that match "deploy/\*\*" under /mutexes/; by \S+@\S+: still debugging\n$`, stdout)
+	// Nobody ends by surprise the pause of all locks, meaning another.
 	code, stdout, stderr = e.call(nil, "resume")
 	require.Equal(t, exitFailure, code)
-	require.Regexp(t, `^still paused until .*\n$`, stdout)
-	require.Equal(t, "unlocker: there is no pause of all locks under /mutexes/\n", stderr)
+	require.Regexp(t, `^PAUSED .*\nall locks .*network maintenance\n"deploy/\*\*" .*still debugging\n$`, stdout)
+	require.Equal(t, "unlocker: there are several pauses: --all ends that of all locks, --match PATTERN another\n", stderr)
+	require.Len(t, e.pauses(), 2)
+
+	code, stdout, stderr = e.call(nil, "resume", "--all")
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^resumed: all locks under /mutexes/; it was paused until `+instant+` by \S+@\S+: network maintenance\n`+
+		`PAUSED .*\n"deploy/\*\*" .*\S+@\S+ +still debugging\n$`, stdout)
+	code, stdout, stderr = e.call(nil, "resume")
+	require.Equal(t, exitFailure, code)
+	require.Regexp(t, `^PAUSED .*\n"deploy/\*\*" .*\n$`, stdout)
+	require.Equal(t, "unlocker: there is no such pause\n", stderr)
 
 	e.Put(clientv3.OpPut("/unlocker/pause/mutexes/match/\x1b[2J", "x"))
 	code, stdout, stderr = e.call(nil, "resume", "--match", "deploy/**")
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, `resumed: locks that match "deploy/**" under /mutexes/`+"\n"+
-		`all locks are kept: the record "/unlocker/pause/mutexes/match/\x1b[2J" cannot be read; if it is nothing else's, delete it with etcdctl del`+"\n", stdout)
+	require.Regexp(t, `^resumed: locks that match "deploy/\*\*" under /mutexes/; it was paused until .* by \S+@\S+: still debugging\n`+
+		`PAUSED .*\nall locks +- +- +"the record /unlocker/pause/mutexes/match/\\x1b\[2J cannot be read"\n$`, stdout)
 	code, _, stderr = e.call(nil, "resume", "--match", "deploy/**")
 	require.Equal(t, exitFailure, code)
-	require.Equal(t, "unlocker: there is no pause of the pattern \"deploy/**\" under /mutexes/\n", stderr)
+	require.Equal(t, "unlocker: there is no such pause\n", stderr)
+}
+
+// A pause of all locks alone needs no --all to end.
+func TestResumeOfTheOnlyPause(t *testing.T) {
+	e := newEtcd(t)
+	e.call(nil, "pause", "--for", "2h", "--reason", "why")
+	code, stdout, stderr := e.call(nil, "resume")
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^resumed: all locks under /mutexes/; it was paused until `+instant+` by \S+@\S+: why\n$`, stdout)
+	require.Empty(t, e.pauses())
+}
+
+// pause list has all pauses, and show those of its lock, also those that no daemon can read.
+func TestPausesAreListed(t *testing.T) {
+	e := newEtcd(t)
+	code, stdout, stderr := e.call(nil, "pause", "list")
+	require.Equal(t, exitOK, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "nothing is paused under /mutexes/\n", stderr)
+	_, stdout, _ = e.call(nil, "pause", "list", "-o", "json")
+	require.JSONEq(t, `{"pauses": []}`, stdout)
+
+	e.call(nil, "pause", "--match", "deploy/**", "--for", "30m", "--reason", "debugging \x1b")
+	e.call(nil, "pause", "--match", "deploy/**", "--for", "30m", "--reason", `debugging "web"`)
+	e.call(nil, "pause", "--for", "2d", "--reason", "network")
+	code, stdout, stderr = e.call(nil, "pause", "list")
+	require.Equal(t, exitOK, code)
+	require.Empty(t, stderr)
+	require.Regexp(t, `^PAUSED +UNTIL +BY +REASON\n`+
+		`all locks +\S+ \S+ UTC  \(in (2d00h|1d23h)\) +\S+@\S+ +network\n`+
+		`"deploy/\*\*" +\S+ \S+ UTC  \(in (30m00s|29m\d\ds)\) +\S+@\S+ +debugging "web"\n$`, stdout)
+
+	e.Put(clientv3.OpPut("/unlocker/pause/mutexes/match/\x1b[2J", "x"))
+	code, stdout, stderr = e.call(nil, "pause", "list", "-o", "jsonpath={.pauses[*].match} {.pauses[1].reason}")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, `deploy/** "the record /unlocker/pause/mutexes/match/\x1b[2J cannot be read"`, stdout)
+
+	for _, name := range []string{"deploy/web", "billing"} {
+		e.Put(clientv3.OpPut("/mutexes/"+name+"/uuid", "u"), clientv3.OpPut("/mutexes/"+name+"/auto_unlock_at", "1795192010"))
+		code, stdout, stderr = e.call(nil, "show", name)
+		require.Equal(t, exitOK, code, stderr)
+		words := strings.Join(strings.Fields(stdout), " ")
+		require.Regexp(t, `Paused: Its removal is paused until \S+ \S+ UTC by \S+@\S+: network\.`, words)
+		require.Equal(t, name == "deploy/web", strings.Contains(words, `for "deploy/**": debugging "web".`), words)
+		require.Contains(t, words, `Paused: All locks are kept: the record /unlocker/pause/mutexes/match/\x1b[2J cannot be read.`)
+	}
 }
 
 func TestPauseRefusesWhatItCannotMean(t *testing.T) {
@@ -84,6 +138,7 @@ func TestPauseRefusesWhatItCannotMean(t *testing.T) {
 		{"pause --for 1h --reason why --match /a", `--match: "/a" matches no lock: names exclude the prefix and neither begin nor end with a slash`},
 		{"pause deploy/** --for 1h --reason why", `unexpected argument "deploy/**": --match names the locks; see unlocker pause --help`},
 		{"resume --match=", "--match: must not be empty: leave it out for all locks"},
+		{"pause list all", `unexpected argument "all"; see unlocker pause list --help`},
 		{"resume --match {", `--match: "{" is not a valid pattern such as deploy/**`},
 		{"resume deploy/**", `unexpected argument "deploy/**": --match names the pattern of the pause; see unlocker resume --help`},
 	} {

@@ -24,7 +24,7 @@ func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	case !sameLock(&d.Lock, &seen.Lock):
 		return ofDaemon(from, errors.New("sees another acquisition of the lock: it was taken again meanwhile, or the daemon watches another etcd"))
 	}
-	d.ExplainedBy = from.URL
+	d.ExplainedBy, d.Paused = from.URL, nil // the explanation has the pauses
 	d.Explanation, d.Due, d.Verdict = seen.Explanation, seen.Due, seen.Verdict
 	d.State, d.ClockOffset = seen.State, seen.ClockOffset
 	if words, dated := datedOutlook(d.Lock, "the daemon"); dated {

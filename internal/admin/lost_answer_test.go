@@ -53,9 +53,9 @@ func TestAPauseWhoseAnswerIsLostLasts(t *testing.T) {
 	a.client.KV = broken{a.client.KV}
 	_, err = a.Pause(t.Context(), "", 2*time.Hour, "longer")
 	require.ErrorContains(t, err, "it may be paused or not: repeat the command")
-	records, _, err := a.pauses(t.Context())
+	list, err := a.Pauses(t.Context())
 	require.NoError(t, err)
-	require.Len(t, records, 1)
-	_, _, err = a.Resume(t.Context(), "")
+	require.Len(t, list, 1)
+	_, _, err = a.Resume(t.Context(), "", true)
 	require.ErrorContains(t, err, "it may be resumed or not: repeat the command")
 }

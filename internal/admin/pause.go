@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -16,7 +18,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
-	"github.com/etcd-unlocker/unlocker/mutex/protocol"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Limits of the duration of a pause.
@@ -98,51 +100,70 @@ func (a *Admin) pausing(ctx context.Context, err error) error {
 	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.PauseKeys())
 }
 
-// ErrNotPaused is the error of Resume if there is no such pause.
-var ErrNotPaused = errors.New("not paused")
-
-// Resume ends the pause of a pattern, or that of all locks if match is empty. It returns the
-// pauses that remain, and the keys of records that no daemon can read, which pause all locks.
-func (a *Admin) Resume(ctx context.Context, match string) (remaining []api.Pause, broken []string, err error) {
-	resp, err := a.client.Delete(ctx, a.config.PauseKeys()+pause.Key(match))
-	if a.unanswered(ctx, err) {
-		return nil, nil, fmt.Errorf("%w: it may be resumed or not: repeat the command", a.pausing(ctx, err))
+// Resume ends the pause of a pattern or, if match is empty, that of all locks: where there are others, only if all is
+// set. It returns the pause that ended, and those that are in force then, or that did not end as it is not clear which one
+// is meant.
+func (a *Admin) Resume(ctx context.Context, match string, all bool) (ended api.Pause, remaining []api.Pause, err error) {
+	remaining, err = a.Pauses(ctx)
+	i := slices.IndexFunc(remaining, func(p api.Pause) bool { return p.Match == match && !p.Until.IsZero() })
+	switch {
+	case err != nil:
+		return ended, nil, err
+	case i < 0:
+		return ended, remaining, errors.New("there is no such pause")
+	case match == "" && !all && len(remaining) > 1:
+		return ended, remaining, errors.New("there are several pauses: --all ends that of all locks, --match PATTERN another")
 	}
-	if err != nil {
-		return nil, nil, a.pausing(ctx, err)
+	ended = remaining[i]
+	_, err = a.client.Delete(ctx, a.config.PauseKeys()+pause.Key(match))
+	switch {
+	case a.unanswered(ctx, err):
+		return ended, nil, fmt.Errorf("%w: it may be resumed or not: repeat the command", a.pausing(ctx, err))
+	case err != nil:
+		return ended, nil, a.pausing(ctx, err)
 	}
-	remaining, broken, err = a.pauses(ctx)
-	if err == nil && resp.Deleted == 0 {
-		err = ErrNotPaused
-	}
-	return remaining, broken, err
+	return ended, slices.Delete(remaining, i, i+1), nil
 }
 
-const (
-	// maxKey is how much of a key is shown.
-	maxKey = 1000
-	// pageKeys is how many records one answer has: few, since any client may have written large ones.
-	pageKeys = 16
-)
+// paused returns a sentence for each pause that keeps a lock.
+func (a *Admin) paused(ctx context.Context, name string) (sentences []string) {
+	list, err := a.Pauses(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("It is not known whether its removal is paused: %s.", err)}
+	}
+	for _, p := range list {
+		switch {
+		case p.Until.IsZero():
+			sentences = append(sentences, "All locks are kept: "+p.Reason+".")
+		case p.Match == "" || doublestar.MatchUnvalidated(p.Match, name):
+			sentences = append(sentences, fmt.Sprintf("Its removal is paused until %s %s.", terminal.Time(p.Until), pause.Words(p)))
+		}
+	}
+	return sentences
+}
 
-func (a *Admin) pauses(ctx context.Context) (records []api.Pause, broken []string, err error) {
+// pageKeys is how many records one answer has: few, since any client may have written large ones.
+const pageKeys = 16
+
+// Pauses returns the pauses in force, also those that no daemon can read.
+func (a *Admin) Pauses(ctx context.Context) ([]api.Pause, error) {
+	all := []api.Pause{}
 	root := a.config.PauseKeys()
 	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(root))
-	for from, more := root, true; more && len(records)+len(broken) < pause.MaxRecords; {
+	for from, more := root, true; more && len(all) < pause.MaxRecords; {
 		page, err := a.client.Get(ctx, from, end, clientv3.WithLimit(pageKeys))
 		if err != nil {
-			return nil, nil, a.pausing(ctx, err)
+			return nil, a.pausing(ctx, err)
 		}
 		for _, kv := range page.Kvs {
 			from = string(kv.Key) + "\x00"
-			r, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
+			p, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
 			if err != nil {
-				broken = append(broken, protocol.Clip(kv.Key, maxKey))
-				continue
+				p = pause.Unreadable(string(kv.Key))
 			}
-			records = append(records, r)
+			all = append(all, p)
 		}
 		more = page.More
 	}
-	return records, broken, nil
+	return all, nil
 }

@@ -28,6 +28,8 @@ type Detail struct {
 	Outlook []string
 	// ExplainedBy is the URL of the daemon that gave the explanation.
 	ExplainedBy string
+	// Paused are sentences about the pauses that keep the lock.
+	Paused []string
 	// Leftovers are the names of fields that an earlier holder left and that are ignored.
 	Leftovers []string
 }
@@ -42,6 +44,7 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 		return Detail{}, a.failed(ctx, err, etcd.Read)
 	}
 	d, err := a.detail(ctx, entry)
+	d.Paused = a.paused(ctx, name)
 	return d, a.failed(ctx, err, etcd.Read)
 }
 

@@ -296,9 +296,9 @@ type Pause struct {
 	// By is who paused, as user@host, and Reason is why.
 	By     string `json:"by"`
 	Reason string `json:"reason"`
-	// Since and Until are according to the clock of that host.
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
+	// Since and Until are according to the clock of that host. A record that cannot be read has neither.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 }
 
 // Etcd is the state of the cluster as the daemon sees it.

@@ -135,7 +135,7 @@ func TestS3_APauseIsObeyedWithinASecond(t *testing.T) {
 		require.EqualValues(t, 1, d.metric("unlocker_pauses"))
 	}
 
-	_, _, err = ada.Resume(t.Context(), "")
+	_, _, err = ada.Resume(t.Context(), "", true)
 	require.NoError(t, err)
 	resumed := time.Now()
 	again := earliest(<-removed).Sub(resumed)
@@ -181,7 +181,7 @@ func TestS3_APauseOfAPattern(t *testing.T) {
 	require.Equal(t, []api.Pause{{Match: "deploy/**", By: r.By, Reason: r.Reason, Since: r.Since, Until: r.Until}}, status.Pauses)
 	d.awaitMetric(0, "unlocker_reaper_backlog")
 
-	_, _, err = ada.Resume(t.Context(), "deploy/**")
+	_, _, err = ada.Resume(t.Context(), "deploy/**", false)
 	require.NoError(t, err)
 	resumed := time.Now()
 	awaitKeys(t, e, 0, "")

@@ -45,11 +45,10 @@ type Pauses struct {
 
 	mu sync.Mutex
 	// records are the pauses by their keys, and broken is what is wrong with the records that
-	// cannot be read. shown are the records in a fixed order, and globs those of a glob.
+	// cannot be read. shown are the records in a fixed order.
 	records map[string]api.Pause
 	broken  map[string]error
 	shown   []api.Pause
-	globs   []api.Pause
 }
 
 const (
@@ -134,7 +133,6 @@ func (p *Pauses) arrange() {
 	for _, key := range slices.Sorted(maps.Keys(p.records)) { // that of all locks is the first
 		p.shown = append(p.shown, p.records[key])
 	}
-	p.globs = slices.DeleteFunc(slices.Clone(p.shown), func(r api.Pause) bool { return r.Match == "" })
 }
 
 // Records returns the pauses in force, that of all locks first.
@@ -144,21 +142,27 @@ func (p *Pauses) Records() []api.Pause {
 	return p.shown
 }
 
-// Count returns the number of pauses in force, with those whose records cannot be read.
-func (p *Pauses) Count() int {
+// InForce returns Records, and those that cannot be read.
+func (p *Pauses) InForce() []api.Pause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.records) + len(p.broken)
+	all := slices.Clone(p.shown)
+	for _, key := range slices.Sorted(maps.Keys(p.broken)) {
+		all = append(all, Unreadable(p.Prefix+key))
+	}
+	return all
+}
+
+// Unreadable stands for a record that cannot be read, which is a pause of all locks without an end.
+func Unreadable(key string) api.Pause {
+	return api.Pause{Reason: "the record " + protocol.Clip([]byte(key), maxError) + " cannot be read"}
 }
 
 // For returns the pause of a glob that applies to a lock: that which ends last.
 func (p *Pauses) For(name string) (last verdict.Pause) {
-	p.mu.Lock()
-	globs := p.globs
-	p.mu.Unlock()
-	for _, r := range globs {
-		if r.Until.After(last.Until) && doublestar.MatchUnvalidated(r.Match, name) {
-			last = verdict.Pause{Until: r.Until, Words: words(r)}
+	for _, r := range p.Records() {
+		if r.Match != "" && r.Until.After(last.Until) && doublestar.MatchUnvalidated(r.Match, name) {
+			last = verdict.Pause{Until: r.Until, Words: Words(r)}
 		}
 	}
 	return last
@@ -178,7 +182,7 @@ func (p *Pauses) All() string {
 	defer p.mu.Unlock()
 	var why []string
 	if r, paused := p.records[allKey]; paused {
-		why = append(why, fmt.Sprintf("paused until %s %s", verdict.Instant(time.Now(), r.Until), words(r)))
+		why = append(why, fmt.Sprintf("paused until %s %s", verdict.Instant(time.Now(), r.Until), Words(r)))
 	}
 	if len(p.broken) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(p.broken)))
@@ -274,8 +278,8 @@ func Parse(key string, value []byte) (api.Pause, error) {
 	return r, nil
 }
 
-// words say whose pause it is and why.
-func words(r api.Pause) string {
+// Words say whose pause it is and why.
+func Words(r api.Pause) string {
 	var match string
 	if r.Match != "" {
 		match = fmt.Sprintf(" for %q", r.Match)

@@ -101,10 +101,10 @@ func TestAPauseOfAllEndsWithItsLease(t *testing.T) {
 	w.await(func() bool { return w.All() != "" })
 	require.Regexp(t, "^paused until "+clock+" by ada@laptop: why$", w.All(), "it lasts while its key is there, whatever the clocks say")
 	require.Zero(t, w.For("a"), "a hold keeps all locks")
-	require.Equal(t, 1, w.Count())
+	require.Len(t, w.InForce(), 1)
 	end()
 	w.await(func() bool { return w.All() == "" })
-	require.Zero(t, w.Count())
+	require.Empty(t, w.InForce())
 	w.await(func() bool { return w.changes.Load() > 0 && len(w.log.Lines(api.LogPauseEnds)) > 0 })
 	for msg, wants := range map[string]map[string]any{
 		api.LogPauseBegins: {"level": "INFO", "match": "", "by": "ada@laptop", "reason": "why"},
@@ -124,7 +124,7 @@ func TestPausesOfPatterns(t *testing.T) {
 	w := start(t, e, e.Client)
 	w.pause("deploy/*", "ada@laptop", time.Hour)
 	w.pause("**/web", "bob@laptop", 2*time.Hour)
-	w.await(func() bool { return w.Count() == 2 })
+	w.await(func() bool { return len(w.InForce()) == 2 })
 	require.Empty(t, w.All())
 	require.Equal(t, `by ada@laptop for "deploy/*": why`, w.For("deploy/db").Words)
 	require.Equal(t, `by bob@laptop for "**/web": why`, w.For("deploy/web").Words, "that which ends last")
@@ -135,7 +135,9 @@ func TestPausesOfPatterns(t *testing.T) {
 
 	w.pause("", "cyd@laptop", time.Hour)
 	w.pause("deploy/*", "eve@laptop", 3*time.Hour)
-	w.await(func() bool { return w.Count() == 3 && w.For("deploy/db").Words == `by eve@laptop for "deploy/*": why` })
+	w.await(func() bool {
+		return len(w.InForce()) == 3 && w.For("deploy/db").Words == `by eve@laptop for "deploy/*": why`
+	})
 	var by []string
 	for _, r := range w.Records() {
 		by = append(by, r.By)
@@ -154,7 +156,7 @@ func TestABrokenRecordPausesAll(t *testing.T) {
 	w.await(w.Listed)
 	require.Equal(t, fmt.Sprintf(`the record %smatch/a is not a pause that can be read (invalid character '\x1b' looking for beginning of value), `+
 		`so all locks are kept until it is deleted`, e.Prefix), w.All())
-	require.Equal(t, 1, w.Count())
+	require.Len(t, w.InForce(), 1)
 	require.Empty(t, w.Records())
 	lines := w.log.Lines(api.LogPauseBroken)
 	require.Len(t, lines, 1)
@@ -184,7 +186,7 @@ func TestTooManyRecordsPauseAll(t *testing.T) {
 	w.await(w.Listed)
 	require.Equal(t, fmt.Sprintf("under %s are more than 1000 records, or one with a very long key, so all locks are kept", e.Prefix), w.All())
 	w.remove("match/m0500")
-	w.await(func() bool { return w.All() == "" && w.Count() == 1000 && w.Matches("m1000") })
+	w.await(func() bool { return w.All() == "" && len(w.InForce()) == 1000 && w.Matches("m1000") })
 }
 
 // Without the connection the pauses are remembered, but not relied on.

@@ -86,6 +86,9 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	p.line("State:", state)
 	p.text("", strings.Join(d.Outlook, " "))
 	p.text("Removal:", removal(d))
+	for _, sentence := range d.Paused {
+		p.text("Paused:", sentence)
+	}
 	p.known("UUID:", "uuid", optional(d.UUID))
 	p.known("Hostname:", "hostname", optional(d.Hostname))
 	p.known("Owner:", "owner", optional(d.Owner))

@@ -187,28 +187,28 @@ func Paused(w io.Writer, prefix string, r api.Pause) error {
 	return err
 }
 
-// Resumed prints that a pause has ended.
-func Resumed(w io.Writer, prefix, match string) error {
-	_, err := fmt.Fprintf(w, "resumed: %s under %s\n", which(match, "all locks", "locks that match "), terminal.Quote(prefix))
+// Resumed prints which pause has ended, and whose it was.
+func Resumed(w io.Writer, prefix string, p api.Pause) error {
+	_, err := fmt.Fprintf(w, "resumed: %s under %s; it was paused until %s by %s: %s\n", which(p.Match, "all locks", "locks that match "),
+		terminal.Quote(prefix), localAndUTC(p.Until), terminal.Quote(p.By), terminal.Quote(p.Reason))
 	return err
 }
 
-// NotPaused says that there is no such pause.
-func NotPaused(prefix, match string) string {
-	return fmt.Sprintf("there is no pause of %s under %s", which(match, "all locks", "the pattern "), prefix)
-}
-
-// Remaining prints the pauses that are in force, and the keys of records that no daemon can read.
-func Remaining(w io.Writer, prefix string, remaining []api.Pause, broken []string) error {
-	b := bufio.NewWriter(w)
-	for _, r := range remaining {
-		fmt.Fprintf(b, "still paused until %s: %s under %s; by %s: %s\n", localAndUTC(r.Until),
-			which(r.Match, "all locks", "locks that match "), terminal.Quote(prefix), terminal.Quote(r.By), terminal.Quote(r.Reason))
+// Pauses prints the pauses in force.
+func Pauses(w io.Writer, f Format, now time.Time, all []api.Pause) error {
+	var matches []string
+	for _, p := range all {
+		matches = append(matches, p.Match)
 	}
-	for _, key := range broken {
-		fmt.Fprintf(b, "all locks are kept: the record %s cannot be read; if it is nothing else's, delete it with etcdctl del\n", terminal.Quote(key))
-	}
-	return b.Flush()
+	return printAs(w, f, matches, map[string]any{"pauses": all}, func(b *bufio.Writer) {
+		const gap = 3
+		newTable([]column[api.Pause]{
+			newColumn("PAUSED", unbounded, func(p *api.Pause) string { return which(p.Match, "all locks", "") }),
+			newColumn("UNTIL", unbounded, func(p *api.Pause) string { return cmp.Or(moment(p.Until, now), none) }),
+			newColumn("BY", unbounded, func(p *api.Pause) string { return optional(p.By) }),
+			newColumn("REASON", unbounded, func(p *api.Pause) string { return optional(p.Reason) }),
+		}, gap, true).print(b, slices.Values(all), nil)
+	})
 }
 
 // which returns the words for all locks or, if there is a pattern, those for some and the pattern.
