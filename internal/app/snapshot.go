@@ -28,7 +28,7 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 		Reaper: a.reaper.Stats(),
 		Forced: a.reaper.Ledger().Recent(limit),
 		Holds:  a.reaper.Holding(),
-		Pauses: len(a.pauses.InForce()),
+		Pauses: a.pauses.InForce(),
 		Probe:  a.probe.Status(),
 		Leader: a.leads(),
 		Native: a.native.Listings(),

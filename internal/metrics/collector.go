@@ -46,8 +46,8 @@ type Snapshot struct {
 	Forced []api.Forced
 	// Holds are those in force.
 	Holds []api.Hold
-	// Pauses is the number of pauses in force, of all locks or of some.
-	Pauses int
+	// Pauses are those in force, of all locks or of some. One that cannot be read has no end.
+	Pauses []api.Pause
 	Probe  probe.Status
 	// Leader reports whether this replica removes first.
 	Leader bool

@@ -46,7 +46,9 @@ func full() Snapshot {
 			removal("x", "h2", 0), {Name: "y", At: noon, Trigger: verdict.Orphan},
 			{Name: "z", At: noon, Trigger: verdict.Manual}, {Name: "z", At: noon, Trigger: verdict.Presumed},
 		},
-		Holds:  []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
+		Holds: []api.Hold{{Hold: verdict.HoldStarting, Since: noon}, {Hold: verdict.HoldAlarm, Since: noon}},
+		Pauses: []api.Pause{{By: "ada@laptop", Reason: "network", Until: noon}, {Match: "a/**", By: "b", Reason: "\xff", Until: noon},
+			{Match: "a/**", By: "b", Reason: "\xfe", Until: noon}, {Reason: "the record /p/x cannot be read"}},
 		Probe:  probe.Status{OK: true, Up: true, Good: noon, Alarms: []string{"NOSPACE"}, Revision: 75},
 		Leader: true,
 		Native: []native.Listing{
@@ -120,6 +122,11 @@ func TestExposition(t *testing.T) {
 			unlocker_forced_unlocks_total{trigger="orphan"} 0
 			unlocker_forced_unlocks_total{trigger="presumed"} 0
 			unlocker_would_unlock_total 5`},
+		{"pauses", full(), 500, []string{"unlocker_pause_until_timestamp_seconds", "unlocker_pauses"}, `
+			unlocker_pause_until_timestamp_seconds{by="",match="",reason="the record /p/x cannot be read"} 0
+			unlocker_pause_until_timestamp_seconds{by="ada@laptop",match="",reason="network"} 1700000000
+			unlocker_pause_until_timestamp_seconds{by="b",match="a/**",reason="` + "\uFFFD" + `"} 1700000000
+			unlocker_pauses 4`},
 		{"etcd", full(), 500, []string{"unlocker_etcd_", "unlocker_watch_", "unlocker_last_", "unlocker_resync_"}, `
 			unlocker_etcd_alarm{alarm="CORRUPT"} 0
 			unlocker_etcd_alarm{alarm="NOSPACE"} 1

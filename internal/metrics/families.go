@@ -76,7 +76,9 @@ func families() []family {
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")
 	add("unlocker_pauses", gauge, "Pauses in force, of all locks or of some.",
-		one(func(v *view) float64 { return float64(v.Pauses) }))
+		one(func(v *view) float64 { return float64(len(v.Pauses)) }))
+	add("unlocker_pause_until_timestamp_seconds", gauge, "When a pause in force ends; 0 for a record that cannot be read, which keeps all locks.",
+		pauses, "match", "by", "reason")
 	add("unlocker_leader", gauge, "Whether this replica is the leader, which removes first; without an election every replica is.",
 		one(func(v *view) float64 { return boolean(v.Leader) }))
 
@@ -132,6 +134,15 @@ func holds(v *view, e emit) {
 	for _, h := range verdict.AllHolds() {
 		held := slices.ContainsFunc(v.Holds, func(in api.Hold) bool { return in.Hold == h })
 		e(boolean(held), string(h))
+	}
+}
+
+func pauses(v *view, e emit) {
+	for _, p := range distinct(v.Pauses, len(v.Pauses), func(p *api.Pause) [3]string {
+		p.Match, p.By, p.Reason = label(p.Match, maxName), label(p.By, maxHost), label(p.Reason, maxName)
+		return [...]string{p.Match, p.By, p.Reason}
+	}) {
+		e(seconds(p.Until), p.Match, p.By, p.Reason)
 	}
 }
 
