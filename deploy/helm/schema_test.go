@@ -37,7 +37,7 @@ func readSchema(t *testing.T) schema {
 	}
 	require.NoError(t, json.Unmarshal(text, &whole))
 	s := schema{Definitions: map[string]schema{}}
-	for _, name := range []string{"config", "duration", "mode"} {
+	for _, name := range []string{"brake", "config", "duration", "mode"} {
 		var d schema
 		require.NoError(t, json.Unmarshal(whole.Definitions[name], &d), name)
 		s.Definitions[name] = d

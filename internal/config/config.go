@@ -64,6 +64,7 @@ type Reaper struct {
 	BatchSize, Concurrency                      int
 	RateLimit                                   float64 // locks per second; 0 means no limit
 	Storm                                       Storm
+	Brake                                       Brake
 }
 
 // Storm is the section reaper.storm: when so many locks come due at once that further ones are
@@ -74,12 +75,19 @@ type Storm struct {
 	Window, Delay time.Duration
 }
 
-// Policy is an exception from Reaper for the locks whose names match. Load sets the Mode and the
-// Grace that the file omits.
+// Brake is the section brake, of reaper and of a policy: how many locks of a name may expire and be removed in a row
+// within a time before the next one is kept.
+type Brake struct {
+	MaxForced int // 0 disables the brake
+	Window    time.Duration
+}
+
+// Policy is an exception from Reaper for the locks whose names match. Load sets what the file omits.
 type Policy struct {
 	Match string // doublestar pattern for the whole name, without the prefix
 	Mode  string
 	Grace time.Duration
+	Brake Brake
 }
 
 // Election is the section election.

@@ -31,6 +31,7 @@ func TestDefault(t *testing.T) {
 	}
 	storm := &want.Reaper.Storm
 	storm.MinLocks, storm.Fraction, storm.Window, storm.Delay = 10, 0.05, time.Minute, 2*time.Minute
+	want.Reaper.Brake.Window = time.Hour
 	want.Ops.Listen, want.Web.Listen = ":9480", ":9481"
 	want.Metrics.MaxLockSeries, want.Metrics.ForcedUnlockRetention = 500, time.Hour
 	require.Equal(t, want, Default())
@@ -110,7 +111,7 @@ func TestYAMLIsReadBack(t *testing.T) {
 	c.Etcd.Username, c.Etcd.PasswordFile = "1e3", "~"
 	c.Reaper.Mode, c.ResyncInterval, c.Reaper.Grace = "off", 0, 2500*time.Millisecond
 	c.Reaper.RateLimit, c.Reaper.Storm.Fraction, c.Election.Enabled = 1_000_000.25, 1, false
-	c.Policies = []Policy{{"**/a: #b", "off", 3 * time.Second}, {"1e3", "dry-run", 10 * time.Minute}}
+	c.Policies = []Policy{{"**/a: #b", "off", 3 * time.Second, Brake{100, 24 * time.Hour}}, {"1e3", "dry-run", 10 * time.Minute, c.Reaper.Brake}}
 	c.NativePrefixes = []string{"/locks/", "a: #/"}
 	readBack(t, c)
 }

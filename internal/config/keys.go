@@ -11,6 +11,8 @@ import (
 const (
 	// maxWait limits durations that are added to a deadline, so that sums cannot overflow.
 	maxWait = 24 * time.Hour
+	// maxForced limits how many removals of a name a brake counts.
+	maxForced = 100
 	// maxBatchSize leaves four operations for each nested transaction, which needs three for its
 	// compares: etcd allows 128 operations per level of a transaction (--max-txn-ops), and adds
 	// those of a level to those of the level above.
@@ -80,8 +82,11 @@ func (c *Config) keys() []key {
 		bind("reaper.storm.window", &s.Window, "1m", within(0, time.Hour), "time window in which these locks come due; at most 1h"),
 		bind("reaper.storm.delay", &s.Delay, "2m", within(0, maxWait),
 			"how much later each further lock is removed, once for each deadline; at least half of reaper.storm.window"),
+		bind("reaper.brake.max_forced", &r.Brake.MaxForced, "0", within(0, maxForced),
+			"how many locks of a name may expire and be removed in a row before the next one is kept until an operator looks; 0 turns that off; at most 100"),
+		bind("reaper.brake.window", &r.Brake.Window, "1h", within(time.Second, maxWait), "time window in which these locks are removed; 1s to 24h"),
 		bind[[]Policy](policiesKey, &c.Policies, "", nil,
-			"exceptions from reaper.mode and reaper.grace for some locks; the first policy that matches a lock's name applies"),
+			"exceptions from reaper.mode, reaper.grace and reaper.brake for some locks; the first policy that matches a lock's name applies"),
 		bind("election.enabled", &c.Election.Enabled, "true", nil, "whether this replica takes part in the leader election"),
 		bind("election.key", &c.Election.Key, "", checkOptionalPath,
 			"etcd key of the leader election, outside the prefix; empty: /unlocker/leader followed by the prefix"),
@@ -114,9 +119,15 @@ func (c *Config) keys() []key {
 	}
 	for i := range c.Policies {
 		p, at := &c.Policies[i], policyName(i)
-		mode, grace := bind(at+".mode", &p.Mode, "", checkMode, ""), bind(at+".grace", &p.Grace, "", within(0, maxWait), "")
-		mode.other, grace.other = "reaper.mode", "reaper.grace"
-		all = append(all, bind(at+".match", &p.Match, "", checkMatch, ""), mode, grace)
+		all = append(all, bind(at+".match", &p.Match, "", checkMatch, ""))
+		for _, k := range []key{
+			bind(at+".mode", &p.Mode, "", checkMode, ""), bind(at+".grace", &p.Grace, "", within(0, maxWait), ""),
+			bind(at+".brake.max_forced", &p.Brake.MaxForced, "", within(0, maxForced), ""),
+			bind(at+".brake.window", &p.Brake.Window, "", within(time.Second, maxWait), ""),
+		} {
+			k.other = "reaper" + strings.TrimPrefix(k.name, at)
+			all = append(all, k)
+		}
 	}
 	return all
 }

@@ -83,7 +83,7 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 		Mode: "off", Grace: time.Second, ClockTolerance: time.Second, Settle: 0, StandbyDelay: 0, Freshness: time.Minute, OrphanGrace: time.Hour,
 		ProbeInterval: 500 * time.Millisecond, BatchSize: 124, Concurrency: 1024, RateLimit: 0.25,
 	}
-	want.Reaper.Storm.Fraction = 1
+	want.Reaper.Storm.Fraction, want.Reaper.Brake = 1, Brake{100, time.Second}
 	want.Election = Election{Enabled: false, Key: "/other", TTL: 2 * time.Second}
 	want.ResyncInterval = 0
 	want.Ops.Listen, want.Ops.WebConfigFile = "[::1]:0", "ops.yml"

@@ -11,20 +11,21 @@ import (
 func TestPoliciesInheritWhatTheyOmit(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "unlocker.yaml", `policies:
-  - &first {match: "deploy/**", mode: dry-run, grace: 10m}
+  - &first {match: "deploy/**", mode: dry-run, grace: 10m, brake: {max_forced: 3, window: 24h}}
   - match: batch/*
     mode: ""
   - match: "[a-c]{x,y}?"
     grace: 3s
+    brake: {max_forced: 0}
   - *first
 `)
-	c, _, err := Load(given(t, "--reaper-mode=off", "--reaper-grace=7s"))
+	c, _, err := Load(given(t, "--reaper-mode=off", "--reaper-grace=7s", "--reaper-brake-max-forced=5"))
 	require.NoError(t, err)
 	require.Equal(t, []Policy{
-		{"deploy/**", "dry-run", 10 * time.Minute},
-		{"batch/*", "off", 7 * time.Second},
-		{"[a-c]{x,y}?", "off", 3 * time.Second},
-		{"deploy/**", "dry-run", 10 * time.Minute},
+		{"deploy/**", "dry-run", 10 * time.Minute, Brake{3, 24 * time.Hour}},
+		{"batch/*", "off", 7 * time.Second, Brake{5, time.Hour}},
+		{"[a-c]{x,y}?", "off", 3 * time.Second, Brake{0, time.Hour}},
+		{"deploy/**", "dry-run", 10 * time.Minute, Brake{3, 24 * time.Hour}},
 	}, c.Policies)
 
 	printed, err := c.YAML()
@@ -34,12 +35,21 @@ policies:
   - match: deploy/**
     mode: dry-run
     grace: 10m
+    brake:
+      max_forced: 3
+      window: 24h
   - match: batch/*
     mode: "off"
     grace: 7s
+    brake:
+      max_forced: 5
+      window: 1h
   - match: '[a-c]{x,y}?'
     mode: "off"
     grace: 3s
+    brake:
+      max_forced: 0
+      window: 1h
 `)
 	readBack(t, c)
 }

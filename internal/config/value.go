@@ -172,5 +172,8 @@ func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Valu
 
 // MarshalYAML implements yaml.Marshaler.
 func (p Policy) MarshalYAML() (any, error) {
-	return struct{ Match, Mode, Grace string }{p.Match, p.Mode, formatDuration(p.Grace)}, nil
+	return struct {
+		Match, Mode, Grace string
+		Brake              map[string]any
+	}{p.Match, p.Mode, formatDuration(p.Grace), map[string]any{"max_forced": p.Brake.MaxForced, "window": formatDuration(p.Brake.Window)}}, nil
 }
