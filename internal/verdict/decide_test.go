@@ -18,6 +18,8 @@ func TestDecide(t *testing.T) {
 	base := verdict.Inputs{Now: due, AutoUnlockAt: deadline, Grace: 2 * time.Second, Mode: verdict.Enforce, Removable: true, Token: 7, Revision: 9, Observation: verdict.Observation{Measured: true}, Leader: true}
 	orphan := verdict.Inputs{Now: due, OrphanDue: due, Mode: verdict.Enforce, Removable: true, Revision: 9, Leader: true}
 	expiry := verdict.Verdict{Trigger: verdict.Expiry, Due: due, Reason: verdict.ByDeadline}
+	braked := expiry
+	braked.Reason = verdict.ByBrake
 	leftover := verdict.Verdict{Trigger: verdict.Orphan, Due: due, Reason: verdict.ByOrphan}
 	for name, c := range map[string]struct {
 		in        verdict.Inputs
@@ -34,6 +36,8 @@ func TestDecide(t *testing.T) {
 		"off":                        {base, func(in *verdict.Inputs) { in.Mode = verdict.Off }, verdict.Leave, expiry, 0},
 		"no mode":                    {base, func(in *verdict.Inputs) { in.Mode = "" }, verdict.Leave, expiry, 0},
 		"unknown mode":               {base, func(in *verdict.Inputs) { in.Mode = "Enforce" }, verdict.Leave, expiry, 0},
+		"braked":                     {base, func(in *verdict.Inputs) { in.Forced, in.MaxForced = 3, 3 }, verdict.Leave, braked, 0},
+		"braked, not yet":            {base, func(in *verdict.Inputs) { in.Forced, in.MaxForced, in.Now = 3, 3, deadline }, verdict.Wait, expiry, 2 * time.Second},
 		"not removable":              {base, func(in *verdict.Inputs) { in.Removable = false }, verdict.Leave, verdict.Verdict{}, 0},
 		"undated":                    {base, func(in *verdict.Inputs) { in.AutoUnlockAt = time.Time{} }, verdict.Leave, verdict.Verdict{}, 0},
 		"undated, called orphan":     {base, func(in *verdict.Inputs) { in.AutoUnlockAt, in.OrphanDue = time.Time{}, due }, verdict.Leave, verdict.Verdict{}, 0},

@@ -16,6 +16,9 @@ func (v Verdict) Explanation() string {
 		return "is never removed automatically: " + v.whyNever()
 	case v.Mode == Off:
 		return "is not removed automatically: " + v.mode()
+	case v.Reason == ByBrake:
+		return fmt.Sprintf("is kept by the brake until unlocker unlock or unlocker resume --brake: the last %d locks of this name expired and were removed",
+			v.Forced)
 	case v.Reason == ByPause:
 		return v.kept()
 	case v.Remaining <= 0 && v.Mode == DryRun:

@@ -19,7 +19,7 @@ func TestVerdictsAreLoggedAsTheAPIGivesThem(t *testing.T) {
 		Inputs: verdict.Inputs{
 			Now: now, LockedAt: now, AutoUnlockAt: now, AliveAt: now, Renewed: true, OrphanDue: now, Removable: true,
 			Token: 3, Revision: 4, Observation: verdict.Observation{Measured: true, Offset: -5, Late: true, Age: 6, NotBefore: 14, StormDelay: 15}, Allowance: 8, PatienceAllowance: 16, Policy: "deploy/**",
-			Mode: verdict.DryRun, Grace: 9, Tolerance: 10, StandbyDelay: 12, Drift: 17, Leader: true, PausedUntil: now, Pause: "by ada",
+			Mode: verdict.DryRun, Grace: 9, Tolerance: 10, StandbyDelay: 12, Drift: 17, Forced: 18, MaxForced: 19, Leader: true, PausedUntil: now, Pause: "by ada",
 		},
 		Action: verdict.Report, Trigger: verdict.Expiry, Due: now, Remaining: -13, Reason: verdict.ByPatience,
 	}

@@ -3,6 +3,7 @@ package verdict
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -27,14 +28,16 @@ type Policy struct {
 	Match string
 	Mode  Mode
 	Grace time.Duration
+	Brake config.Brake
 }
 
 // Rules are the part of the configuration on which verdicts depend.
 type Rules struct {
-	// Mode and Grace apply to locks that no policy matches. If several policies match, the
+	// Mode, Grace and Brake apply to locks that no policy matches. If several policies match, the
 	// first one applies.
 	Mode     Mode
 	Grace    time.Duration
+	Brake    config.Brake
 	Policies []Policy
 	// Tolerance is the maximum offset of a holder's clock that is ignored. No grace may be
 	// less.
@@ -89,7 +92,12 @@ func (r Rules) Policy(name string) (p Policy, index int) {
 		}
 		return p, i
 	}
-	return Policy{Mode: r.Mode, Grace: r.Grace}, -1
+	return Policy{Mode: r.Mode, Grace: r.Grace, Brake: r.Brake}, -1
+}
+
+// Brakes reports whether a brake applies to any lock.
+func (r Rules) Brakes() bool {
+	return r.Brake.MaxForced > 0 || slices.ContainsFunc(r.Policies, func(p Policy) bool { return p.Brake.MaxForced > 0 })
 }
 
 // beyond reports whether m is less restrictive than other.
@@ -108,7 +116,7 @@ func (in *Inputs) Allow(allowance Allowance, written int64, now time.Time) {
 	in.Allowance, in.PatienceAllowance = allowance(written, now.Add(-in.Age), stamped)
 }
 
-// Inputs returns what the verdict on a lock depends on, except for OrphanDue,
+// Inputs returns what the verdict on a lock depends on, except for OrphanDue, the brake,
 // the allowances and Leader, which neither the lock nor the rules know.
 func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 	p, _ := r.Policy(l.Name)
@@ -158,9 +166,10 @@ func RulesFromConfig(c config.Config) Rules {
 		Tolerance:    c.Reaper.ClockTolerance,
 		StandbyDelay: c.Reaper.StandbyDelay,
 		Drift:        maxDrift,
+		Brake:        c.Reaper.Brake,
 	}
 	for _, p := range c.Policies {
-		r.Policies = append(r.Policies, Policy{Match: p.Match, Mode: Mode(p.Mode), Grace: p.Grace})
+		r.Policies = append(r.Policies, Policy{Match: p.Match, Mode: Mode(p.Mode), Grace: p.Grace, Brake: p.Brake})
 	}
 	return r
 }

@@ -62,6 +62,10 @@ type Inputs struct {
 	Tolerance    time.Duration `json:"tolerance"`
 	StandbyDelay time.Duration `json:"standby_delay"`
 	Drift        int           `json:"drift_ppm,omitempty"`
+	// Forced is how many locks of its name in a row expired and were removed, for a brake: from MaxForced on it is
+	// kept; 0 is without a brake.
+	Forced    int `json:"forced,omitempty"`
+	MaxForced int `json:"max_forced,omitempty"`
 	// Leader reports whether this replica acts without the standby delay.
 	Leader bool `json:"leader"`
 	// PausedUntil is the end of the pause of some locks that applies to it, and Pause whose it is
@@ -110,6 +114,7 @@ const (
 	ByStep     Reason = "step"     // our wall clock stepped
 	ByOrphan   Reason = "orphan"   // orphan_grace
 	ByPause    Reason = "pause"    // a person paused the removal of such locks
+	ByBrake    Reason = "brake"    // too many locks of its name in a row expired: until a user looks
 )
 
 // Decide makes the verdict. It is a pure function of its inputs.
@@ -139,6 +144,8 @@ func Decide(in Inputs) Verdict {
 	case in.Mode == Off:
 	case v.Remaining > 0:
 		v.Action = Wait
+	case in.MaxForced > 0 && in.Forced >= in.MaxForced:
+		v.Reason = ByBrake
 	case in.Mode == Enforce:
 		v.Action = Remove
 	case in.Mode == DryRun:
