@@ -184,8 +184,17 @@ type Forced struct {
 	Fields   []Field `json:"fields"`
 	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
+	// Counted are the removals in a row that a brake counts, up to this one.
+	Counted []Counted `json:"counted,omitempty"`
 	// Verdict is the decision to remove the lock; left out for a manual unlock and where it is not known.
 	Verdict *verdict.Verdict `json:"verdict,omitempty"`
+}
+
+// Counted is a removal that a brake counts: the revision of the deletion, the token of the lock, and when it was.
+type Counted struct {
+	Revision int64     `json:"revision"`
+	Token    int64     `json:"token,omitempty"`
+	At       time.Time `json:"at"`
 }
 
 // By whom a lock was removed.

@@ -116,7 +116,7 @@ func (r Reader) records(ctx context.Context, h *api.History) error {
 func (r Reader) add(h *api.History, kvs []*mvccpb.KeyValue, present bool) {
 	for _, kv := range kvs {
 		rec, err := records.Parse(kv.Value, kv.ModRevision)
-		if err != nil || rec.Prefix != r.Store.Layout.Prefix() || rec.Name != h.Name {
+		if err != nil || rec.Prefix != r.Store.Layout.Prefix() || rec.Name != h.Name || rec.Trigger == verdict.Ended {
 			continue
 		}
 		rec.By = "" // no daemon was asked

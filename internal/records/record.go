@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -33,6 +34,8 @@ const (
 	MaxBytes = 32 << 10
 	// maxAutomatic is that of an automatic removal, of which there may be very many.
 	maxAutomatic = 8 << 10
+	// maxCounted is the maximum number of removals that a brake counts.
+	maxCounted = 100
 	// MaxText is the maximum size of each text of a record outside its fields, in bytes.
 	MaxText = protocol.MaxName
 )
@@ -94,7 +97,10 @@ func Parse(value []byte, written int64) (Record, error) {
 		return Record{}, fmt.Errorf("not a record: %w", err)
 	}
 	r.At, r.By = r.When.UTC(), api.Other
-	if !r.automatic() {
+	switch {
+	case r.Trigger == verdict.Ended: // the count of what was before the lock of the token, or before the record
+		r.Revision = min(cmp.Or(r.Token, written), written)
+	case !r.automatic():
 		// What it does not say is not taken from whoever wrote it.
 		r.Trigger, r.Revision, r.Replica, r.Verdict = verdict.Manual, written, "", nil
 	}
@@ -110,6 +116,7 @@ func (r *Record) clip() {
 	for _, s := range texts {
 		*s = protocol.Clip([]byte(*s), MaxText)
 	}
+	r.Counted = slices.Clone(r.Counted[max(0, len(r.Counted)-maxCounted):]) // without the rest, which a forged one has
 	if r.Fields == nil {
 		r.Fields = []api.Field{}
 	}
@@ -119,7 +126,7 @@ func (r *Record) clip() {
 // replace the other.
 func (r *Record) check(written int64) error {
 	switch {
-	case r.Trigger != "" && r.Trigger != verdict.Manual && !r.automatic():
+	case r.Trigger != "" && r.Trigger != verdict.Manual && r.Trigger != verdict.Ended && !r.automatic():
 		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), protocol.MaxName))
 	case r.automatic() && (r.Revision <= 0 || r.Revision >= written):
 		return fmt.Errorf("revision is %d, and it was written at %d", r.Revision, written)

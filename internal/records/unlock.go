@@ -49,7 +49,7 @@ func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who 
 	if recorded {
 		trace = func(ctx context.Context, removed lockstore.Record) (_ clientv3.Op, err error) {
 			if lease == 0 {
-				if lease, err = grant(ctx, u.Client, kept, u.Config.Etcd.RequestTimeout); err != nil {
+				if lease, err = grant(ctx, u.Client, kept+shared, u.Config.Etcd.RequestTimeout); err != nil {
 					return clientv3.Op{}, err
 				}
 			}

@@ -30,6 +30,8 @@ const (
 	// Presumed is of no verdict: a removal that etcd did not answer, of a lock that vanished whole meanwhile. It
 	// was removed, or released in the same moment.
 	Presumed Trigger = "presumed"
+	// Ended is of a record that is not of a removal: it ends what a brake counts.
+	Ended Trigger = "ended"
 )
 
 // Inputs are all that a verdict depends on: the same inputs give the same verdict.
