@@ -28,6 +28,7 @@ type core struct {
 
 	counts  [protocol.NumStates]int
 	backlog int
+	phases  [braked + 1]int // how many are in each but waiting
 	totals  Totals
 	storm   storm
 
@@ -93,7 +94,11 @@ func (c *core) released(e *entry, rev int64, whole bool, now reading) {
 	if at := e.LockedAt(); !at.IsZero() {
 		c.options.HoldDuration.Observe(max(0, time.Duration(c.holderTime(e, now)-at)).Seconds())
 	}
-	if past := e.State(c.holderTime(e, now)) == protocol.Expired; past || e.has(unanswered) {
+	past := e.State(c.holderTime(e, now)) == protocol.Expired
+	if !past && c.options.Released != nil {
+		c.options.Released(e.Name, e.Token)
+	}
+	if past || e.has(unanswered) {
 		c.reportGone(e, rev, now, past)
 		c.gone[len(c.gone)-1].Whole = whole
 		return
@@ -196,7 +201,7 @@ func (c *core) schedule(e *entry, now reading) {
 			c.setPhase(e, changed)
 			c.pending.remove(e)
 			return
-		case e.phase == suspended, e.phase == paused: // its state still changes with time
+		case e.phase == suspended, e.phase.kept(): // its state still changes with time
 			c.pend(e, nextWake(e, never, now, holders))
 			return
 		case e.phase == retrying && e.wake > now.mono:
@@ -269,11 +274,13 @@ func (c *core) setPhase(e *entry, p phase) {
 	if change := inBacklog(p) - inBacklog(e.phase); change != 0 && c.mayRemove(e) {
 		c.backlog += change
 	}
+	c.phases[e.phase]--
+	c.phases[p]++
 	e.phase = p
 }
 
 func inBacklog(p phase) int {
-	if p == waiting || p == paused {
+	if p == waiting || p.kept() {
 		return 0
 	}
 	return 1

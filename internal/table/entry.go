@@ -69,4 +69,8 @@ const (
 	retrying               // put back by Postpone, in pending
 	suspended              // put back until it is modified; in pending like waiting
 	paused                 // put back until the pauses change; likewise
+	braked                 // put back until its brake ends; likewise
 )
+
+// kept reports whether Resume makes the lock available again.
+func (p phase) kept() bool { return p >= paused }

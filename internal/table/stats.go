@@ -18,9 +18,9 @@ type Totals struct{ Acquired, Renewed, Released, Drift uint64 }
 type Stats struct {
 	// Locks is the number of locks in each state, indexed by protocol.State.
 	Locks [protocol.NumStates]int
-	// Backlog counts the locks that are due, may be removed (neither a policy nor a pause keeps them), and are still
-	// there, those that a storm delays not included.
-	Backlog int
+	// Backlog counts the locks that are due, may be removed (no policy, pause or brake keeps them), and are still
+	// there, those that a storm delays not included. Braked counts those that are due and that a brake keeps.
+	Backlog, Braked int
 	// Storm is nil without one.
 	Storm *api.Storm
 	// Overdue are the locks past their alert time, longest first, up to the limit
@@ -41,6 +41,7 @@ func (c *core) stats(overdue int) Stats {
 	s := Stats{
 		Locks:        c.counts,
 		Backlog:      c.backlog,
+		Braked:       c.phases[braked],
 		Storm:        c.storm.status(now),
 		OverdueTotal: c.overdue.Len(),
 		Totals:       c.totals,

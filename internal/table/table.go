@@ -31,9 +31,12 @@ type Options struct {
 	// Allowance is called for each change of a lock and must not block. Whenever more
 	// becomes known, Reschedule is to be called.
 	Allowance verdict.Allowance
-	// Paused reports whether the removal of a lock is paused, for Postpone; nil means of none.
+	// Paused reports whether a pause or a brake keeps a lock, for Postpone; nil means none.
 	// It must not block. Whenever it changes, Resume is to be called.
 	Paused func(name string) bool
+	// Released is called for each lock with a uuid that was deleted before its deadline, and must not block; nil
+	// means not at all.
+	Released func(name string, token int64)
 	// Lead returns how long before it is due Take returns a lock; nil means 0.
 	Lead func() time.Duration
 	// OrphanGrace is how long an orphan must stay unmodified before it is due.
@@ -171,7 +174,7 @@ func (t *Table) Reschedule(ctx context.Context) error {
 	return t.do(ctx, (*core).scheduleAll)
 }
 
-// Resume makes the locks available to Take again that Postpone put back because of a pause.
+// Resume makes the locks available to Take again that Postpone put back because of a pause or a brake.
 func (t *Table) Resume(ctx context.Context) error {
 	return t.do(ctx, (*core).resume)
 }

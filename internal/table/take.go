@@ -41,8 +41,11 @@ func (t *Table) Take(ctx context.Context, limit int) (due []View, err error) {
 // key of it is modified.
 const UntilModified time.Duration = -1
 
-// WhilePaused is the delay of Postpone for a lock whose removal is paused.
-const WhilePaused time.Duration = -2
+// WhilePaused is the delay of Postpone for a lock whose removal is paused, WhileBraked for one that the brake keeps.
+const (
+	WhilePaused time.Duration = -2
+	WhileBraked time.Duration = -3
+)
 
 // Postpone puts back a lock that Take returned, so that Take returns it again after a delay.
 // The delay does not apply if the due has moved since.
@@ -82,8 +85,10 @@ func (c *core) postpone(v View, delay time.Duration) {
 		c.setPhase(e, suspended)
 	case delay == WhilePaused && c.options.Paused(e.Name):
 		c.setPhase(e, paused)
-	case delay == WhilePaused:
-		c.setPhase(e, waiting) // the pause ended since the verdict
+	case delay == WhileBraked && c.options.Paused(e.Name):
+		c.setPhase(e, braked)
+	case delay == WhilePaused, delay == WhileBraked:
+		c.setPhase(e, waiting) // that ended since the verdict
 	default:
 		c.setPhase(e, retrying)
 		e.wake = now.mono + instant(max(0, delay))
@@ -96,7 +101,7 @@ func (c *core) postpone(v View, delay time.Duration) {
 func (c *core) resume() {
 	now := c.now()
 	for _, e := range c.locks {
-		if e.phase == paused {
+		if e.phase.kept() {
 			c.setPhase(e, waiting)
 			c.schedule(e, now)
 		}

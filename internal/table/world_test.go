@@ -279,7 +279,7 @@ func (w *world) check() {
 	c := w.core
 	now := c.clock.read()
 	var counts [protocol.NumStates]int
-	backlog, stormWaits, inPending, inReady, inOverdue := 0, 0, 0, 0, 0
+	backlog, brakes, stormWaits, inPending, inReady, inOverdue := 0, 0, 0, 0, 0, 0
 	for name, e := range c.locks {
 		require.Equal(w.t, name, e.Name)
 		require.Equal(w.t, e.State(c.holderTime(e, now)), e.state, name)
@@ -289,8 +289,11 @@ func (w *world) check() {
 		require.True(w.t, e.has(cameDue) || !e.has(stormDelayed), name)
 		require.True(w.t, e.has(stormDelayed) || !e.has(stormWaiting), name)
 		counts[e.state]++
-		if e.phase != waiting && e.phase != paused && c.mayRemove(e) {
+		if e.phase != waiting && e.phase != paused && e.phase != braked && c.mayRemove(e) {
 			backlog++
+		}
+		if e.phase == braked {
+			brakes++
 		}
 		if e.has(stormWaiting) {
 			stormWaits++
@@ -313,6 +316,7 @@ func (w *world) check() {
 	}
 	require.Equal(w.t, counts, c.counts)
 	require.Equal(w.t, backlog, c.backlog)
+	require.Equal(w.t, brakes, c.phases[braked])
 	require.Equal(w.t, stormWaits, c.storm.waiting)
 	require.Equal(w.t, inPending, c.pending.Len())
 	require.Equal(w.t, inReady, c.ready.Len())
