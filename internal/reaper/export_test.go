@@ -16,3 +16,13 @@ func (r *Reaper) Open() (answered, others int) {
 	}
 	return answered, others
 }
+
+// Braking is braking.
+func (r *Reaper) Braking(name string) (forced, limit int) { return r.braking(name) }
+
+// Streaks returns the number of names that a brake counts.
+func (r *Reaper) Streaks() int {
+	r.brakes.mu.Lock()
+	defer r.brakes.mu.Unlock()
+	return len(r.brakes.streaks)
+}

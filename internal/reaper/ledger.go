@@ -44,11 +44,11 @@ func newLedger(retention time.Duration, now func() time.Time) *Ledger {
 	}
 }
 
-// self adds a removal of this replica, and returns its entry.
-func (l *Ledger) self(a *attempt) api.Forced {
+// self adds a removal of this replica, with what a brake counts, and returns its entry.
+func (l *Ledger) self(a *attempt, counted ...api.Counted) api.Forced {
 	removed, decided := a.record.Removed(), a.verdict // of the attempt nothing else is kept
 	removed.Trigger, removed.By, removed.Replica = decided.Trigger, api.Self, l.replica
-	removed.Revision, removed.Verdict = a.revision, &decided
+	removed.Revision, removed.Verdict, removed.Counted = a.revision, &decided, counted
 	if a.presumed {
 		removed.Trigger = verdict.Presumed
 	}
@@ -87,7 +87,7 @@ func (l *Ledger) knows(g *table.Gone) bool {
 
 // sizeOf estimates the memory of an entry in bytes.
 func sizeOf(r *api.Forced) int {
-	n := 256 + len(r.Name) + len(r.UUID) + len(r.Who) + len(r.Reason)
+	n := 256 + 32*len(r.Counted) + len(r.Name) + len(r.UUID) + len(r.Who) + len(r.Reason)
 	for _, f := range r.Fields {
 		n += 32 + len(f.Name) + len(f.Value)
 	}
@@ -151,16 +151,20 @@ func idOf(f *api.Forced) removalID {
 // plausible is how far the time of a record may be from when it was seen.
 const plausible = time.Minute
 
-// Recorded adds what a record in etcd says of a removal to the ledger. A manual unlock is also counted and logged,
-// unless the record is from before the start of this replica, which may have done so in its life before.
-func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) {
+// Recorded adds what a record in etcd says of a removal to the ledger, and to what a brake counts. A manual unlock is
+// also counted and logged, unless the record is from before the start of this replica, which may have done so in its
+// life before. It reports whether a count ended, so that a lock which a brake kept may be removable.
+func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) (ended bool) {
 	manual, when := removed.Trigger == verdict.Manual, removed.At
+	if ended = r.learn(&removed); removed.Trigger == verdict.Ended {
+		return ended // nothing was removed
+	}
 	if off := r.Now().Sub(when).Abs(); manual && !before && off > plausible {
 		removed.At = time.Time{} // when it was seen: the clock of a user's host is anything
 	}
 	r.ledger.add(&r.ledger.forced, removed)
 	if !manual || before {
-		return
+		return ended
 	}
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, api.LogUnlocked, 0)
 	line.Add("lock", removed.Name, "uuid", removed.UUID, "who", removed.Who, "reason", removed.Reason, "when", when,
@@ -168,6 +172,7 @@ func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) 
 	// The line comes first, as that of a removal: whoever sees the count finds it.
 	r.journal.conclude(ctx, line) // which keeps it if it cannot be written
 	r.tally.update(func(s *Stats) { s.Removed[verdict.Manual]++ })
+	return ended
 }
 
 // shelf has removals, each once, up to a limit of their size.

@@ -56,7 +56,7 @@ type end struct {
 
 // ends are all the ways in which an attempt ends.
 var ends = struct {
-	held, early, kept, modified, crowded                        end // before the lock is read
+	held, early, kept, braked, modified, crowded                end // before the lock is read
 	unreadable, blocked, unconfirmed, tooLarge, unlogged, would end // before anything is sent
 	withdrawn, overtaken, ambiguous, failed, refused, lost, won end // after the removal was announced
 	presumed                                                    end // after it was ambiguous
@@ -64,6 +64,7 @@ var ends = struct {
 	held:     end{again: after(0)},
 	early:    end{again: untilDue},
 	kept:     end{again: after(table.UntilModified)},
+	braked:   end{again: after(table.WhileBraked)},
 	modified: end{count: conflict, again: doubling(maxBackoff)}, // released or renewed: the watch will show it
 	crowded:  end{again: after(aloneRetry)},
 
@@ -75,7 +76,7 @@ var ends = struct {
 	would:       end{count: wouldRemove, again: after(table.UntilModified)},
 
 	withdrawn: end{slog.LevelInfo, api.LogWithdrawn, true, nil, after(0)},
-	overtaken: end{slog.LevelInfo, api.LogWithdrawn, true, nil, doubling(time.Second)}, // by a pause that was not seen yet
+	overtaken: end{slog.LevelInfo, api.LogWithdrawn, true, nil, doubling(time.Second)}, // by a pause not seen yet, or a hold that began at departure
 	ambiguous: end{slog.LevelWarn, api.LogAmbiguous, true, failure, afterFailure},
 	failed:    end{slog.LevelWarn, api.LogRefused, true, failure, afterFailure},
 	refused:   end{slog.LevelError, api.LogCannotRemove, true, failure, after(refusedBackoff)},
@@ -103,7 +104,7 @@ const (
 	// leader: it may lead by now.
 	leaderInterval = time.Second
 	// never is for a lock that is not put back: the table drops it when the watch shows the deletion.
-	never = table.WhilePaused - 1
+	never = table.WhileBraked - 1
 )
 
 func backoff(attempts int, longest time.Duration) time.Duration {

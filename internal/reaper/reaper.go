@@ -110,6 +110,7 @@ type Reaper struct {
 	// removing is the number of batches that are being removed.
 	removing atomic.Int64
 	recorder *recorder
+	brakes   brakes
 }
 
 // New returns a Reaper that does nothing until Run is called.
@@ -143,6 +144,7 @@ func New(o Options) (*Reaper, error) {
 		gate:    newGate(o.Holds, o.Signals, o.Logger),
 		rate:    rate.NewLimiter(limit, o.BatchSize),
 		journal: &journal{handler: o.Logger.Handler()},
+		brakes:  brakes{streaks: make(map[string]streak)},
 	}
 	r.recorder = &recorder{Reaper: r, wake: make(chan struct{}, 1)}
 	return r, nil
@@ -159,6 +161,7 @@ func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 		in.OrphanDue = in.Now.Add(d.OrphanIn - passed)
 	} else {
 		in.Allow(r.Probe.Allowance, d.Written, now)
+		in.Forced, in.MaxForced = r.braking(d.Name)
 	}
 	pause := r.Pauses.For(d.Name)
 	in.PausedUntil, in.Pause = pause.Until, pause.Words
@@ -219,7 +222,7 @@ func (r *Reaper) confirm(ctx context.Context) error {
 func (r *Reaper) confirmed(ctx context.Context, a *attempt) {
 	if a.presumed {
 		r.logOutcome(ctx, ends.presumed, a)
-		r.ledger.self(a)
+		r.count(a)
 		r.tally.update(func(s *Stats) { ends.presumed.count(s, a) })
 	}
 	late := max(0, a.gone.At.Sub(a.verdict.Due))

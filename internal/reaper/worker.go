@@ -172,6 +172,8 @@ func (w *worker) judge(batch []*attempt, within time.Duration) (due, soon []*att
 			soon = append(soon, a)
 		case v.Action == verdict.Wait:
 			w.end(ends.early, a)
+		case v.Reason == verdict.ByBrake:
+			w.end(ends.braked, a)
 		default:
 			w.end(ends.kept, a)
 		}
@@ -252,7 +254,7 @@ func (w *worker) send(batch []*attempt) error {
 			w.end(ends.lost, a)
 			continue
 		}
-		w.recorder.add(w.ledger.self(a))
+		w.recorder.add(w.count(a))
 		w.end(ends.won, a)
 	}
 	return nil
