@@ -10,6 +10,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func newPause() *cobra.Command {
@@ -91,30 +93,45 @@ end: if it is nothing else's, delete it with etcdctl del.`,
 }
 
 func newResume() *cobra.Command {
-	var match string
+	var match, brake string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "resume [--match PATTERN | --all]",
+		Use:   "resume [--match PATTERN | --all | --brake NAME]",
 		Short: "End a pause of automatic removals",
 		Long: `End the pause of all locks or, with --match, that of a pattern. Every daemon obeys
 within a second: locks that are due by then are removed at once.
 
 Where there are others, the pause of all locks, and no other, ends only with --all.
 
+With --brake it ends no pause, but what the brake counts against the locks of a name: a
+lock that it keeps is removed. Records under audit_prefix tell the daemons.
+
 The command prints whose pause it ended, and the pauses that remain. The exit code is 0
 if the pause ended, and 1 if there was none, if it is not clear which one is meant, or
 if etcd refused or did not answer.`,
 		Example: `  unlocker resume
-  unlocker resume --match 'deploy/**'`,
+  unlocker resume --match 'deploy/**'
+  unlocker resume --brake nightly/backup`,
 		Args: noArguments(": --match names the pattern of the pause"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := validMatch(cmd, match, admin.ValidateMatch(match)); err != nil {
 				return err
 			}
-			if all && match != "" {
-				return usageError(errors.New("--all and --match exclude each other: --all ends the pause of all locks"))
+			braked := cmd.Flags().Changed("brake")
+			if all && (match != "" || braked) || match != "" && braked {
+				return usageError(errors.New("--all, --match and --brake exclude each other: --all ends the pause of all locks"))
+			}
+			if err := protocol.ValidateName(brake); braked && err != nil {
+				return usageError(fmt.Errorf("--brake: %w", err))
 			}
 			return withAdmin(cmd, func(a *admin.Admin) error {
+				if braked {
+					if err := a.EndBrake(cmd.Context(), brake); err != nil {
+						return err
+					}
+					_, err := fmt.Fprintf(cmd.OutOrStdout(), "resumed: the brake keeps no lock %s under %s\n", terminal.Quote(brake), a.Prefix())
+					return err
+				}
 				ended, remaining, err := a.Resume(cmd.Context(), match, all)
 				if err == nil {
 					err = output.Resumed(cmd.OutOrStdout(), a.Prefix(), ended)
@@ -127,7 +144,8 @@ if etcd refused or did not answer.`,
 	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "end the pause of this `PATTERN`, as it was given to pause")
 	flags.BoolVar(&all, "all", false, "end the pause of all locks, also where there are others")
-	addConfigFlags(flags, "pause-prefix")
+	flags.StringVar(&brake, "brake", "", "have the locks of this `NAME` removed again that the brake keeps")
+	addConfigFlags(flags, "pause-prefix", "audit-prefix")
 	return cmd
 }
 

@@ -69,6 +69,13 @@ func TestPauseAndResume(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Regexp(t, `^resumed: locks that match "deploy/\*\*" under /mutexes/; it was paused until .* by \S+@\S+: still debugging\n`+
 		`PAUSED .*\nall locks +- +- +"the record /unlocker/pause/mutexes/match/\\x1b\[2J cannot be read"\n$`, stdout)
+	for n := 1; n <= 2; n++ {
+		code, stdout, stderr = e.call(nil, "resume", "--brake", "nightly/backup")
+		require.Equal(t, []any{exitOK, "resumed: the brake keeps no lock nightly/backup under /mutexes/\n", ""}, []any{code, stdout, stderr})
+		records, err := e.Client.Get(t.Context(), "/unlocker/audit/mutexes/nightly/backup//", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		require.NoError(t, err)
+		require.EqualValues(t, n, records.Count, "each ends what was before it")
+	}
 	code, _, stderr = e.call(nil, "resume", "--match", "deploy/**")
 	require.Equal(t, exitFailure, code)
 	require.Equal(t, "unlocker: there is no such pause\n", stderr)
@@ -138,6 +145,11 @@ func TestPauseRefusesWhatItCannotMean(t *testing.T) {
 		{"pause --for 1h --reason why --match /a", `--match: "/a" matches no lock: names exclude the prefix and neither begin nor end with a slash`},
 		{"pause deploy/** --for 1h --reason why", `unexpected argument "deploy/**": --match names the locks; see unlocker pause --help`},
 		{"resume --match=", "--match: must not be empty: leave it out for all locks"},
+		{"resume --match a --all", "--all, --match and --brake exclude each other: --all ends the pause of all locks"},
+		{"resume --brake a --all", "--all, --match and --brake exclude each other: --all ends the pause of all locks"},
+		{"resume --brake a --match a", "--all, --match and --brake exclude each other: --all ends the pause of all locks"},
+		{"resume --brake a//b", `--brake: lock name "a//b" has an empty segment`},
+		{"resume --brake=", `--brake: lock name "" is empty`},
 		{"pause list all", `unexpected argument "all"; see unlocker pause list --help`},
 		{"resume --match {", `--match: "{" is not a valid pattern such as deploy/**`},
 		{"resume deploy/**", `unexpected argument "deploy/**": --match names the pattern of the pause; see unlocker resume --help`},

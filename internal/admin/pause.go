@@ -18,7 +18,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // Limits of the duration of a pause.
@@ -123,6 +125,14 @@ func (a *Admin) Resume(ctx context.Context, match string, all bool) (ended api.P
 		return ended, nil, a.pausing(ctx, err)
 	}
 	return ended, slices.Delete(remaining, i, i+1), nil
+}
+
+// EndBrake has the locks of a name removed again that a brake keeps, now and until it counts enough again.
+func (a *Admin) EndBrake(ctx context.Context, name string) error {
+	now, w := a.now().UTC(), records.Writer{Config: a.config, Client: a.client, Full: func() bool { return false }}
+	// The revision makes its key: each is another record.
+	_, _, err := w.Write(ctx, []api.Forced{{At: now, Name: name, Trigger: verdict.Ended, Who: Who(), Revision: now.UnixNano()}})
+	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.AuditKeys())
 }
 
 // paused returns a sentence for each pause that keeps a lock.
