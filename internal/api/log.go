@@ -56,6 +56,7 @@ const (
 	// LogUnlockRequested is the outcome of a request to the API.
 	LogUnlockRequested = "unlock requested by the API"
 	LogBadRecord       = "a record of a removal cannot be used"
+	LogBrakeEnds       = "brake ends: locks of this name are removed again"
 	LogRecordsDropped  = "records of removals cannot be written; dropping them"
 	LogConflict        = "lock not removed: modified or released concurrently"
 	LogWithdrawn       = "lock not removed: a hold began, or it is due later"

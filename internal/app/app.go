@@ -163,23 +163,6 @@ func (a *App) newPauses() (err error) {
 }
 
 func (a *App) newScan() (err error) {
-	a.table, err = table.New(table.Options{
-		Rules: a.rules,
-		Storm: verdict.StormRules(a.config.Reaper.Storm),
-		Allowance: func(written int64, learned time.Time, stamped bool) (time.Duration, time.Duration) {
-			return a.probe.Allowance(written, learned, stamped)
-		},
-		Raw:           table.Raw(),
-		Paused:        a.pauses.Matches,
-		Lead:          func() time.Duration { return a.probe.Lead() },
-		OrphanGrace:   a.config.Reaper.OrphanGrace,
-		HoldDuration:  a.histograms.LockHoldDuration,
-		RenewalMargin: a.histograms.RenewalMargin,
-		Logger:        a.logger,
-	})
-	if err != nil {
-		return err
-	}
 	a.probe, err = probe.New(probe.Options{
 		Etcd:     a.client,
 		Members:  len(a.config.Etcd.Endpoints),
@@ -189,6 +172,22 @@ func (a *App) newScan() (err error) {
 		Patience: a.rules.MinGrace(),
 		// The error is only that the table has stopped.
 		Ended: func(ctx context.Context) { _ = a.table.Reschedule(ctx) },
+	})
+	if err != nil {
+		return err
+	}
+	a.table, err = table.New(table.Options{
+		Rules:         a.rules,
+		Storm:         verdict.StormRules(a.config.Reaper.Storm),
+		Allowance:     a.probe.Allowance,
+		Raw:           table.Raw(),
+		Paused:        func(name string) bool { return a.pauses.Matches(name) || a.reaper.Braked(name) },
+		Released:      func(name string, token int64) { a.reaper.Released(name, token) },
+		Lead:          a.probe.Lead,
+		OrphanGrace:   a.config.Reaper.OrphanGrace,
+		HoldDuration:  a.histograms.LockHoldDuration,
+		RenewalMargin: a.histograms.RenewalMargin,
+		Logger:        a.logger,
 	})
 	if err != nil {
 		return err
@@ -203,7 +202,7 @@ func (a *App) newScan() (err error) {
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
 		Newest:         func() int64 { return a.probe.Status().Revision },
-		Restored:       a.probe.Forget,
+		Restored:       func() { a.probe.Forget(); a.reaper.Restored() },
 		Logger:         a.logger,
 	})
 	return err
@@ -220,11 +219,13 @@ func (a *App) newStore() lockstore.Store {
 
 func (a *App) newReaper() (err error) {
 	a.reaper, err = reaper.New(reaper.Options{
-		Store:       a.newStore(),
-		Source:      a.table,
-		Rules:       a.rules,
-		Holds:       verdict.HoldsFromConfig(a.config.Reaper),
-		Signals:     func() verdict.Signals { return Signals(a.scanner, a.probe, a.pauses) },
+		Store:  a.newStore(),
+		Source: a.table,
+		Rules:  a.rules,
+		Holds:  verdict.HoldsFromConfig(a.config.Reaper),
+		Signals: func() verdict.Signals {
+			return Signals(a.scanner, a.probe, a.pauses, a.records.Status().Synced || !a.rules.Brakes())
+		},
 		Leader:      a.leads,
 		Pauses:      a.pauses,
 		Probe:       a.probe,

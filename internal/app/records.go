@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -28,36 +29,38 @@ const (
 	recordsBurst     = 1000
 )
 
-// recordFeed passes the records of removals to the reaper. Only its Follower uses it.
-type recordFeed struct {
-	app *App
-	// allowed limits manual unlocks.
-	allowed *rate.Limiter
-	// warn limits the warnings about records that are not used.
-	warn *rate.Limiter
-}
-
 func (a *App) newRecords() (err error) {
-	r := recordFeed{a, rate.NewLimiter(recordsPerSecond, recordsBurst), rate.NewLimiter(rate.Every(time.Minute), 1)}
+	allowed, levels := rate.NewLimiter(recordsPerSecond, recordsBurst), etcd.Levels{}
 	follow := a.follow(a.config.AuditKeys())
-	follow.MaxKeys, follow.MaxSize, follow.On = maxRecords, records.MaxBytes+1, r.on // one more, so that Parse refuses what is cut
+	follow.MaxKeys, follow.MaxSize = maxRecords, records.MaxBytes+1 // one more, so that Parse refuses what is cut
+	follow.On = func(e etcd.Event) { a.record(e, allowed, &levels) }
 	a.records, err = etcd.NewFollower(follow)
 	return err
 }
 
-func (r *recordFeed) on(e etcd.Event) {
-	if e.Deleted {
-		return // by its lease
+// record passes a record of a removal to the reaper. allowed limits what users do; levels are those of the messages about
+// records that are not used.
+func (a *App) record(e etcd.Event, allowed *rate.Limiter, levels *etcd.Levels) {
+	if e.Deleted { // by its lease
+		name, _, _ := strings.Cut(e.Key, "//")
+		a.reaper.RecordGone(name)
+		return
 	}
 	rec, err := records.Parse(e.Value, e.Revision)
-	if err == nil && !e.First && rec.Trigger == verdict.Manual && !r.allowed.Allow() {
+	if err == nil && !e.First && (rec.Trigger == verdict.Manual || rec.Who != "") && !allowed.Allow() {
 		err = errors.New("too many at a time")
 	}
 	switch {
-	case err != nil && r.warn.Allow():
-		r.app.logger.Warn(api.LogBadRecord, "key", r.app.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
-	case err == nil && rec.Prefix == r.app.config.Prefix:
-		r.app.reaper.Recorded(context.Background(), rec.Forced, e.First)
+	case err != nil:
+		a.logger.Log(context.Background(), levels.Of(api.LogBadRecord), api.LogBadRecord, "key", a.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
+	case rec.Prefix == a.config.Prefix:
+		if !a.reaper.Recorded(context.Background(), rec.Forced, e.First) || e.First {
+			return
+		}
+		if rec.Who != "" {
+			a.logger.Info(api.LogBrakeEnds, "lock", rec.Name, "who", rec.Who, "reason", rec.Reason)
+		}
+		_ = a.table.Resume(context.Background()) // the only error is that the table has stopped
 	}
 }
 

@@ -53,10 +53,14 @@ func (a *App) missing() string {
 	return reason
 }
 
-// Signals returns the input of the holds, from the parts of a daemon.
-func Signals(scanner *scan.Scanner, prober *probe.Probe, pauses *pause.Pauses) verdict.Signals {
+// Signals returns the input of the holds, from the parts of a daemon. counted reports whether the records that a brake
+// counts are loaded.
+func Signals(scanner *scan.Scanner, prober *probe.Probe, pauses *pause.Pauses, counted bool) verdict.Signals {
 	seen, probed := scanner.Status(), prober.Status()
 	unseen := pauses.Unseen() // first: it vouches for the pauses that are read after it
+	if unseen == "" && !counted {
+		unseen = "records of removals, which the brake counts, not loaded"
+	}
 	return verdict.Signals{
 		ListedAt:  seen.Listed,
 		History:   seen.History,

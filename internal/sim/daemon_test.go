@@ -201,7 +201,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 
 // signals are those of the real daemon, but for the rules that were taken out.
 func (d *daemon) signals() verdict.Signals {
-	s := app.Signals(d.scanner, d.probe, d.pauses)
+	s := app.Signals(d.scanner, d.probe, d.pauses, true)
 	if out := d.w.without.signals; out != nil {
 		return out(s)
 	}
