@@ -23,7 +23,7 @@ func full() Snapshot {
 	return Snapshot{
 		Table: table.Stats{
 			Locks:   [protocol.NumStates]int{protocol.Held: 5, protocol.Overdue: 1, protocol.Expired: 2, protocol.Undated: 3, protocol.Malformed: 4, protocol.Orphaned: 6},
-			Backlog: 2, Storm: &api.Storm{Delayed: 3},
+			Backlog: 2, Braked: 7, Storm: &api.Storm{Delayed: 3},
 			Overdue: []table.View{makeOverdue("a/b", fields{
 				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
 			})},
@@ -68,7 +68,7 @@ func TestExposition(t *testing.T) {
 		names    []string
 		want     string
 	}{
-		{"locks and traffic", full(), 500, []string{"unlocker_locks", "unlocker_reaper_", "unlocker_lock_acquisitions_total", "unlocker_lock_renewals_total", "unlocker_lock_releases_total"}, `
+		{"locks and traffic", full(), 500, []string{"unlocker_locks", "unlocker_locks_braked", "unlocker_reaper_", "unlocker_lock_acquisitions_total", "unlocker_lock_renewals_total", "unlocker_lock_releases_total"}, `
 			unlocker_lock_acquisitions_total 10
 			unlocker_lock_releases_total{by="other"} 36
 			unlocker_lock_releases_total{by="self"} 7
@@ -79,6 +79,7 @@ func TestExposition(t *testing.T) {
 			unlocker_locks{state="orphaned"} 6
 			unlocker_locks{state="overdue"} 1
 			unlocker_locks{state="undated"} 3
+			unlocker_locks_braked 7
 			unlocker_reaper_backlog 2
 			unlocker_reaper_hold{reason="alarm"} 1
 			unlocker_reaper_hold{reason="disconnected"} 0

@@ -68,10 +68,12 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Reaper.RecordsDropped) }))
 	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
-	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (neither a policy nor a pause keeps them), and are still there.",
+	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (no policy, pause or brake keeps them), and are still there.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
 	add("unlocker_reaper_storm_delayed", gauge, "Locks whose removal is delayed because many locks came due at once; not in the backlog.",
 		one(func(v *view) float64 { return float64(v.Table.Storm.Waiting()) }))
+	add("unlocker_locks_braked", gauge, "Locks that are due and kept by a brake until a user looks; not in the backlog.",
+		one(func(v *view) float64 { return float64(v.Table.Braked) }))
 
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
 		holds, "reason")

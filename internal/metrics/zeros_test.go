@@ -10,7 +10,7 @@ import (
 // Before anything has happened, every counter is exported as zero.
 func TestZerosFromTheStart(t *testing.T) {
 	reg, _ := newRegistry(t, always{}, 500)
-	got := exposition(t, reg, "unlocker_locks", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
+	got := exposition(t, reg, "unlocker_locks", "unlocker_locks_braked", "unlocker_lock_series_omitted", "unlocker_lock_acquisitions_total",
 		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_", "unlocker_records_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
 		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_lag_", "unlocker_watch_last_",
@@ -39,6 +39,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_locks{state="orphaned"} 0
 		unlocker_locks{state="overdue"} 0
 		unlocker_locks{state="undated"} 0
+		unlocker_locks_braked 0
 		unlocker_pauses 0
 		unlocker_reaper_backlog 0
 		unlocker_reaper_hold{reason="alarm"} 0
