@@ -13,8 +13,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-// serve runs the daemon and returns the URL of its API.
-func (e etcd) serve() string {
+// serve runs the daemon, with flags, and returns the URL of its API.
+func (e etcd) serve(flags ...string) string {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
 	log, written := io.Pipe()
@@ -22,8 +22,8 @@ func (e etcd) serve() string {
 	root := newRoot()
 	root.SetErr(written)
 	go func() {
-		code := run(ctx, root, []string{"serve", "--etcd-endpoints", e.Endpoints()[0], "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0",
-			"--reaper-settle=1h"}) // nothing is removed while a test looks
+		code := run(ctx, root, append([]string{"serve", "--etcd-endpoints", e.Endpoints()[0], "--ops-listen=127.0.0.1:0", "--web-listen=127.0.0.1:0",
+			"--reaper-settle=1h"}, flags...)) // nothing is removed while a test looks, unless a flag says so
 		_ = written.Close()
 		done <- code
 	}()

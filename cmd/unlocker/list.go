@@ -33,8 +33,10 @@ func newList() *cobra.Command {
 etcd directly, with the configuration of the daemon, and works without one.
 
 HELD is the time since locked_at. ALERT and UNLOCK are the times until or since
-alert_at and auto_unlock_at. The holder's clock set them, and they are compared with
-the clock of this host.
+alert_at and auto_unlock_at. They are by the holder's clock, and corrected, as UNLOCK
+says, where that is known to be off: --url asks a daemon, and --watch observes renewals.
+Otherwise a lock that is renewed is called expired only once its deadline has passed by
+its patience again: its holder's clock may be slow by that much.
 
 With --url, -o wide, json and yaml have the explanation of a daemon for all locks but
 the held ones: whether a lock is removed, what it waits for, and until when (UTC).
@@ -66,7 +68,7 @@ unlock accept names in this form.`,
   unlocker list --match 'billing/**' -o wide
   unlocker list --owner billing -o name
   unlocker list --state expired -o wide --url http://127.0.0.1:9481
-  unlocker list --watch --sort urgency
+  unlocker list --watch --sort urgency --url http://127.0.0.1:9481
   unlocker list --native --native-prefixes /locks/
   unlocker list -o jsonpath='{range .locks[*]}{.name}{"\t"}{.uuid}{"\n"}{end}'
   unlocker list -o json | jq '.locks[] | select(.purpose != null).name'`,
@@ -84,7 +86,7 @@ unlock accept names in this form.`,
 	flags.BoolVarP(&l.follow, "watch", "w", false, "keep the list current until Ctrl-C")
 	flags.BoolVar(&l.noHeaders, "no-headers", false, "print no titles above a table")
 	flags.BoolVar(&l.native, "native", false, "list the locks of etcd's own clients below native_prefixes instead")
-	l.daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: list the daemon's explanations")
+	l.daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: go by its clocks, and list its explanations")
 	addAdminFlags(cmd, &l.format, "native-prefixes")
 	complete(cmd, "state", api.States())
 	complete(cmd, "sort", admin.Orders())
@@ -99,26 +101,30 @@ func (l *listRun) run(cmd *cobra.Command) error {
 	if err := l.filter.Validate(); err != nil {
 		return usageError(err)
 	}
-	if l.follow && (l.daemon.url != "" || l.filter.Limit > 0 || !l.format.Watches()) {
-		return usageError(errors.New("--watch cannot be used with --url, --limit, -o yaml or -o name"))
-	}
-	if l.daemon.url != "" && (l.format == output.Table || l.format == output.Name) {
-		return usageError(errors.New("--url requires -o wide, json, yaml or jsonpath"))
+	if l.follow && (l.filter.Limit > 0 || !l.format.Watches()) {
+		return usageError(errors.New("--watch cannot be used with --limit, -o yaml or -o name"))
 	}
 	if err := l.daemon.prepare(); err != nil {
 		return err
 	}
 	return withAdmin(cmd, func(a *admin.Admin) error {
+		unexplained := l.daemon.ask(cmd.Context(), a.Observe)
+		options.Explained = l.daemon.client != nil && unexplained == nil
 		if l.follow {
-			return watch(cmd, a, l.filter, options)
+			if unexplained == nil {
+				unexplained = watch(cmd, a, l, options)
+			}
+			return unexplained
 		}
 		found, err := a.List(cmd.Context(), l.filter)
 		if err != nil {
 			return err
 		}
 		remark(cmd, found)
-		unexplained := l.daemon.ask(cmd.Context(), found.Explain)
-		options.At, options.Explained = found.At, found.Explained()
+		if unexplained == nil && l.format != output.Table && l.format != output.Name {
+			unexplained = l.daemon.ask(cmd.Context(), found.Explain)
+		}
+		options.At = found.At
 		return errors.Join(output.List(cmd.OutOrStdout(), options, found.Locks()), unexplained)
 	})
 }

@@ -171,11 +171,14 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 				return err
 			}
 			return withLock(cmd, args[0], func(a *admin.Admin, name string) error {
+				unexplained := daemon.ask(cmd.Context(), a.Observe)
 				h, err := a.History(cmd.Context(), name, b)
 				if err != nil {
 					return err
 				}
-				unexplained := daemon.ask(cmd.Context(), h.Explain)
+				if unexplained == nil {
+					unexplained = daemon.ask(cmd.Context(), h.Explain)
+				}
 				err = output.History(cmd.OutOrStdout(), format, h)
 				for _, note := range output.HistoryNotes(h) {
 					cmd.PrintErrln(note)

@@ -19,15 +19,29 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// watch shows the locks, and what changes, until it is interrupted.
-func watch(cmd *cobra.Command, a *admin.Admin, filter admin.Filter, o output.Options) error {
-	list, err := a.Watch(filter)
+// observeInterval is how often a daemon is asked for the clocks that it has observed.
+const observeInterval = 5 * time.Second
+
+// watch shows the locks, and what changes, until it is interrupted. While the daemon does not answer, what it has
+// said of clocks stays.
+func watch(cmd *cobra.Command, a *admin.Admin, l *listRun, o output.Options) error {
+	list, err := a.Watch(l.filter)
 	if err != nil {
 		return err
 	}
 	parent, stop := context.WithCancel(cmd.Context())
 	g, ctx := errgroup.WithContext(parent)
 	g.Go(func() error { return list.Run(ctx) })
+	g.Go(func() error {
+		for ctx.Err() == nil {
+			_ = l.daemon.ask(ctx, a.Observe)
+			select {
+			case <-time.After(observeInterval):
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
 	g.Go(func() error {
 		defer stop()
 		select {
@@ -61,7 +75,7 @@ func watchLines(ctx context.Context, cmd *cobra.Command, list *admin.Watch, o ou
 			}
 			cmd.PrintErrf("%s unlocker: %s\n", terminal.Time(time.Now()), words)
 		}
-		if err := lines.Print(time.Now().UTC(), changes); err != nil {
+		if err := lines.Print(list.Now(), changes); err != nil {
 			return err
 		}
 		select {

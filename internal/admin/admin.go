@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -38,6 +39,8 @@ type Admin struct {
 	layout protocol.Layout
 	store  lockstore.Store
 	now    func() time.Time
+	// clocks are empty until Observe has asked a daemon.
+	clocks atomic.Pointer[clocks]
 }
 
 // Open returns an Admin for the configuration of the daemon. It does not wait for etcd.
@@ -52,7 +55,9 @@ func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
 		return nil, err
 	}
 	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	return &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now}, nil
+	a := &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now}
+	a.clocks.Store(&clocks{})
+	return a, nil
 }
 
 func dial(c config.Config, logger *slog.Logger) (*etcd.Client, error) {

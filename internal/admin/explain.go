@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/client"
@@ -108,12 +107,7 @@ func outlook(l *protocol.Lock, d Detail) []string {
 func datedOutlook(l api.Lock, clock string) (words []string, dated bool) {
 	by := "According to the clock of " + clock + ","
 	if l.ClockOffset != 0 {
-		off := time.Duration(l.ClockOffset * float64(time.Second))
-		direction := "ahead of"
-		if off < 0 {
-			direction = "behind"
-		}
-		by = fmt.Sprintf("According to the clock of its holder, which is %s %s that of the daemon,", terminal.Duration(off.Abs()), direction)
+		by = "According to the clock of its holder, which is " + terminal.Clock(l.ClockOffset) + ","
 	}
 	switch {
 	case l.State == protocol.Overdue.String():

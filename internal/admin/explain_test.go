@@ -89,9 +89,9 @@ func TestExplainOneLock(t *testing.T) {
 		want   []string
 	}{
 		{"held", 0, nil},
-		{"held", -90, []string{"According to the clock of its holder, which is 1m30s behind that of the daemon, it is neither overdue nor expired."}},
-		{"overdue", 30, []string{"According to the clock of its holder, which is 30s ahead of that of the daemon, it is past its alert_at."}},
-		{"expired", -3600, []string{"According to the clock of its holder, which is 1h00m behind that of the daemon, it is past its auto_unlock_at."}},
+		{"held", -90, []string{"According to the clock of its holder, which is 1m30s slow, it is neither overdue nor expired."}},
+		{"overdue", 30, []string{"According to the clock of its holder, which is 30s fast, it is past its alert_at."}},
+		{"expired", -3600, []string{"According to the clock of its holder, which is 1h00m slow, it is past its auto_unlock_at."}},
 		{"undated", 0, w.show("a/b").Outlook}, // not by a clock: what follows from the lock stays
 	} {
 		d, seen := w.show("a/b"), seen

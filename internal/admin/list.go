@@ -56,8 +56,8 @@ func (f Filter) Validate() error {
 	return nil
 }
 
-func (f Filter) wants(l *protocol.Lock, now protocol.Timestamp) bool {
-	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now).String())) &&
+func (f Filter) wants(l *protocol.Lock, now instant) bool {
+	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now.of(l)).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
 		(f.Owner == "" || l.Owner() == f.Owner) &&
 		f.named(l.Name)
@@ -70,8 +70,8 @@ func (f Filter) named(name string) bool {
 
 // Listing is the result of List: locks in the order of the filter.
 type Listing struct {
-	// At is the time at which the states are evaluated, Revision the revision of etcd at
-	// which the locks were read.
+	// At is the time at which the states are evaluated, by the clocks of the holders as far as these are known.
+	// Revision is that of etcd at which the locks were read.
 	At       time.Time
 	Revision int64
 	// Prefix is the prefix of all locks.
@@ -80,6 +80,7 @@ type Listing struct {
 	Total, Matched int
 
 	locks []protocol.Lock
+	at    instant
 	// explained are the locks as a daemon showed them, by name; nil if none was asked.
 	explained map[string]api.Lock
 }
@@ -89,7 +90,7 @@ type Listing struct {
 func (l *Listing) Locks() iter.Seq[api.Lock] {
 	return func(yield func(api.Lock) bool) {
 		for i := range l.locks {
-			if !yield(l.explain(api.NewLock(&l.locks[i], l.At, 0))) {
+			if !yield(l.explain(api.NewLock(&l.locks[i], l.At, l.at.ahead[l.locks[i].Name]))) {
 				return
 			}
 		}
@@ -101,12 +102,13 @@ func (l *Listing) Len() int { return len(l.locks) }
 
 // List reads all locks at one revision and returns those that match the filter.
 func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
-	l := &Listing{At: a.now().UTC(), Prefix: a.config.Prefix}
-	now := protocol.TimestampOf(l.At)
+	at := a.instant()
+	l := &Listing{At: at.Time, Prefix: a.config.Prefix, at: at}
 	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []protocol.Lock) error {
 		l.Total += len(part)
 		for i := range part {
-			if f.wants(&part[i], now) {
+			a.note(at, &part[i], 0, false)
+			if f.wants(&part[i], at) {
 				l.locks = append(l.locks, part[i])
 			}
 		}
@@ -116,7 +118,7 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 		return nil, a.failed(ctx, err, etcd.Read)
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
-	compare := compareBy(f.Sort, now)
+	compare := compareBy(f.Sort, at)
 	slices.SortFunc(l.locks, func(a, b protocol.Lock) int { return compare(&a, &b) })
 	if f.Limit > 0 && len(l.locks) > f.Limit {
 		l.locks = slices.Clone(l.locks[:f.Limit])
@@ -131,13 +133,13 @@ func Orders() []string {
 
 // compareBy returns the comparison of an order at now. Locks without what they are ordered by
 // come last, and those that are equal in it are ordered by name.
-func compareBy(order string, now protocol.Timestamp) func(a, b *protocol.Lock) int {
+func compareBy(order string, now instant) func(a, b *protocol.Lock) int {
 	by := func(_, _ *protocol.Lock) int { return 0 }
 	switch order {
 	case "urgency":
 		by = func(a, b *protocol.Lock) int {
-			first, at := a.Urgency(a.State(now))
-			second, other := b.Urgency(b.State(now))
+			first, at := a.Urgency(a.State(now.of(a)))
+			second, other := b.Urgency(b.State(now.of(b)))
 			return cmp.Or(cmp.Compare(first, second), compareTimes(at, other))
 		}
 	case "hostname":

@@ -39,6 +39,8 @@ type Watch struct {
 type Change struct {
 	protocol.Lock
 	State protocol.State
+	// Ahead is by how much the clock of its holder is known to be ahead.
+	Ahead time.Duration
 	// Matches reports whether the lock is in the list. Gone reports whether it does not exist any more;
 	// then the rest is what was known before.
 	Matches, Gone bool
@@ -56,12 +58,13 @@ func (c *Change) order() int64 {
 // Watch returns a list of the locks that match the filter, which is empty until Run is called.
 func (a *Admin) Watch(f Filter) (*Watch, error) {
 	w := &Watch{admin: a, filter: f, changed: make(chan struct{}, 1)}
+	began := time.Now()
 	var err error
 	w.table, err = table.New(table.Options{
 		// The table only keeps the locks: it is not asked for those that are due.
 		Rules: verdict.Rules{Mode: verdict.Off, Tolerance: a.config.Reaper.ClockTolerance}, OrphanGrace: time.Minute,
 		Allowance:    func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
-		Raw:          table.Raw(),
+		Raw:          func() time.Duration { return time.Since(began) },
 		HoldDuration: unobserved{}, RenewalMargin: unobserved{},
 	})
 	if err != nil {
@@ -151,22 +154,27 @@ func (w *Watch) Trouble() (since time.Time, err error) {
 	return since, s.LastError
 }
 
-// each calls f for each lock whose name matches, and reports whether those were all.
-func (w *Watch) each(ctx context.Context, f func(*protocol.Lock)) bool {
+// each calls f for each lock whose name matches, once the clock of its holder is noted, and reports whether those
+// were all.
+func (w *Watch) each(ctx context.Context, now instant, f func(*protocol.Lock)) bool {
 	before := w.scanner.Status().History
-	complete := w.listed() && w.table.Each(ctx, func(l *protocol.Lock) {
+	complete := w.listed() && w.table.Each(ctx, func(l *protocol.Lock, ahead time.Duration, known bool) {
 		if w.filter.named(l.Name) {
+			w.admin.note(now, l, ahead, known)
 			f(l)
 		}
 	}) == nil
 	return complete && w.listed() && w.scanner.Status().History == before
 }
 
+// Now is the time at which what is listed is evaluated.
+func (w *Watch) Now() time.Time { return w.admin.instant().Time }
+
 // Changes returns the changes since the last call, those of states by time included. The first
 // call returns all locks of the list, in the order of the filter; later ones are in the order of
 // their revisions, those that are gone last.
 func (w *Watch) Changes(ctx context.Context) []Change {
-	now := protocol.TimestampOf(w.admin.now())
+	now := w.admin.instant()
 	compare := func(a, b *Change) int {
 		return cmp.Or(cmp.Compare(a.order(), b.order()), strings.Compare(a.Name, b.Name))
 	}
@@ -178,8 +186,8 @@ func (w *Watch) Changes(ctx context.Context) []Change {
 	w.reads++
 	var changed []*Change
 	kept := 0
-	complete := w.each(ctx, func(l *protocol.Lock) {
-		was, state, matches := w.shown[l.Name], l.State(now), w.filter.wants(l, now)
+	complete := w.each(ctx, now, func(l *protocol.Lock) {
+		was, state, matches := w.shown[l.Name], l.State(now.of(l)), w.filter.wants(l, now)
 		switch {
 		case was == nil && !matches, was != nil && was.read == w.reads:
 			return
@@ -190,7 +198,7 @@ func (w *Watch) Changes(ctx context.Context) []Change {
 		was.read = w.reads
 		kept++
 		if matches != was.Matches || state != was.State || l.Revision != was.Revision || l.Token != was.Token || l.Keys != was.Keys {
-			was.Lock, was.State, was.Matches = *l, state, matches
+			was.Lock, was.State, was.Ahead, was.Matches = *l, state, now.ahead[l.Name], matches
 			changed = append(changed, was)
 		}
 	})
@@ -233,19 +241,19 @@ type View struct {
 // View returns the first n locks of the list. While etcd is listed again, these are those of the last
 // call.
 func (w *Watch) View(ctx context.Context, n int) View {
-	v := View{At: w.admin.now().UTC(), Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0])}
-	now := protocol.TimestampOf(v.At)
+	now := w.admin.instant()
+	v := View{At: now.Time, Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0])}
 	first := best{n: max(n, 1), compare: compareBy(w.filter.Sort, now)}
-	if w.each(ctx, func(l *protocol.Lock) {
+	if w.each(ctx, now, func(l *protocol.Lock) {
 		v.Total++
 		if w.filter.wants(l, now) {
 			v.Matched++
-			v.States[l.State(now)]++
+			v.States[l.State(now.of(l))]++
 			first.add(l)
 		}
 	}) {
 		for _, k := range first.all() {
-			v.Locks = append(v.Locks, api.NewLock(&k, v.At, 0))
+			v.Locks = append(v.Locks, api.NewLock(&k, v.At, now.ahead[k.Name]))
 		}
 		w.last = v
 	}

@@ -219,3 +219,78 @@ func TestSort(t *testing.T) {
 	}
 	require.ErrorContains(t, admin.Filter{Sort: "age"}.Validate(), "--sort: must be one of name, urgency")
 }
+
+// slow is a host whose clock is 95 s slow.
+const slow = -95 * time.Second
+
+// renewing has a holder of a slow host and one of another host renew their locks, each 40 s for 2 minutes more, and
+// calls look each second for 5 minutes. A lock was left by a holder that died, and one by a holder that renewed it
+// once before.
+func renewing(w *world, look func(i int)) {
+	w.take("dead", -time.Hour, 90*time.Second)
+	fields := func(name, host string, clock time.Duration) []string {
+		return []string{"uuid", "u-" + name, "hostname", host, "locked_at", in(clock), "alive_at", in(clock),
+			"alert_at", in(clock + 2*time.Minute), "auto_unlock_at", in(clock + 2*time.Minute)}
+	}
+	w.Set("well", fields("well", "worker-2", 0)...)
+	w.Set("died", fields("died", "worker-3", 0)...)
+	w.Set("slow", fields("slow", "worker-7", slow)...)
+	for i := range 300 {
+		<-time.After(time.Second)
+		if i%40 == 0 {
+			w.Set("well", fields("well", "worker-2", 0)[6:]...)
+		}
+		if i == 3 {
+			w.Set("died", fields("died", "worker-3", 0)[6:]...)
+		}
+		if i%40 == 3 {
+			w.Set("slow", fields("slow", "worker-7", slow)[6:]...)
+		}
+		look(i)
+	}
+}
+
+// A holder that renews in time is not called expired because its clock is slow, by one listing after the other, which
+// show no clock. One that died is, if it had renewed its lock after its patience.
+func TestListOfASlowHostThatRenews(t *testing.T) {
+	bubble(t, func(w *world, _ *memetcd.Cluster, _ *memetcd.Link) {
+		since := map[string]int{}
+		renewing(w, func(i int) {
+			l, err := w.List(w.t.Context(), admin.Filter{Sort: "urgency"})
+			require.NoError(w.t, err)
+			for k := range l.Locks() {
+				if _, seen := since[k.Name]; !seen && k.State == "expired" {
+					since[k.Name] = i + 1
+				}
+				past := 0.0 // the offset that is named
+				if k.State == "held" {
+					past = min(past, k.AutoUnlockAt.Sub(l.At).Seconds())
+				}
+				require.InDelta(w.t, past, k.ClockOffset, 0.001)
+			}
+		})
+		require.Equal(w.t, map[string]int{"dead": 90, "died": 244}, since)
+	})
+}
+
+// A watch observes the clock itself.
+func TestWatchOfASlowHostThatRenews(t *testing.T) {
+	bubble(t, func(w *world, _ *memetcd.Cluster, _ *memetcd.Link) {
+		list := watch(w.t, w.Admin, admin.Filter{})
+		since := map[string]int{}
+		renewing(w, func(i int) {
+			for _, c := range list.Changes(w.t.Context()) {
+				if _, seen := since[c.Name]; !seen && c.State == protocol.Expired {
+					since[c.Name] = i + 1
+				}
+			}
+			v := list.View(w.t.Context(), 10)
+			for _, k := range v.Locks {
+				if k.Name == "slow" && i >= 4 {
+					require.InDelta(w.t, slow.Seconds(), k.ClockOffset, 1)
+				}
+			}
+		})
+		require.Equal(w.t, map[string]int{"dead": 90, "died": 124}, since)
+	})
+}

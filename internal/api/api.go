@@ -355,6 +355,15 @@ type HostClock struct {
 	Offset   float64 `json:"offset"`
 }
 
+// Ahead returns by how much the clocks of hosts are ahead of the daemon's.
+func (c *Clock) Ahead() map[string]time.Duration {
+	ahead := make(map[string]time.Duration, len(c.Skewed))
+	for _, h := range c.Skewed {
+		ahead[h.Hostname] = time.Duration(h.Offset * float64(time.Second))
+	}
+	return ahead
+}
+
 // ErrorText returns the text of an error, bounded, since it may be etcd's.
 func ErrorText(err error) string {
 	const limit = 500 // bytes

@@ -33,26 +33,37 @@ const (
 	scanBytes, lockBytes = 16 << 10, 200
 )
 
-// Each calls f for each lock, in no order, from one scan of all locks as Pages makes it. f must not
-// block, and must not keep the lock.
-func (t *Table) Each(ctx context.Context, f func(*protocol.Lock)) error {
-	next, stop := iter.Pull(t.core.batches(1))
+// Each calls f for each lock, in no order, from one scan of all locks as Pages makes it, with by how much the clock of
+// its holder is ahead of ours, if that is known. f must not block, and must not keep the lock.
+func (t *Table) Each(ctx context.Context, f func(l *protocol.Lock, ahead time.Duration, known bool)) error {
+	_, err := t.sweep(ctx, 1, func(c *core, batch []*entry, now reading) {
+		for _, e := range batch {
+			f(&e.Lock, c.ahead(e, now), e.has(measured))
+		}
+	}, func() {})
+	return err
+}
+
+// sweep calls each with all locks, some at a time, and between whenever it gives way to other calls. queries is
+// with how many queries each lock is compared.
+func (t *Table) sweep(ctx context.Context, queries int, each func(*core, []*entry, reading), between func()) (blocked time.Duration, err error) {
+	next, stop := iter.Pull(t.core.batches(queries))
 	defer stop()
-	for more := true; more; {
-		err := t.do(ctx, func(*core) {
-			for start := time.Now(); more && time.Since(start) < maxBlock; {
+	for more := true; more; between() {
+		err := t.do(ctx, func(c *core) {
+			start := time.Now()
+			for now := c.now(); more && time.Since(start) < maxBlock; {
 				var batch []*entry
 				batch, more = next()
-				for _, e := range batch {
-					f(&e.Lock)
-				}
+				each(c, batch, now)
 			}
+			blocked += time.Since(start)
 		})
 		if err != nil {
-			return err
+			return blocked, err
 		}
 	}
-	return nil
+	return blocked, nil
 }
 
 // Page returns the first locks that match. It scans all locks, so it is not for scrapes.
@@ -76,20 +87,14 @@ func (t *Table) Pages(ctx context.Context, queries []api.Query) (pages []Page, b
 			return nil, 0, err
 		}
 	}
-	next, stop := iter.Pull(t.core.batches(len(queries)))
-	defer stop()
-	for more := true; more; {
-		err := t.do(ctx, func(c *core) {
-			start := time.Now()
-			more = c.scan(next, found)
-			blocked += time.Since(start)
-		})
-		if err != nil {
-			return nil, blocked, err
-		}
+	trim := func() {
 		for i := range found {
 			found[i].trim()
 		}
+	}
+	offer := func(c *core, batch []*entry, now reading) { c.offer(batch, found, now) }
+	if blocked, err = t.sweep(ctx, len(queries), offer, trim); err != nil {
+		return nil, blocked, err
 	}
 	for i := range found {
 		pages = append(pages, found[i].page())
@@ -115,19 +120,6 @@ func (c *core) batches(queries int) iter.Seq[[]*entry] {
 		}
 		yield(batch)
 	}
-}
-
-// scan continues a scan for maxBlock, and reports whether there are more locks.
-func (c *core) scan(next func() ([]*entry, bool), found []selection) (more bool) {
-	now := c.now()
-	for start := time.Now(); time.Since(start) < maxBlock; {
-		batch, more := next()
-		if !more {
-			return false
-		}
-		c.offer(batch, found, now)
-	}
-	return true
 }
 
 func (c *core) offer(batch []*entry, found []selection, now reading) {

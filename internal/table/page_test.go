@@ -263,10 +263,9 @@ func TestAScanDoesLittleBetweenLooksAtTheClock(t *testing.T) {
 		for i := range found {
 			found[i] = selected(t, api.Query{ByUrgency: true, Limit: 1})
 		}
-		next, stop := iter.Pull(core.batches(c.queries))
-		for core.scan(next, found) {
+		for batch := range core.batches(c.queries) {
+			core.offer(batch, found, core.now())
 		}
-		stop()
 		require.Len(t, found[0].items, 1000, "as it came")
 		found[0].trim()
 		require.Len(t, found[0].items, 2)

@@ -242,6 +242,18 @@ func Relative(t, now time.Time) string {
 	}
 }
 
+// Clock says how far a clock is off, where seconds is by how much it is ahead.
+func Clock(seconds float64) string {
+	off, direction := time.Duration(seconds*float64(time.Second)), "fast"
+	if off < 0 {
+		off, direction = -off, "slow"
+	}
+	if off < time.Minute {
+		return off.Round(time.Second/10).String() + " " + direction
+	}
+	return Duration(off) + " " + direction
+}
+
 // Duration formats a duration, rounded to the second, in its two largest units.
 func Duration(d time.Duration) string {
 	const day = 24 * time.Hour

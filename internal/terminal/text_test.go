@@ -126,3 +126,9 @@ func TestRelative(t *testing.T) {
 	}
 	require.Equal(t, "2026-11-20 12:00:00 UTC", terminal.Time(now.In(time.FixedZone("x", 3600))))
 }
+
+func TestClock(t *testing.T) {
+	for seconds, want := range map[float64]string{0.04: "0s fast", 1.26: "1.3s fast", -30: "30s slow", 90: "1m30s fast", -86400 * 54: "54d00h slow"} {
+		require.Equal(t, want, terminal.Clock(seconds))
+	}
+}

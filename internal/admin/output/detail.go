@@ -96,10 +96,13 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	for _, t := range d.Texts() {
 		p.field(t.Title+":", t.Field)
 	}
-	p.known("Locked:", "locked_at", moment(d.LockedAt, d.At))
-	p.known("Renewed:", "alive_at", moment(d.AliveAt, d.At))
-	p.known("Alert:", "alert_at", moment(d.AlertAt, d.At))
-	p.known("Auto-unlock:", "auto_unlock_at", moment(d.AutoUnlockAt, d.At))
+	p.known("Locked:", "locked_at", moment(d.Corrected(d.LockedAt), d.At))
+	p.known("Renewed:", "alive_at", moment(d.Corrected(d.AliveAt), d.At))
+	p.known("Alert:", "alert_at", moment(d.Corrected(d.AlertAt), d.At))
+	p.known("Auto-unlock:", "auto_unlock_at", moment(d.Corrected(d.AutoUnlockAt), d.At))
+	if d.ClockOffset != 0 {
+		p.line("Clock:", "The holder's clock is "+terminal.Clock(d.ClockOffset)+", by which the times above are corrected.")
+	}
 	p.known("Token:", "", token(d.Token))
 	p.line("Revision:", strconv.FormatInt(d.Revision, 10))
 	p.field("Backtrace:", "backtrace")

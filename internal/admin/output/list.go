@@ -61,9 +61,9 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 		newColumn("STATE", unlimited, func(l *api.Lock) string { return l.State }),
 		newColumn("HOSTNAME", limit(40), func(l *api.Lock) string { return optional(l.Hostname) }),
 		newColumn("OWNER", limit(30), func(l *api.Lock) string { return optional(l.Owner) }),
-		newColumn("HELD", unlimited, func(l *api.Lock) string { return held(l.LockedAt, o.At) }),
-		newColumn("ALERT", unlimited, func(l *api.Lock) string { return relative(l.AlertAt, o.At) }),
-		newColumn("UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.AutoUnlockAt, o.At) }),
+		newColumn("HELD", unlimited, func(l *api.Lock) string { return held(l.Corrected(l.LockedAt), o.At) }),
+		newColumn("ALERT", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AlertAt), o.At) }),
+		newColumn("UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AutoUnlockAt), o.At) + off(l.ClockOffset) }),
 	}
 	if colored {
 		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }
@@ -82,6 +82,14 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 		columns = append(columns, newColumn("EXPLANATION", unlimited, explanation))
 	}
 	return newTable(columns, gap, !o.NoHeaders)
+}
+
+// off says how far a clock is off, by which times are corrected.
+func off(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return " (clock " + terminal.Clock(seconds) + ")"
 }
 
 // colorOf is the color of the word of a state: the worse the state, the more it is seen.

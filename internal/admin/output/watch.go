@@ -74,7 +74,7 @@ func (l *Lines) printRows(b *bufio.Writer, at time.Time, changes []admin.Change)
 
 // lockOf returns the lock in the state in which it was read.
 func lockOf(c *admin.Change, at time.Time) api.Lock {
-	l := api.NewLock(&c.Lock, at, 0)
+	l := api.NewLock(&c.Lock, at, c.Ahead)
 	l.State = c.State.String()
 	return l
 }
