@@ -145,9 +145,9 @@ func TestLockPageFollowsTheLock(t *testing.T) {
 	b.expect("404")
 	s.Renew(billing, time.Now(), time.Now().Add(time.Second))
 	b.awaitText("#lock", "There is no such lock now.")
-	b.awaitText("#removals", "this replica")
+	b.awaitText("#removals", "Removed by replica ")
 	require.Contains(t, b.text("#removals"), "its holder missed its deadline")
-	require.Contains(t, b.text("#history"), "removed by this replica after its deadline")
+	require.Contains(t, b.text("#history"), "removed by a replica after its deadline")
 	b.axe()
 	b.screenshot("lock-gone")
 

@@ -3,6 +3,7 @@ package app_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,17 @@ func (d *daemon) getAPI(path string, into any) (status int) {
 	defer func() { _ = resp.Body.Close() }()
 	require.NoError(d.t, json.NewDecoder(resp.Body).Decode(into))
 	return resp.StatusCode
+}
+
+// webPage returns the page at a path, also that of a lock that is gone.
+func (d *daemon) webPage(path string) string {
+	d.t.Helper()
+	resp, err := d.http.Get("http://" + d.WebAddr() + path)
+	require.NoError(d.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(d.t, err)
+	return string(body)
 }
 
 func TestAPIShowsALockFromAcquisitionToRemoval(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,18 @@ func (d *daemon) forced(name string) []api.Forced {
 	var list api.ForcedList
 	require.Equal(d.t, http.StatusOK, d.getAPI("/api/v1/forced-unlocks?name="+url.QueryEscape(name), &list))
 	return list.Forced
+}
+
+// saysOfRemovals returns what the pages say of who removed a lock, why and how its history ended.
+func (d *daemon) saysOfRemovals(name string) (said string) {
+	d.t.Helper()
+	for _, path := range []string{"/locks/" + name, "/forced", "/forced?name=" + name} {
+		body := d.webPage(path)
+		found := regexp.MustCompile(`(Removed by|Then it was|<td>removed) .*?(</p>|</td>|<time)`).FindAllString(body, -1)
+		require.NotEmpty(d.t, found, path)
+		said += strings.Join(found, "\n") + "\n"
+	}
+	return said
 }
 
 // unlock is what unlocker unlock does.
@@ -158,6 +171,8 @@ func TestS7_EachReplicaListsWhatOthersRemoved(t *testing.T) {
 		require.InDelta(t, float64(want.At.UnixNano())/1e9, d.metric("unlocker_forced_unlock_timestamp_seconds", "lock", "billing/invoices", "trigger", "expiry"), 1e-3)
 		require.Zero(t, d.metric("unlocker_forced_unlocks_total"), "counted by the one that removed it")
 	}
+	said := p.leader.saysOfRemovals("billing/invoices")
+	require.Contains(t, said, "replica <bdi>"+want.Replica+"</bdi> (<strong>expiry</strong>): <bdi>its holder missed its deadline</bdi>")
 	same(p.standby)
 
 	p.leader.stop()
@@ -168,6 +183,7 @@ func TestS7_EachReplicaListsWhatOthersRemoved(t *testing.T) {
 	restarted := startDaemon(t, p.Endpoints())
 	for _, d := range []*daemon{restarted, p.standby} {
 		same(d)
+		require.Equal(t, said, d.saysOfRemovals("billing/invoices"), "by the pages, where the alert links")
 		var h api.History
 		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/history?name=billing%2Finvoices", &h))
 		require.True(t, h.Compacted)

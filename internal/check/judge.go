@@ -12,8 +12,8 @@
 //   - The output is printable text of at most 8,000 bytes. No name of a lock or host can
 //     end the line, begin the performance data, or reach a shell.
 //
-// It does not guarantee that forced unlocks are complete: a daemon reports those that it
-// did itself since its start, within its retention.
+// It does not guarantee that forced unlocks are complete: of those whose record could not be written only the daemon
+// knows that did them, until it restarts.
 package check
 
 import (
@@ -205,7 +205,8 @@ func (j *judgement) forced(came []Answer) {
 		ago := terminal.Duration(now.Sub(r.At))
 		name, by := clean(r.Name, maxName), holder(r.Hostname, r.Owner)
 		names = append(names, fmt.Sprintf("%s (%s, %s ago)", name, by, ago))
-		j.long = append(j.long, fmt.Sprintf("%s: force-unlocked %s ago (%s); was held by %s", name, ago, clean(string(r.Trigger), maxName), by))
+		who := clean(cmp.Or(r.Replica, "an unknown replica"), maxName)
+		j.long = append(j.long, fmt.Sprintf("%s: force-unlocked %s ago by %s (%s); was held by %s", name, ago, who, clean(string(r.Trigger), maxName), by))
 	}
 	j.find(Warning, "%s in the last %s: %s", count(len(recent), "forced unlock"), terminal.Duration(j.Forced), list(names, len(names)))
 }

@@ -42,7 +42,7 @@ func TestOutput(t *testing.T) {
 billing/invoices: overdue, 12m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:48:00Z; due for removal at 2026-11-20T12:48:02Z
 deploy: expired, 4m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:56:00Z; is due; removals on hold since 11:59:00: because of alarm
 old: undated; held by an unknown host; is never removed automatically: there is no auto_unlock_at
-report: force-unlocked 1m00s ago (expiry); was held by worker-2
+report: force-unlocked 1m00s ago by an unknown replica (expiry); was held by worker-2
 http://a:9481: a-0, version 1.2.3, mode enforce; leader; etcd revision 100; on hold for 1m00s: alarm (because of alarm); removal of all locks paused until 2026-11-20T14:00:00Z by ada@laptop: maintenance`+strings.Repeat(`; removal of deploy/** paused until 2026-11-20T14:00:00Z by bob@laptop: bythe`, 4)+`; and 2 more pauses
 http://b:9481: does not answer within 10s
 `, r.String())

@@ -65,9 +65,6 @@ func ending(e *api.Ended) string {
 	case api.EndReleased:
 		return "released"
 	case api.EndExpired:
-		if e.By == api.Self {
-			return "removed by this replica after its deadline"
-		}
 		return "removed by a replica after its deadline"
 	case api.EndManual:
 		return "unlocked manually"
