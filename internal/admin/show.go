@@ -136,7 +136,7 @@ type History struct {
 func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (History, error) {
 	audit := a.config.AuditKeys()
 	r := history.Reader{
-		Store: a.store, AuditPrefix: audit,
+		Store: a.store, AuditPrefix: audit, Ahead: a.clocks.Load().hosts,
 		ExplainAudit: func(err error) error { return a.failedOn(ctx, err, etcd.Read, audit) },
 	}
 	h, err := r.Read(ctx, name, b)

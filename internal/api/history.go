@@ -42,6 +42,9 @@ type Period struct {
 	// ones.
 	Renewals     []Renewal `json:"renewals"`
 	MoreRenewals int64     `json:"more_renewals,omitempty"`
+	// ClockOffset is the holder's clock minus that of the daemon, in seconds, by which the times that the holder wrote
+	// down are corrected here. It is left out where the daemon has not observed it, or it is within the tolerance.
+	ClockOffset float64 `json:"clock_offset,omitempty"`
 	// Ended is left out for the present holder.
 	Ended *Ended `json:"ended,omitempty"`
 }

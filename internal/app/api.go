@@ -201,6 +201,11 @@ func (v view) History(ctx context.Context, name string) (api.History, error) {
 		Store: v.store, AuditPrefix: audit,
 		ExplainAudit: func(err error) error { return v.app.client.Explain(err, etcd.Read, audit) },
 	}
+	status, err := v.Status(ctx)
+	if err != nil {
+		return api.History{}, err
+	}
+	r.Ahead = status.Clock.Ahead()
 	bounds := history.Bounds{Periods: historyPeriods, Renewals: historyRenewals, Time: historyTime}
 	if end, limited := ctx.Deadline(); limited {
 		bounds.Time = min(bounds.Time, time.Until(end)*3/4)

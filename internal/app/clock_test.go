@@ -151,3 +151,29 @@ func TestS2_FoundByListingGetsPatience(t *testing.T) {
 		require.Less(t, gone, ttl+c.Grace+late)
 	}
 }
+
+// What the page of a lock says of its holder and the history below it go by one clock.
+func TestOneClockForALockAndItsHistory(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReady()
+	h := holder{e, t, "worker-7", 95 * time.Second}
+	h.lock("a", time.Hour)
+	var lock api.LockDetail
+	etcdtest.Eventually(t, func() bool { // until the daemon observes live
+		h.renewOnce("a", time.Minute, time.Minute)
+		return d.getAPI("/api/v1/locks/a", &lock) == http.StatusOK && lock.ClockOffset != 0
+	})
+	var found api.History
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/history?name=a", &found))
+	p := found.Periods[0]
+	require.InDelta(t, lock.ClockOffset, p.ClockOffset, 1)
+	for said, corrected := range map[time.Time]time.Time{
+		lock.Corrected(lock.LockedAt): p.Acquired.At, lock.Corrected(lock.AliveAt): p.AliveAt,
+		lock.Corrected(lock.AutoUnlockAt): p.AutoUnlockAt, p.AliveAt: p.Renewals[0].At,
+	} {
+		require.WithinDuration(t, said, corrected, time.Second)
+	}
+	require.Regexp(t, `corrected: clock 1m3[3-7]s slow`, d.webPage("/locks/a"))
+}

@@ -5,7 +5,7 @@
 // requests to etcd, which are made one after the other.
 //
 // Not guaranteed: that a time is right. etcd keeps none, so that all are by the clocks of those
-// who wrote them.
+// who wrote them, corrected where Reader.Ahead has these.
 package history
 
 import (
@@ -29,6 +29,8 @@ type Reader struct {
 	Store lockstore.Store
 	// AuditPrefix is where the records of removals are.
 	AuditPrefix string
+	// Ahead is by how much the clocks of hosts are ahead, as a daemon has observed them; nil if none was asked.
+	Ahead map[string]time.Duration
 	// ExplainAudit adds the missing permission to an error about them.
 	ExplainAudit func(error) error
 }
@@ -40,11 +42,29 @@ func (r Reader) Read(ctx context.Context, name string, b Bounds) (api.History, e
 	if err != nil {
 		return api.History{}, err
 	}
+	for i := range h.Periods {
+		r.correct(&h.Periods[i])
+	}
 	explain(&h)
 	if err := r.records(ctx, &h); err != nil {
 		h.Incomplete = "the records of removals could not be read: " + api.ErrorText(r.ExplainAudit(err))
 	}
 	return h, nil
+}
+
+// correct converts the times of a period to the clock of the daemon that has observed how far its holder's is off.
+func (r Reader) correct(p *api.Period) {
+	ahead := r.Ahead[p.Hostname]
+	p.ClockOffset = ahead.Seconds()
+	times := []*time.Time{&p.Acquired.At, &p.AliveAt, &p.AutoUnlockAt}
+	for i := range p.Renewals {
+		times = append(times, &p.Renewals[i].At)
+	}
+	for _, t := range times {
+		if !t.IsZero() {
+			*t = t.Add(-ahead)
+		}
+	}
 }
 
 // explain adds what follows from the times of the periods about their ends.
@@ -121,14 +141,14 @@ func (r Reader) add(h *api.History, kvs []*mvccpb.KeyValue, present bool) {
 		}
 		rec.By = "" // no daemon was asked
 		if present && h.Compacted && rec.Token != 0 && rec.Revision <= h.FromRevision {
-			insert(h, &rec.Forced)
+			r.insert(h, &rec.Forced)
 		}
 		AddForced(h, []api.Forced{rec.Forced})
 	}
 }
 
 // insert adds the period that a removal ended, as its record tells.
-func insert(h *api.History, f *api.Forced) {
+func (r Reader) insert(h *api.History, f *api.Forced) {
 	var b protocol.Builder
 	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte(f.UUID), Create: f.Token, Mod: f.Token})
 	for _, field := range f.Fields {
@@ -137,6 +157,7 @@ func insert(h *api.History, f *api.Forced) {
 		}
 	}
 	p := period(b.Lock(h.Name), f.Token)
+	r.correct(&p)
 	p.Ended = &api.Ended{Moment: api.Moment{Revision: f.Revision}, After: latest(p.Acquired.At, p.AliveAt)}
 	at, _ := slices.BinarySearchFunc(h.Periods, f.Token, func(p api.Period, token int64) int { return cmp.Compare(token, p.Token) })
 	h.Periods = slices.Insert(h.Periods, at, p)

@@ -53,7 +53,7 @@ func acquired(p *api.Period, layout string) string {
 	if p.Acquired.At.IsZero() {
 		return none
 	}
-	return p.Acquired.At.UTC().Format(layout)
+	return p.Acquired.At.UTC().Format(layout) + off(p.ClockOffset)
 }
 
 func ended(p *api.Period) string {
