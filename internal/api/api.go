@@ -50,6 +50,9 @@ type Lock struct {
 	// (at or past its deadline) to 1. It is left out where no renewal was observed, and by
 	// commands that ask no daemon.
 	Margin *float64 `json:"margin,omitempty"`
+	// Rhythm is in the JSON of the lock itself, and left out where the daemon has seen none, by commands that ask no
+	// daemon, and while the daemon does not see the locks.
+	*Rhythm
 	// Urgency is the place of the lock among all by urgency: sorted by it, byte by byte, the locks
 	// that need a person soonest come first. Only with sort=urgency and in events.
 	Urgency string `json:"urgency,omitempty"`

@@ -12,6 +12,8 @@ type Query struct {
 	// Contains is a part of the name, Hostname and Owner the whole host and service name of the
 	// holder; empty means any.
 	Contains, Hostname, Owner string
+	// Silent leaves out all locks but those whose holders have missed several renewals.
+	Silent bool
 	// ByUrgency orders the locks by urgency instead of by name.
 	ByUrgency bool
 	// After is the Next of the page before; empty for the first page.
@@ -64,7 +66,7 @@ func Fit(locks []Lock) []Lock {
 }
 
 // fixedSize is more than what the JSON of a lock takes beside its text.
-const fixedSize = 480
+const fixedSize = 585
 
 // size is at least the length of the JSON.
 func (l *Lock) size() int {

@@ -22,7 +22,8 @@ func TestSizeOfALock(t *testing.T) {
 			Name: text("name"), State: "malformed", UUID: text("uuid"), Hostname: text("host"), Owner: text("owner"),
 			Purpose: text("purpose"), Status: text("status"), Explanation: text("explanation"), Urgency: text("urgency"),
 			LockedAt: last, AlertAt: last, AutoUnlockAt: last, AliveAt: last, Due: last, ClockOffset: -math.MaxFloat64, Margin: &margin,
-			Token: math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt,
+			Rhythm: &Rhythm{RenewedAt: last, Interval: math.MaxUint16 * .1, Missed: math.MaxInt},
+			Token:  math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt,
 		}
 		encoded, err := json.Marshal(l)
 		require.NoError(rt, err)

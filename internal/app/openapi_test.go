@@ -198,7 +198,11 @@ func (c *contract) compare(of reflect.Type, compared map[string]bool) {
 			continue // embedded: its fields are visible, too
 		}
 		names = append(names, name)
-		if !strings.HasPrefix(options, "omit") {
+		optional := strings.HasPrefix(options, "omit")
+		for i := 1; i < len(field.Index); i++ { // what embeds it may be nil
+			optional = optional || of.FieldByIndex(field.Index[:i]).Type.Kind() == reflect.Pointer
+		}
+		if !optional {
 			required = append(required, name)
 		}
 		c.compare(field.Type, compared)

@@ -26,6 +26,7 @@ type entry struct {
 	// overdue index.
 	pos, overduePos int32
 	marks           marks
+	rhythm          rhythm
 	attempts        uint8
 	state           protocol.State
 	phase           phase

@@ -102,14 +102,14 @@ func (c *core) applyOne(ev *Event, now reading) {
 		// another holder's lock; the guarded transaction will find out.
 		e.mark(measured|aliveSeen|unanswered, false)
 		e.mark(acquiredSeen, true)
-		e.margin = 0
+		e.margin, e.rhythm = 0, 0
 		c.totals.Acquired++
 		c.setPhase(e, waiting)
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock
 		// is not known.
 		e.mark(measured|acquiredSeen|aliveSeen, false)
-		e.margin = 0
+		e.margin, e.rhythm = 0, 0
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.Renewed++
 	}

@@ -77,7 +77,7 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	another := e.Token != l.Token || e.UUID() != l.UUID()
 	if another {
 		e.mark(measured, false)
-		e.margin = 0
+		e.margin, e.rhythm = 0, 0
 	}
 	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
 		l.Written > e.Written // the same values again

@@ -36,11 +36,16 @@ type renewal struct {
 	before protocol.Lock
 	// arrived is when the write before arrived, by its holder's clock; 0 where that is not known.
 	arrived protocol.Timestamp
+	// since is when the write before was observed live; 0 where it was not, or was no renewal.
+	since instant
 }
 
 // renewalOf is called before the lock changes.
 func renewalOf(e *entry) renewal {
 	r := renewal{entry: e, before: e.Lock}
+	if !e.has(late|writtenSeen) && e.Written > e.Token {
+		r.since = e.learned
+	}
 	if e.has(measured) && !e.has(late|writtenSeen) { // learned is that of an earlier write than one just applied
 		r.arrived = e.holderAt(e.learned)
 	}
@@ -59,6 +64,7 @@ func (c *core) observeMargins(now reading) {
 		if e.Token == 0 || e.Newest(protocol.FieldUUID) {
 			continue // released or taken by another holder in the same transaction
 		}
+		c.observeRhythm(e, r.since, now)
 		at := e.AliveAt()
 		if at.IsZero() && e.has(measured) {
 			at = e.holderAt(now.mono)

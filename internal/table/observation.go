@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -86,6 +87,8 @@ type View struct {
 	// Margin is the least share of its patience that the holder had left at a renewal; nil where
 	// none was observed.
 	Margin *float64
+	// Rhythm is how the holder renews, nil where that is not known.
+	Rhythm *api.Rhythm
 	// Position is the place in the order that a Query asked for.
 	Position Position
 	// Ahead is in Stats only: by how much its holder's clock is ahead of the median of the hosts,
@@ -102,7 +105,7 @@ func (c *core) view(e *entry, now reading) View {
 	v := View{
 		Lock: e.Lock, State: e.State(c.holderTime(e, now)), Margin: e.margin.share(),
 		Observation: c.observation(e, now), At: c.clock.at(now.mono), Wall: now.wall.Time(),
-		Attempts: int(e.attempts), Slow: e.has(slowRead),
+		Attempts: int(e.attempts), Slow: e.has(slowRead), Rhythm: c.alive(e, now),
 	}
 	if e.Token == 0 {
 		v.OrphanIn = time.Duration(c.dueAt(e, now) - now.mono)

@@ -158,7 +158,7 @@ func newSelection(q api.Query) (selection, error) {
 }
 
 func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) {
-	if !s.matches(e, state) {
+	if !s.matches(e, state) || s.Silent && !c.alive(e, now).Silent() {
 		return
 	}
 	s.matched++
