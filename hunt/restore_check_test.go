@@ -279,7 +279,7 @@ func (r *round) shownByDaemons() []map[string]shown {
 	require.NoError(r.t, err)
 	all := make([]map[string]shown, len(urls))
 	daemons.Each(r.ctx, func(ctx context.Context, i int, d client.Daemon) {
-		page, err := d.Locks(ctx, api.States(), 1000, "")
+		page, err := d.Locks(ctx, api.Query{States: api.States(), Limit: 1000})
 		if err != nil {
 			return // nil is no map of locks
 		}

@@ -64,7 +64,7 @@ func (l *Listing) Explain(ctx context.Context, from client.Daemon) error {
 	}
 	l.explained = make(map[string]api.Lock)
 	for after, pages := "", 0; pages < explainedPages; pages++ {
-		page, err := from.Locks(ctx, states, explainedPage, after)
+		page, err := from.Locks(ctx, api.Query{States: states, Limit: explainedPage, After: after})
 		if err != nil {
 			return ofDaemon(from, err)
 		}

@@ -2,6 +2,9 @@ package api
 
 import (
 	"errors"
+	"net/url"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -20,6 +23,20 @@ type Query struct {
 	After string
 	// Limit is the maximum number of locks.
 	Limit int
+}
+
+// Values returns the parameters of the query.
+func (q Query) Values() url.Values {
+	values := url.Values{"limit": {strconv.Itoa(q.Limit)}}
+	for name, value := range map[string]string{
+		"state": strings.Join(q.States, ","), "q": q.Contains, "hostname": q.Hostname, "owner": q.Owner, "after": q.After,
+		"silent": map[bool]string{true: "true"}[q.Silent], "sort": map[bool]string{true: "urgency"}[q.ByUrgency],
+	} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values
 }
 
 // ErrAfter is the error for an After that was not the Next of a page in the same order.

@@ -53,12 +53,15 @@ func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
 
 // Windows implements live.Source.
 func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.LockPage, blocked time.Duration, err error) {
+	held := v.app.holding()
 	found, blocked, err := v.app.table.Pages(ctx, queries)
 	if err != nil {
 		return nil, blocked, err
 	}
-	held := v.app.holding()
 	for i := range found {
+		if queries[i].Silent && held.blind {
+			found[i] = table.Page{} // who is silent is not known
+		}
 		pages = append(pages, v.page(found[i], queries[i].ByUrgency, held))
 	}
 	return pages, blocked, nil

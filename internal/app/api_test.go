@@ -315,3 +315,33 @@ func TestAPIShowsNearMisses(t *testing.T) {
 		require.Equal(t, want, detail.Margin, page.Locks[i].Name)
 	}
 }
+
+// Whether holders are alive, a replica that does not see the locks does not say.
+func TestAPIShowsTheRhythmOfRenewals(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReaping()
+	unlock := time.Now().Add(time.Hour)
+	e.Put(e.Lock("a", unlock, unlock)...)
+	e.Put(e.Lock("b", unlock, unlock)...)
+	locks := func(query string) (page api.LockPage) {
+		require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks"+query, &page))
+		return page
+	}
+	etcdtest.Eventually(t, func() bool {
+		e.Renew("a", time.Now(), unlock)
+		return locks("").Locks[0].Rhythm != nil
+	})
+	var detail api.LockDetail
+	etcdtest.Eventually(t, func() bool { return locks("?silent=true").Matched == 1 })
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/a", &detail))
+	require.True(t, detail.Silent())
+	require.WithinRange(t, detail.RenewedAt, unlock.Add(-time.Hour), time.Now())
+	require.Nil(t, locks("").Locks[1].Rhythm)
+
+	e.Kill(0)
+	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
+	require.Nil(t, locks("").Locks[0].Rhythm)
+	require.Zero(t, locks("?silent=true").Matched)
+}

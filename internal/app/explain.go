@@ -18,7 +18,9 @@ func (v view) judge(shown *api.Lock, seen *table.View, h hold) verdict.Verdict {
 	if decided.Action != verdict.Leave {
 		shown.Due = decided.Due.UTC()
 	}
-	shown.Explanation = h.explain(decided)
+	if shown.Explanation = h.explain(decided); !h.blind {
+		shown.Rhythm = seen.Rhythm
+	}
 	return decided
 }
 
@@ -28,12 +30,15 @@ type hold struct {
 	words string
 	// outage reports whether an outage is in progress, which moves every due on.
 	outage bool
+	// blind reports whether the daemon does not see renewals.
+	blind bool
 }
 
 // holding returns the holds in force that stop removals. What others do the verdicts themselves say.
 func (a *App) holding() hold {
 	now, probed, overdue := time.Now(), a.probe.Status(), a.probe.Overdue()
-	h := hold{outage: overdue || len(probed.Alarms) > 0}
+	seen := a.scanner.Status()
+	h := hold{outage: overdue || len(probed.Alarms) > 0, blind: !seen.Connected || now.Sub(seen.Progress) > a.config.Reaper.Freshness || !probed.OK || overdue}
 	var words []string
 	for _, h := range a.reaper.Holding() {
 		if h.Hold.Kind().Stops {

@@ -82,8 +82,8 @@ func TestAsk(t *testing.T) {
 	require.Equal(t, f.status, a.Status)
 	require.Equal(t, []string{"a/b", "c", "m"}, []string{a.Locks[0].Name, a.Locks[1].Name, a.Locks[2].Name})
 	require.Equal(t, "d", a.Forced[0].Name)
-	require.Equal(t, []string{"GET /api/v1/status", "GET /api/v1/locks?limit=200&state=overdue,expired",
-		"GET /api/v1/locks?limit=200&state=undated,malformed", "GET /api/v1/forced-unlocks?limit=500"}, f.asked())
+	require.Equal(t, []string{"GET /api/v1/status", "GET /api/v1/locks?limit=200&state=overdue%2Cexpired",
+		"GET /api/v1/locks?limit=200&state=undated%2Cmalformed", "GET /api/v1/forced-unlocks?limit=500"}, f.asked())
 }
 
 func TestAskNoMoreThanNeeded(t *testing.T) {

@@ -197,7 +197,7 @@ func locks(ctx context.Context, d client.Daemon, a *Answer) error {
 		if a.Status.Locks[states[0]]+a.Status.Locks[states[1]] == 0 {
 			continue
 		}
-		page, err := d.Locks(ctx, states, 200, "")
+		page, err := d.Locks(ctx, api.Query{States: states, Limit: 200})
 		if err != nil {
 			return err
 		}

@@ -88,17 +88,17 @@ func TestRequests(t *testing.T) {
 		s, err := d.Status(ctx)
 		require.NoError(t, err)
 		require.Equal(t, status(), s)
-		page, err := d.Locks(ctx, []string{"overdue", "expired"}, 7, "")
+		page, err := d.Locks(ctx, api.Query{States: []string{"overdue", "expired"}, Limit: 7})
 		require.NoError(t, err)
 		require.Equal(t, "a/b", page.Locks[0].Name)
 		require.Equal(t, "a/b", page.Next)
-		_, err = d.Locks(ctx, []string{"undated"}, 7, "ä b&c")
+		_, err = d.Locks(ctx, api.Query{States: []string{"undated"}, Silent: true, ByUrgency: true, Limit: 7, After: "ä b&c"})
 		require.NoError(t, err)
 		forced, err := d.Forced(ctx, "ä b", 9)
 		require.NoError(t, err)
 		require.Equal(t, "a/b", forced[0].Name)
 	})
-	for _, want := range []string{"status", "locks?limit=7&state=overdue,expired", "locks?limit=7&state=undated&after=%C3%A4+b%26c", "forced-unlocks?limit=9&name=%C3%A4+b"} {
+	for _, want := range []string{"status", "locks?limit=7&state=overdue%2Cexpired", "locks?after=%C3%A4+b%26c&limit=7&silent=true&sort=urgency&state=undated", "forced-unlocks?limit=9&name=%C3%A4+b"} {
 		require.Equal(t, "GET /api/v1/"+want, <-f.requests)
 	}
 }

@@ -47,14 +47,9 @@ func plausible(s api.Status) error {
 	return nil
 }
 
-// Locks returns up to limit locks in any of the states, those with names after the given
-// one, "" being before all.
-func (d Daemon) Locks(ctx context.Context, states []string, limit int, after string) (page api.LockPage, err error) {
-	what := "locks?limit=" + strconv.Itoa(limit) + "&state=" + strings.Join(states, ",")
-	if after != "" {
-		what += "&after=" + url.QueryEscape(after)
-	}
-	return page, d.get(ctx, what, &page)
+// Locks returns a page of locks.
+func (d Daemon) Locks(ctx context.Context, q api.Query) (page api.LockPage, err error) {
+	return page, d.get(ctx, "locks?"+q.Values().Encode(), &page)
 }
 
 // Lock returns one lock, nil if there is no such lock. A daemon reads it from etcd, which

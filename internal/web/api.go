@@ -46,12 +46,11 @@ func (h *handler) events(f live.Format) http.HandlerFunc {
 		if !h.readOnly(w, r, h.send) {
 			return
 		}
-		values, err := known(r, "state", "q", "hostname", "owner", "limit")
-		if err != nil {
-			h.fail(w, r, h.send, err)
-			return
+		var q api.Query
+		values, err := known(r, "state", "q", "hostname", "owner", "silent", "limit")
+		if err == nil {
+			q, err = query(values)
 		}
-		q, err := query(values)
 		if err != nil {
 			h.fail(w, r, h.send, err)
 			return
@@ -69,9 +68,12 @@ func (h *handler) events(f live.Format) http.HandlerFunc {
 
 // query parses the parameters that select locks.
 func query(values url.Values) (q api.Query, err error) {
-	q = api.Query{Contains: values.Get("q"), Hostname: values.Get("hostname"), Owner: values.Get("owner"), After: values.Get("after")}
+	q = api.Query{Contains: values.Get("q"), Hostname: values.Get("hostname"), Owner: values.Get("owner"), Silent: values.Get("silent") == "true", After: values.Get("after")}
 	if q.Limit, err = limit(values); err != nil {
 		return q, err
+	}
+	if silent := values.Get("silent"); silent != "" && !q.Silent {
+		return q, badRequest(fmt.Sprintf("silent: must be true or left out, not %q", clip(silent)))
 	}
 	switch sort := values.Get("sort"); sort {
 	case "", "name":

@@ -373,10 +373,13 @@ func TestStatus(t *testing.T) {
 // What two clocks read one after the other is not a change.
 func TestJitterIsNoChange(t *testing.T) {
 	inBubble(t, false, func(t *testing.T, w *world) {
-		due := time.Now().Add(time.Hour)
+		due, missed := time.Now().Add(time.Hour), 0
 		put := func(d time.Duration, offset float64) {
 			margin := 0.5 // a pointer of its own each time, as the table makes it
-			w.put("a", "held", func(l *api.Lock) { l.Due, l.ClockOffset, l.Margin = due.Add(d), offset, &margin })
+			w.put("a", "held", func(l *api.Lock) {
+				l.Due, l.ClockOffset, l.Margin = due.Add(d), offset, &margin
+				l.Rhythm = &api.Rhythm{RenewedAt: due.Add(d), Interval: 40, Missed: missed}
+			})
 			time.Sleep(time.Second)
 		}
 		put(0, 0)
@@ -389,6 +392,9 @@ func TestJitterIsNoChange(t *testing.T) {
 		require.Empty(t, c.got())
 		put(jitter+1, 0)
 		require.Equal(t, []string{"lock"}, c.got())
+		put(jitter, 5)
+		require.Equal(t, []string{"lock"}, c.got())
+		missed = 1
 		put(jitter, 5)
 		require.Equal(t, []string{"lock"}, c.got())
 	})

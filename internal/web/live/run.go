@@ -19,8 +19,8 @@ const (
 	maxRate = 4 << 20
 	// interval is how often the status is read.
 	interval = time.Second
-	// refreshAfter is how soon locks that wait for their removal are judged again: their
-	// explanation changes with time.
+	// refreshAfter is how soon locks that wait for their removal, or a renewal, are read again: what
+	// is said of them changes with time.
 	refreshAfter = 5 * time.Second
 )
 
@@ -144,11 +144,11 @@ func (r *runner) look(ctx context.Context, all []*view) {
 	r.dirty = r.dirty || held || time.Since(r.passed) >= refreshAfter && waiting(all)
 }
 
-// waiting reports whether a window has a lock that waits for its removal.
+// waiting reports whether a window has a lock that waits for its removal, or whose holder may miss a renewal.
 func waiting(views []*view) bool {
 	for _, v := range views {
 		for i := range v.page.Locks {
-			if l := &v.page.Locks[i]; l.Explanation != "" && !l.Due.IsZero() {
+			if l := &v.page.Locks[i]; l.Explanation != "" && !l.Due.IsZero() || l.Rhythm != nil {
 				return true
 			}
 		}

@@ -127,6 +127,9 @@ func steady(old, l *api.Lock) {
 	if l.Due.Sub(old.Due).Abs() <= jitter {
 		l.Due = old.Due
 	}
+	if o, r := old.Rhythm, l.Rhythm; o != nil && r != nil && r.Missed == o.Missed && r.Interval == o.Interval && r.RenewedAt.Sub(o.RenewedAt).Abs() <= jitter {
+		l.Rhythm = o
+	}
 	if d := l.ClockOffset - old.ClockOffset; d >= -jitter.Seconds() && d <= jitter.Seconds() {
 		l.ClockOffset = old.ClockOffset
 	}
