@@ -85,6 +85,7 @@ var expected = map[string]expectation{
 	"unlocker serve --config unlocker.yaml":                                    {until: `"msg":"listed the locks"`, before: "export UNLOCKER_OPS_LISTEN=127.0.0.2:9480 UNLOCKER_WEB_LISTEN=127.0.0.2:9481"},
 	"unlocker list --etcd-endpoints https://etcd-0:2379":                       {codes: []int{1}, output: "etcd may not use TLS"},
 	`unlocker show '"evil\x1b[31mred\nnew"'`:                                   {codes: []int{1}, output: `no lock "evil\\x1b`},
+	"unlocker list --silent --url http://127.0.0.1:9481":                       {output: "^none of the "},
 	"unlocker pause list":                                                      {output: "^nothing is paused|REASON"},
 	"unlocker list --watch --sort urgency":                                     {until: `billing/invoices +`},
 	"unlocker list --watch | cat":                                              {until: `billing/invoices +`},

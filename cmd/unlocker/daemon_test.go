@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,9 +78,41 @@ func TestExplanationsOfADaemon(t *testing.T) {
 
 	code, stdout, stderr = e.call(nil, "list", "-o", "wide", "--url", url)
 	require.Equal(t, exitOK, code, stderr)
-	require.Regexp(t, `^NAME .* EXPLANATION\nexpired .*   `+waits+`\nheld .*   -\nundated .*   is never removed automatically: it has no auto_unlock_at that can be read\n$`, stdout)
+	require.Regexp(t, `^NAME .* EXPLANATION\nexpired .*   `+waits+`\nheld .*   -   +-\nundated .*   is never removed automatically: there is no auto_unlock_at\n$`, stdout)
 	_, stdout, _ = callIn(t.Context(), nil, "check", "-v", "--url", url)
 	require.Regexp(t, `\nexpired: expired, .*; `+waits+`\n`, stdout)
+}
+
+// Whether the holder is alive, a daemon knows once it has seen its rhythm.
+func TestSilentHoldersOfADaemon(t *testing.T) {
+	e := newEtcd(t)
+	e.take("a", time.Hour, time.Hour)
+	e.take("unrenewed", time.Hour, time.Hour)
+	url := e.serve()
+	e.awaitListed(url)
+	_, stdout, _ := e.call(nil, "show", "a", "--url", url)
+	require.Contains(t, stdout, "\nAlive:       not known: the daemon has seen no rhythm of renewals\n")
+	etcdtest.Eventually(t, func() bool {
+		e.Renew("a", time.Now(), time.Now().Add(time.Hour))
+		_, stdout, _ = e.call(nil, "show", "a", "--url", url)
+		return strings.Contains(stdout, "\nAlive:       renewed ")
+	}, "the daemon sees no rhythm")
+	require.Regexp(t, `\nAlive: +renewed \d+s ago, every \S+\n`, stdout)
+	etcdtest.Eventually(t, func() bool {
+		_, stdout, _ = e.call(nil, "list", "--silent", "-o", "wide", "--no-headers", "--url", url)
+		return stdout != ""
+	}, "the daemon knows no silent holder")
+	require.Regexp(t, `^a .*   not renewed for \d+s, \d+ missed, every \S+ before   +-\n$`, stdout)
+	code, stdout, stderr := e.call(nil, "list", "--silent", "-o", "json", "--url", url)
+	require.Equal(t, exitOK, code, stderr)
+	var page api.LockPage
+	require.NoError(t, json.Unmarshal([]byte(stdout), &page))
+	require.Len(t, page.Locks, 1)
+	require.True(t, page.Locks[0].Silent())
+	code, stdout, stderr = e.call(nil, "list", "--silent", "--url", "http://127.0.0.1:1")
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stdout, "not all of them")
+	require.Contains(t, stderr, "does not answer")
 }
 
 // show has what etcd holds, whatever the daemon does.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ type listRun struct {
 	format                    output.Format
 	daemon                    explainer
 	follow, noHeaders, native bool
+	silent                    bool
 }
 
 func newList() *cobra.Command {
@@ -39,8 +41,10 @@ Otherwise a lock that is renewed is called expired only once its deadline has pa
 its patience again: its holder's clock may be slow by that much.
 
 With --url, -o wide, json and yaml have the explanation of a daemon for all locks but
-the held ones: whether a lock is removed, what it waits for, and until when (UTC).
-Their STATE is that of the daemon, which knows how far the holder's clock is off.
+the held ones: whether a lock is removed, what it waits for, and until when (UTC). They
+also say whether the holder is alive: how often it renews, as the daemon has seen, and how
+many renewals it has missed since the last one. --silent lists only the locks of those that
+have missed three or more: they are dead, stopped or cut off, not slow.
 
 With --watch the list is kept current until Ctrl-C. On a terminal it is drawn again on the
 alternate screen, as many locks as fit. Otherwise, and with -o json or jsonpath, all locks
@@ -69,6 +73,7 @@ unlock accept names in this form.`,
   unlocker list --owner billing -o name
   unlocker list --state expired -o wide --url http://127.0.0.1:9481
   unlocker list --watch --sort urgency --url http://127.0.0.1:9481
+  unlocker list --silent -o wide --url http://127.0.0.1:9481
   unlocker list --native --native-prefixes /locks/
   unlocker list -o jsonpath='{range .locks[*]}{.name}{"\t"}{.uuid}{"\n"}{end}'
   unlocker list -o json | jq '.locks[] | select(.purpose != null).name'`,
@@ -80,6 +85,7 @@ unlock accept names in this form.`,
 	flags.StringSliceVar(&l.filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
 	flags.StringVar(&l.filter.Hostname, "hostname", "", "list only locks held on this host")
 	flags.StringVar(&l.filter.Owner, "owner", "", "list only locks of this owner, the service that holds them")
+	flags.BoolVar(&l.silent, "silent", false, "list only locks whose holders have missed three renewals or more, as the daemon at --url has seen")
 	flags.StringVar(&l.filter.Match, "match", "", "list only locks whose name matches this pattern: * does not match a slash, ** does")
 	flags.StringVar(&l.filter.Sort, "sort", admin.Orders()[0], "order of the locks: "+strings.Join(admin.Orders(), ", "))
 	flags.IntVar(&l.filter.Limit, "limit", 0, "list at most this many locks, the first in the order; 0 lists all")
@@ -107,6 +113,9 @@ func (l *listRun) run(cmd *cobra.Command) error {
 	if err := l.daemon.prepare(); err != nil {
 		return err
 	}
+	if l.silent && (l.daemon.client == nil || l.follow) {
+		return usageError(errors.New("--silent requires --url, and cannot be used with --watch"))
+	}
 	return withAdmin(cmd, func(a *admin.Admin) error {
 		unexplained := l.daemon.ask(cmd.Context(), a.Observe)
 		options.Explained = l.daemon.client != nil && unexplained == nil
@@ -115,6 +124,11 @@ func (l *listRun) run(cmd *cobra.Command) error {
 				unexplained = watch(cmd, a, l, options)
 			}
 			return unexplained
+		}
+		if l.silent {
+			if err := cmp.Or(unexplained, l.daemon.ask(cmd.Context(), l.filter.OnlySilent)); err != nil {
+				return err
+			}
 		}
 		found, err := a.List(cmd.Context(), l.filter)
 		if err != nil {
@@ -197,7 +211,7 @@ func clientLogger(cmd *cobra.Command, c config.Config) *slog.Logger {
 }
 
 func listNative(cmd *cobra.Command, o output.Options) error {
-	for _, flag := range []string{"state", "hostname", "match", "sort", "limit", "watch", "url"} {
+	for _, flag := range []string{"state", "hostname", "owner", "silent", "match", "sort", "limit", "watch", "url"} {
 		if cmd.Flags().Changed(flag) {
 			return usageError(fmt.Errorf("--%s cannot be used with --native", flag))
 		}

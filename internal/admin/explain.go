@@ -25,7 +25,7 @@ func (d *Detail) Explain(ctx context.Context, from client.Daemon) error {
 	}
 	d.ExplainedBy, d.Paused = from.URL, nil // the explanation has the pauses
 	d.Explanation, d.Due, d.Verdict = seen.Explanation, seen.Due, seen.Verdict
-	d.State, d.ClockOffset = seen.State, seen.ClockOffset
+	d.State, d.ClockOffset, d.Rhythm = seen.State, seen.ClockOffset, seen.Rhythm
 	if words, dated := datedOutlook(d.Lock, "the daemon"); dated {
 		d.Outlook = words
 	}
@@ -45,46 +45,47 @@ const (
 	explainedPages = 10
 )
 
-// Explain adds to the locks what a daemon says about them. It asks about all but the held
-// ones, whose removal depends on their holders alone. On error the locks explained before
-// it stay so.
-func (l *Listing) Explain(ctx context.Context, from client.Daemon) error {
-	status, err := from.Status(ctx)
-	if err != nil {
-		return ofDaemon(from, err)
-	}
-	if status.Prefix != l.Prefix {
-		return ofDaemon(from, fmt.Errorf("watches %s, not %s", status.Prefix, l.Prefix))
-	}
-	var states []string
-	for _, s := range api.States() {
-		if s != protocol.Held.String() {
-			states = append(states, s)
-		}
-	}
-	l.explained = make(map[string]api.Lock)
-	for after, pages := "", 0; pages < explainedPages; pages++ {
-		page, err := from.Locks(ctx, api.Query{States: states, Limit: explainedPage, After: after})
-		if err != nil {
-			return ofDaemon(from, err)
-		}
-		for _, seen := range page.Locks {
-			l.explained[seen.Name] = seen
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
-	}
-	return ofDaemon(from, fmt.Errorf("has more than %d locks to explain: only the first by name are", explainedPages*explainedPage))
+// Explain adds to the locks what a daemon says about them, beginning with those that need a person. Of the held ones,
+// whose removal depends on their holders alone, it may leave out some. On error the locks explained before it stay so.
+// Observe must have been called.
+func (l *Listing) Explain(ctx context.Context, from client.Daemon) (err error) {
+	l.explained, err = seenBy(ctx, from, api.Query{ByUrgency: true, Limit: explainedPage})
+	return err
 }
 
-// Explained reports whether a daemon was asked for explanations.
-func (l *Listing) Explained() bool { return l.explained != nil }
+// OnlySilent makes the filter select only locks whose holders are silent, as a daemon has observed.
+func (f *Filter) OnlySilent(ctx context.Context, from client.Daemon) (err error) {
+	f.silent, err = seenBy(ctx, from, api.Query{Silent: true, Limit: explainedPage})
+	return err
+}
+
+// seenBy returns the locks that a query selects, by their names, as a daemon sees them. It leaves out only held ones that
+// it was not asked for by their silence.
+func seenBy(ctx context.Context, from client.Daemon, q api.Query) (map[string]api.Lock, error) {
+	seen, last := make(map[string]api.Lock), ""
+	for range explainedPages {
+		page, err := from.Locks(ctx, q)
+		if err != nil {
+			return seen, ofDaemon(from, err)
+		}
+		for _, l := range page.Locks {
+			seen[l.Name], last = l, l.State
+		}
+		if q.After = page.Next; q.After == "" {
+			return seen, nil
+		}
+	}
+	if last == protocol.Held.String() && !q.Silent {
+		return seen, nil
+	}
+	return seen, ofDaemon(from, fmt.Errorf("has more than %d such locks: only the first are explained", explainedPages*explainedPage))
+}
 
 // explain adds what a daemon said about a lock.
 func (l *Listing) explain(k api.Lock) api.Lock {
 	if seen, found := l.explained[k.Name]; found && sameLock(&k, &seen) {
 		k.Explanation, k.Due, k.State, k.ClockOffset = seen.Explanation, seen.Due, seen.State, seen.ClockOffset
+		k.Rhythm = seen.Rhythm
 	}
 	return k
 }

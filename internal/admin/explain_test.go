@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,10 +128,8 @@ func TestExplainAListing(t *testing.T) {
 	seen[1].UUID = "of an earlier holder"
 	seen[2].State, seen[2].ClockOffset = "overdue", -30 // according to the clock of its holder
 	l, _ := w.list(admin.Filter{})
-	require.False(t, l.Explained())
 	d := &daemon{prefix: "/mutexes/", locks: seen[:3]}
 	require.NoError(t, d.explain(t, l.Explain))
-	require.True(t, l.Explained())
 	var got []string
 	for k := range l.Locks() {
 		got = append(got, k.Explanation)
@@ -140,12 +139,10 @@ func TestExplainAListing(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"a waits", "", "c waits", ""}, got)
-	const all = "/api/v1/locks?limit=1000&state=overdue,expired,undated,malformed,orphaned"
-	require.Equal(t, []string{"/api/v1/status", all, all + "&after=a", all + "&after=b", all + "&after=c"}, d.asked)
+	const all = "limit=1000&sort=urgency"
+	require.Equal(t, []string{"/api/v1/locks?" + all, "/api/v1/locks?after=a&" + all, "/api/v1/locks?after=b&" + all, "/api/v1/locks?after=c&" + all}, d.asked)
 
-	l, _ = w.list(admin.Filter{})
-	require.Regexp(t, "^no explanation: http://.* watches /other/, not /mutexes/$", (&daemon{prefix: "/other/"}).explain(t, l.Explain))
-	require.False(t, l.Explained())
+	require.Regexp(t, "^no explanation: http://.* watches /other/, not /mutexes/$", (&daemon{prefix: "/other/"}).explain(t, w.Observe))
 }
 
 // A daemon reads all its locks for each page.
@@ -154,9 +151,32 @@ func TestExplainIsBounded(t *testing.T) {
 	w := newWorld(t)
 	d := &daemon{prefix: "/mutexes/"}
 	for i := range 20 {
-		d.locks = append(d.locks, api.Lock{Name: fmt.Sprintf("%02d", i)})
+		d.locks = append(d.locks, api.Lock{Name: fmt.Sprintf("%02d", i), State: "overdue"})
 	}
 	l, _ := w.list(admin.Filter{})
-	require.ErrorContains(t, d.explain(t, l.Explain), "more than 10000 locks")
-	require.Len(t, d.asked, 11)
+	require.ErrorContains(t, d.explain(t, l.Explain), "more than 10000 such locks")
+	require.Len(t, d.asked, 10)
+	for i := range d.locks {
+		d.locks[i].State = "held" // of which some may be left out
+	}
+	require.NoError(t, d.explain(t, l.Explain))
+	require.ErrorContains(t, d.explain(t, new(admin.Filter).OnlySilent), "more than 10000 such locks")
+}
+
+// Those are the locks that the daemon knows as such, unless they were renewed or taken since.
+func TestListOfSilentHolders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := &daemon{prefix: "/mutexes/"}
+	for _, name := range []string{"a", "renewed", "taken", "alive"} {
+		w.take(name, time.Hour, time.Hour)
+		d.locks = append(d.locks, w.show(name).Lock)
+	}
+	d.locks[1].AutoUnlockAt, d.locks[2].Token, d.locks = d.locks[1].AutoUnlockAt.Add(-time.Second), d.locks[2].Token-1, d.locks[:3]
+	var f admin.Filter
+	require.NoError(t, d.explain(t, f.OnlySilent))
+	l, _ := w.list(f)
+	require.Equal(t, 1, l.Len())
+	require.Equal(t, "a", slices.Collect(l.Locks())[0].Name)
+	require.Equal(t, "/api/v1/locks?limit=1000&silent=true", d.asked[0])
 }

@@ -31,6 +31,8 @@ type Filter struct {
 	Owner string
 	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
 	Match string
+	// silent, if it is not nil, are the only locks to select, unless they were renewed since.
+	silent map[string]api.Lock
 	// Sort is one of Orders; "" means name.
 	Sort string
 	// Limit is the maximum number of locks, the first in the order; 0 means all.
@@ -60,7 +62,12 @@ func (f Filter) wants(l *protocol.Lock, now instant) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now.of(l)).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
 		(f.Owner == "" || l.Owner() == f.Owner) &&
-		f.named(l.Name)
+		f.named(l.Name) && (f.silent == nil || f.isSilent(l))
+}
+
+func (f Filter) isSilent(l *protocol.Lock) bool {
+	seen, found := f.silent[l.Name]
+	return found && seen.Token == l.Token && seen.UUID == l.UUID() && seen.AutoUnlockAt.Equal(l.AutoUnlockAt().Time())
 }
 
 // named reports whether a name matches.

@@ -2,6 +2,7 @@ package output
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -98,6 +99,9 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	}
 	p.known("Locked:", "locked_at", moment(d.Corrected(d.LockedAt), d.At))
 	p.known("Renewed:", "alive_at", moment(d.Corrected(d.AliveAt), d.At))
+	if d.Verdict != nil && d.Token != 0 { // of a daemon, whose clock counts
+		p.text("Alive:", cmp.Or(d.Sentence(d.Verdict.Now), "not known: the daemon has seen no rhythm of renewals"))
+	}
 	p.known("Alert:", "alert_at", moment(d.Corrected(d.AlertAt), d.At))
 	p.known("Auto-unlock:", "auto_unlock_at", moment(d.Corrected(d.AutoUnlockAt), d.At))
 	if d.ClockOffset != 0 {

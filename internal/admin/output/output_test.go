@@ -19,6 +19,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -73,6 +74,8 @@ func TestExplanations(t *testing.T) {
 	all := locks()
 	all[1].Explanation = "is removed at 12:07:52 unless its holder renews it: grace 2s after auto_unlock_at"
 	all[2].Explanation = "is due; removals on hold since 11:59:03: the probe fails: \x1b[2J"
+	all[1].Rhythm = &api.Rhythm{RenewedAt: now.Add(-4 * time.Minute), Interval: 40, Missed: 6}
+	all[3].Rhythm = &api.Rhythm{RenewedAt: now.Add(-time.Second), Interval: .5}
 	for _, f := range []output.Format{output.Wide, output.JSON, output.YAML} {
 		var b bytes.Buffer
 		require.NoError(t, output.List(&b, output.Options{Format: f, At: now, Explained: true}, slices.Values(all)))
@@ -82,7 +85,9 @@ func TestExplanations(t *testing.T) {
 	require.NotContains(t, list(t, output.Wide, locks()), "EXPLANATION", "no daemon was asked")
 
 	d := detail()
+	require.NotContains(t, show(t, output.Table, d), "Alive:")
 	d.Explanation, d.ExplainedBy = all[1].Explanation+"; \x1b[2J", "http://127.0.0.1:9481"
+	d.Token, d.Verdict, d.Rhythm = max(1, d.Token), &verdict.Verdict{Inputs: verdict.Inputs{Now: now}}, all[1].Rhythm
 	for _, f := range []output.Format{output.Table, output.JSON} {
 		requireHarmless(t, show(t, f, d))
 		golden(t, "show-explained."+string(f), show(t, f, d))
