@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -46,6 +47,10 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	a, err := app.New(c, logger)
 	if err != nil {
 		return err
+	}
+	// The unit of systemd counts as started: it listens. Does nothing elsewhere.
+	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
+		logger.Warn("systemd was not told of the start", "error", err)
 	}
 	return a.Run(ctx)
 }
