@@ -1,4 +1,5 @@
-// Package client queries the HTTP API of daemons, for the commands check, show and list.
+// Package client queries the HTTP API of daemons, for the commands check, show, list and
+// drill, and the alerts of Alertmanager for the latter.
 //
 // Guaranteed: it writes nothing, all requests are GET. It returns within the timeout and
 // reads a bounded amount, whatever a daemon does. It follows no redirects and ignores
@@ -120,6 +121,9 @@ func readPassword(path string) (string, error) {
 
 // Len returns the number of daemons.
 func (c *Client) Len() int { return len(c.bases) }
+
+// URL returns that of the first daemon.
+func (c *Client) URL() string { return c.bases[0] }
 
 // Each calls f for each daemon concurrently, with its place among the URLs, and returns
 // when all calls have. Their context ends with ctx, or after the timeout.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,25 @@ func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) 
 		return nil, errors.New("is not an unlocker daemon: a lock has no state")
 	}
 	return &detail, nil
+}
+
+// Shows reports whether the watch of the daemon has shown a lock with this name and uuid, in one of the states.
+func (d Daemon) Shows(ctx context.Context, name, uuid string, states []string) (bool, error) {
+	const similar = 100 // names that contain this one
+	var page api.LockPage
+	err := d.get(ctx, fmt.Sprintf("locks?limit=%d&state=%s&q=%s", similar, strings.Join(states, ","), url.QueryEscape(name)), &page)
+	return slices.ContainsFunc(page.Locks, func(l api.Lock) bool { return l.Name == name && l.UUID == uuid }), err
+}
+
+// Alert is an alert of Alertmanager: Status.State is suppressed where a silence or an inhibition applies.
+type Alert struct {
+	StartsAt time.Time              `json:"startsAt"`
+	Status   struct{ State string } `json:"status"`
+}
+
+// Alerts returns the alerts about a lock, where the URL is that of an Alertmanager instead of a daemon.
+func (d Daemon) Alerts(ctx context.Context, lock string) (alerts []Alert, err error) {
+	return alerts, d.client.try(ctx, d.URL+"/api/v2/alerts?filter="+url.QueryEscape("lock="+strconv.Quote(lock)), &alerts)
 }
 
 // Forced returns up to limit of the forced unlocks of this daemon, the newest first: of the lock with
