@@ -23,9 +23,10 @@ import (
 
 // monitor is a Prometheus and an Alertmanager with the shipped configuration.
 type monitor struct {
-	t          *testing.T
-	prometheus string
-	hook       *webhook
+	t            *testing.T
+	prometheus   string
+	alertmanager string
+	hook         *webhook
 }
 
 // stack is two replicas of unlocker, an etcd with TLS, and a monitor with short intervals.
@@ -71,7 +72,8 @@ func startMonitor(t *testing.T, adapt func(string) string, replicas map[string][
 	routes := m.adapted("alertmanager.example.yaml", adapt, "http://127.0.0.1:9099", m.hook.URL)
 	start(t, alertmanager, "--config.file", routes, "--storage.path", t.TempDir(),
 		"--web.listen-address", notified, "--cluster.listen-address=", "--log.level=warn")
-	m.awaitReady("http://" + notified)
+	m.alertmanager = "http://" + notified
+	m.awaitReady(m.alertmanager)
 
 	var targets []string
 	for namespace, all := range replicas {

@@ -90,8 +90,8 @@ func newRoot() *cobra.Command {
 which Prometheus alerts on locks that are held too long, and it removes the locks
 that have expired.
 
-Run the daemon with serve. The other commands work without it, except check, which
-asks a daemon.
+Run the daemon with serve. The other commands work without it, except check and
+drill, which ask daemons.
 
 Every flag of serve is also a configuration key and an environment variable:
 --etcd-endpoints, etcd.endpoints and UNLOCKER_ETCD_ENDPOINTS are the same setting.
@@ -108,7 +108,7 @@ overrides the default. All commands but check read the same configuration.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newDrill(), newConfig(), newVersion())
 	root.AddCommand(extra()...)
 	return root
 }
