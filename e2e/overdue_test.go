@@ -16,12 +16,13 @@ import (
 const timely = time.Minute
 
 // With the shipped intervals, the notification of each overdue lock leaves in time and before its
-// removal, however many are overdue already. Many at once are one notification.
+// removal, however many are overdue already. Many at once are one notification. Each lock is told of once, also
+// where others follow, and that it is over is not told.
 func TestEachOverdueLockIsNotifiedInTime(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t, newest)
 	replicas := map[string][]*daemon{}
-	for namespace, series := range map[string]string{"two": "500", "ten": "10", "many": "500"} {
+	for namespace, series := range map[string]string{"two": "500", "ten": "10", "many": "500", "line": "500"} {
 		replicas[namespace] = []*daemon{startDaemon(t, etcd.addr, "--prefix", prefix+namespace+"/", "--metrics-max-lock-series", series)}
 	}
 	m := startMonitor(t, func(shipped string) string { return shipped }, replicas)
@@ -33,6 +34,10 @@ func TestEachOverdueLockIsNotifiedInTime(t *testing.T) {
 	due.put("many", "l", many, 0, timely)
 	for i := range 10 {
 		due.put("ten", strconv.Itoa(i), 1, time.Duration(i)*5*time.Second, time.Hour)
+	}
+	const line = 60
+	for i := range line {
+		due.put("line", strconv.Itoa(i), 1, time.Duration(i)*time.Second, timely)
 	}
 	for namespace, alertAt := range due.alertAt {
 		m.requireTimely(t, namespace, alertAt)
@@ -49,6 +54,11 @@ func TestEachOverdueLockIsNotifiedInTime(t *testing.T) {
 	forced := len(m.hook.messages("UnlockerForcedUnlock", "many"))
 	t.Logf("forced unlocks of %d locks: %d messages", many, forced)
 	require.LessOrEqual(t, forced, 2)
+
+	require.Eventually(t, func() bool { return len(m.hook.firing("UnlockerForcedUnlock", "line")) == line }, 2*soon, poll)
+	m.hook.requireOnce("UnlockerLockOverdue", "line", line)
+	m.hook.requireOnce("UnlockerForcedUnlock", "line", line)
+	m.hook.requireOnce("UnlockerLockOverdue", "ten", len(due.alertAt["ten"])-1)
 }
 
 // A holder whose clock is behind and that renews in time is not notified about, although its

@@ -111,6 +111,18 @@ func (h *webhook) about(alert, namespace string) (found []notice) {
 	return found
 }
 
+// requireOnce requires that each of so many locks is in one message, and that none says that it is over.
+func (h *webhook) requireOnce(alert, namespace string, locks int) {
+	h.t.Helper()
+	told := h.about(alert, namespace)
+	h.t.Logf("%s of %s: %d locks are told of %d times in %d messages", alert, namespace, locks, len(told), len(h.messages(alert, namespace)))
+	require.Len(h.t, h.firing(alert, namespace), locks)
+	require.Len(h.t, told, locks)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.False(h.t, slices.ContainsFunc(h.received, func(n notice) bool { return n.Labels["alertname"] == alert && n.Status == "resolved" }))
+}
+
 // alerts returns the names of all alerts that were received.
 func (h *webhook) alerts() (names []string) {
 	h.mu.Lock()
