@@ -128,19 +128,17 @@ func TestLockPageAfterACompaction(t *testing.T) {
 func TestLockPageFollowsTheLock(t *testing.T) {
 	s := startSite(t)
 	s.hold(time.Hour, 2*time.Hour)
-	b := s.open("/locks/"+billing, timezone("Africa/Lagos")) // where there is no summer time
+	b := s.open("/locks/" + billing)
 	b.await(`/in 5\dm\d\ds/.test(document.querySelector("#facts").innerText)`)
 	b.do(chromedp.Evaluate[chromedp.Void](`window.shown = document.querySelector("#facts").innerText`))
 	b.await(`document.querySelector("#facts").innerText !== window.shown`) // it counts
 	b.do(chromedp.Click("#fields summary"))
 	require.Contains(t, b.text("#fields"), "OPS-1")
-	require.Contains(t, b.text("#facts"), "GMT+1")
 
 	s.Set(billing, "ticket", "OPS-2", "status", "4 of 7 accounts")
 	b.awaitText("#facts", "4 of 7 accounts")
 	b.awaitText("#fields", "OPS-2")
 	require.True(t, eval[bool](b, `document.activeElement === document.querySelector("#fields summary")`), "the focus moved")
-	require.Contains(t, b.text("#facts"), "GMT+1")
 
 	b.expect("404")
 	s.Renew(billing, time.Now(), time.Now().Add(time.Second))

@@ -46,7 +46,7 @@ func TestDashboardWithoutJavaScript(t *testing.T) {
 	b.awaitText("#shown", "1 of 1 locks that match")
 	require.Contains(t, b.text("tbody"), "search/reindex")
 	require.Contains(t, b.text("#live"), "refresh")
-	require.Empty(t, b.text("#zone"))
+	require.Equal(t, "Times: UTC", b.text("#zone"))
 }
 
 // Times count down by the daemon's clock. Neither the clock of the holder nor that of the viewer has to be right.
@@ -114,6 +114,21 @@ func TestZones(t *testing.T) {
 	b.do(chromedp.Reload())
 	b.awaitText("#zone", "Times: UTC")
 	b.awaitText(shown, day+" 12:00")
+
+	// Every time of a page is in the zone that it names once, those of sentences and of inputs too. UTC is where the
+	// pointer is.
+	b = s.open("/locks/a", timezone("Europe/Berlin"), beforehand(`localStorage.removeItem("zone")`))
+	b.awaitText("#zone", "Times: Europe/Berlin")
+	b.await(`document.querySelector("#outlook p:last-child time")`)
+	require.True(t, eval[bool](b, `[...document.querySelectorAll("main time[data-zone]")].every(at =>
+		at.textContent.includes(new Date(at.dateTime).toLocaleTimeString("de", {timeZone: "Europe/Berlin", hour: "2-digit", minute: "2-digit"})))`))
+	b.do(chromedp.Click(chromedp.CSS("#verdict summary")))
+	b.awaitText("#verdict", "auto_unlock_at "+day+" 15:00:00.000")
+	require.NotRegexp(t, `UTC|CES?T`, b.text("body"))
+	b.do(hover("#facts time[data-zone]"))
+	b.await(`/ UTC$/m.test(document.querySelector("#facts time[data-zone]").title)`)
+	b = s.open("/", timezone("UTC"))
+	b.awaitText("#zone", "Times: UTC")
 }
 
 // A lock can have anything in its fields.

@@ -85,18 +85,6 @@ func newValue(f api.Field) *value {
 	return &v
 }
 
-// clock says how far a clock is off, where seconds is by how much it is ahead.
-func clock(seconds float64) string {
-	off, direction := time.Duration(seconds*float64(time.Second)), "fast"
-	if off < 0 {
-		off, direction = -off, "slow"
-	}
-	if off < time.Minute {
-		return off.Round(time.Second/10).String() + " " + direction
-	}
-	return terminal.Duration(off) + " " + direction
-}
-
 // why says why a lock was removed, as far as this replica knows; empty if a person gave no reason.
 func why(f api.Forced) string {
 	switch f.Trigger {
@@ -138,61 +126,23 @@ func (Forced) template() string { return "forced" }
 // Full reports whether there may be more.
 func (f Forced) Full() bool { return len(f.Forced) >= f.Limit }
 
-// input is one key of a verdict.
-type input struct{ Key, Value, Meaning string }
+// input is one key of a verdict: a value or a time. The template meaning says what it is.
+type input struct {
+	Key, Value string
+	Time       moment
+}
 
 // inputs returns what a verdict was decided on, in the keys of the log.
 func inputs(v slog.LogValuer) (all []input) {
-	meanings := meanings()
 	for _, a := range v.LogValue().Group() {
-		all = append(all, input{a.Key, valueOf(a.Value), meanings[a.Key]})
+		in := input{Key: a.Key, Value: terminal.Text(a.Value.String())}
+		switch t := a.Value.Any().(type) {
+		case time.Time:
+			in.Time.t, in.Value = t, ""
+		case time.Duration:
+			in.Value = t.Round(time.Millisecond).String()
+		}
+		all = append(all, in)
 	}
 	return all
-}
-
-func valueOf(v slog.Value) string {
-	switch t := v.Any().(type) {
-	case time.Time:
-		return t.UTC().Format("2006-01-02 15:04:05.000 UTC")
-	case time.Duration:
-		return t.Round(time.Millisecond).String()
-	}
-	return terminal.Text(v.String())
-}
-
-// meanings says of each key of a verdict what it is.
-func meanings() map[string]string {
-	return map[string]string{
-		"action":             "what this replica decided",
-		"age":                "how long ago this replica learned of the last write",
-		"alive_at":           "the last renewal, by the holder's clock",
-		"allowance":          "what outages of etcd add to the deadline",
-		"auto_unlock_at":     "the deadline, by the holder's clock",
-		"due":                "from when the lock may be removed",
-		"drift_ppm":          "by how much a holder's clock may run slow, in parts per million",
-		"grace":              "how long after its deadline it may be removed",
-		"late":               "whether the last write was learned late",
-		"leader":             "whether this replica acts first",
-		"locked_at":          "the acquisition, by the holder's clock",
-		"measured":           "whether the holder's clock was observed",
-		"mode":               "enforce, dry-run or off",
-		"not_before":         "how long a step of this replica's clock keeps the lock",
-		"now":                "this replica's clock",
-		"offset":             "the holder's clock minus this replica's",
-		"orphan_due":         "when its fields have stayed unmodified for long enough",
-		"pause":              "who paused the removal of such locks, and why",
-		"paused_until":       "the end of that pause",
-		"patience_allowance": "what outages of etcd add to the patience",
-		"policy":             "the pattern that matched",
-		"reason":             "the rule that decides when it is removed",
-		"remaining":          "how long until this replica acts",
-		"removable":          "whether it may be removed at all",
-		"renewed":            "whether the deadline was moved since the acquisition",
-		"revision":           "the newest revision of its keys",
-		"standby_delay":      "how much later than the leader a standby acts",
-		"storm_delay":        "what a storm adds",
-		"token":              "the fencing token",
-		"tolerance":          "by how much clocks may differ",
-		"trigger":            "why it may be removed",
-	}
 }

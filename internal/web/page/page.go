@@ -133,8 +133,9 @@ func (m moment) Known() bool { return !m.t.IsZero() }
 // ISO is for scripts, to the millisecond.
 func (m moment) ISO() string { return m.t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// UTC is the date and the time.
-func (m moment) UTC() string { return terminal.Time(m.t) }
+// UTC is the date and the time, Exact that to the millisecond. The page names the zone once.
+func (m moment) UTC() string   { return m.t.UTC().Format(time.DateTime) }
+func (m moment) Exact() string { return m.t.UTC().Format("2006-01-02 15:04:05.000") }
 
 // Relative is "in 3m12s" or "12s ago".
 func (m moment) Relative() string { return terminal.Relative(m.t, m.now) }
@@ -156,26 +157,43 @@ func (m moment) Soon() bool { return m.t.After(m.now) && m.t.Before(m.now.Add(ti
 
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"count":    count,
-		"line":     line, // one line of untrusted text
-		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
-		"sentence": sentence,
-		"states":   api.StatesByUrgency,
-		"text":     terminal.Text, // several lines
-		"waiting":  func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
+		"count":   count,
+		"line":    line, // one line of untrusted text
+		"percent": func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
+		"states":  api.StatesByUrgency,
+		"text":    terminal.Text, // several lines
+		"waiting": func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
 
-		"clock": clock, "ending": ending, "field": field, "inputs": inputs,
+		"clock": terminal.Clock, "ending": ending, "field": field, "inputs": inputs,
 		"ratio": func(share float64) string { return fmt.Sprintf("%.3f", share) },
 		"shell": shell, "traces": traces, "value": newValue, "why": why,
 	}
 }
 
-// times are those in the sentences of verdicts and holds.
-var times = regexp.MustCompile(`\b\d\d:\d\d:\d\d\b`)
+// times are those in the sentences of verdicts and holds, in UTC, and what is quoted there: that has none.
+var times = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|(?:\b\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\b`)
 
-// sentence is what the daemon says, which may quote etcd. Its times are UTC, and others on the
-// page may not be.
-func sentence(s string) string { return line(times.ReplaceAllString(s, "$0 UTC")) }
+// segment is a part of a sentence: a text or a time.
+type segment struct {
+	Text string
+	Time moment
+}
+
+// Sentence returns what the daemon says, which may quote etcd, so that its times are shown as others on the page.
+func (d document) Sentence(s string) (all []segment) {
+	at := 0
+	for _, m := range times.FindAllStringIndex(s, -1) {
+		text := s[m[0]:m[1]]
+		if len(text) == len(time.TimeOnly) { // of the day of the page
+			text = d.Now.UTC().Format(time.DateOnly) + " " + text
+		}
+		if t, err := time.Parse(time.DateTime, text); err == nil {
+			all = append(all, segment{Text: terminal.Text(s[at:m[0]])}, segment{Time: d.At(t)})
+			at = m[1]
+		}
+	}
+	return append(all, segment{Text: terminal.Text(s[at:])})
+}
 
 func line(s string) string {
 	if s == "" {

@@ -127,7 +127,7 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 		"mode off":  {func(s *api.Status) { s.Mode = "off" }, "No lock is removed: reaper.mode is off"},
 		"pause of some": {func(s *api.Status) {
 			s.Pauses = []api.Pause{{Match: "a/*", By: "u@h", Reason: "\u202e", Until: now.AddDate(0, 0, 1)}}
-		}, `Removals are paused: &#34;a/*, by u@h: \u202e&#34; (until 2026-11-22 03:00 )`},
+		}, `Removals are paused: a/*, by u@h: \u202e (until 2026-11-22 03:00 )`},
 		"pause of all":  {func(s *api.Status) { s.Pauses = []api.Pause{{By: "u@h"}} }, ""}, // there is a hold then
 		"backlog alone": {func(s *api.Status) { s.Backlog = 1 }, ""},
 		"backlog": {func(s *api.Status) {
@@ -141,6 +141,27 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 				require.Equal(t, c.want, text(t, html, `id="notices" data-live>`, "</ul>"))
 			}
 		})
+	}
+}
+
+// Times in a sentence are shown as others on the page; what is quoted is not one.
+func TestTimesInASentence(t *testing.T) {
+	d := document{Now: time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC)}
+	for s, want := range map[string]string{
+		"":                                 "",
+		"waits":                            "waits",
+		"waits until 23:01:00: x":          "waits until <2026-11-21T23:01:00.000Z>: x",
+		"01:02:03 and 2026-11-22 01:02:03": "<2026-11-21T01:02:03.000Z> and <2026-11-22T01:02:03.000Z>",
+		`is "01:02:03" \"01:02:03, 25:02:03 01:02:034`: `is "01:02:03" \"<2026-11-21T01:02:03.000Z>, 25:02:03 01:02:034`,
+		"\u202e \x1b 01:02:03":                         `\u202e \x1b <2026-11-21T01:02:03.000Z>`,
+	} {
+		got := ""
+		for _, part := range d.Sentence(s) {
+			if got += part.Text; part.Time.Known() {
+				got += "<" + part.Time.ISO() + ">"
+			}
+		}
+		require.Equal(t, want, got)
 	}
 }
 
@@ -158,7 +179,7 @@ func TestRowOfALock(t *testing.T) {
 			LockedAt: in(0), AlertAt: in(50 * time.Second), AutoUnlockAt: in(2 * time.Minute), Due: in(time.Minute)},
 			"overdue a 1m00s 02:59:00 10s ago 02:59:50 in 1m00s 03:01:00"},
 		"expired, waits": {api.Lock{Name: "a", State: "expired", Explanation: "waits until 03:01:00", AutoUnlockAt: in(-time.Minute), Due: in(time.Minute)},
-			"expired a waits until 03:01:00 UTC – – 1m00s ago due in 1m00s"},
+			"expired a waits until 03:01:00 – – 1m00s ago due in 1m00s"},
 		"expired, in its grace": {api.Lock{Name: "a", State: "expired", AutoUnlockAt: in(-time.Second), Due: in(time.Second)},
 			"expired a – – 1s ago 02:59:59"},
 		"overdue, waits for its patience": {api.Lock{Name: "a", State: "overdue", AutoUnlockAt: in(time.Minute), Due: in(5 * time.Minute)},

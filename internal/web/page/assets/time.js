@@ -1,5 +1,5 @@
 // Keeps the times of a page up to date, according to the clock of the daemon:
-// <time datetime="…" data-tick="relative|since"> counts, <time data-zone="clock|full"> shows
+// <time datetime="…" data-tick="relative|since"> counts, <time data-zone="clock|full|exact"> shows
 // the viewer's zone or UTC.
 
 const arrived = performance.getEntriesByType('navigation')[0]?.responseStart ?? 0;
@@ -51,19 +51,19 @@ try {
 
 const format = (timeZone) => new Intl.DateTimeFormat('en', {
   timeZone, hourCycle: 'h23', year: 'numeric', month: '2-digit', day: '2-digit',
-  hour: '2-digit', minute: '2-digit', second: '2-digit', timeZoneName: 'short',
+  hour: '2-digit', minute: '2-digit', second: '2-digit',
 });
 const formats = { UTC: format('UTC'), [viewers]: format(viewers) };
 
-// parts returns date, time and name of a moment in a zone.
+// parts returns date and time of a moment in a zone.
 function parts(ms, timeZone) {
   const p = Object.fromEntries(formats[timeZone].formatToParts(ms).map((part) => [part.type, part.value]));
-  return { date: `${p.year}-${p.month}-${p.day}`, time: `${p.hour}:${p.minute}:${p.second}`, name: p.timeZoneName };
+  return { date: `${p.year}-${p.month}-${p.day}`, time: `${p.hour}:${p.minute}:${p.second}` };
 }
 
 const full = (ms, timeZone) => {
   const p = parts(ms, timeZone);
-  return `${p.date} ${p.time} ${p.name}`;
+  return `${p.date} ${p.time}`;
 };
 
 // place shows the times below an element in the zone of the viewer's choice.
@@ -73,34 +73,38 @@ export function place(root = document) {
     const ms = Date.parse(time.dateTime);
     const p = parts(ms, zone);
     let text = full(ms, zone);
+    if (time.dataset.zone === 'exact') text += `.${String(ms % 1000).padStart(3, '0')}`;
     if (time.dataset.zone === 'clock') text = p.date === today ? p.time : `${p.date} ${p.time.slice(0, 5)}`;
     if (time.textContent !== text) time.textContent = text;
   }
 }
 
-// The button that changes the zone. Its text is the zone in use.
-const button = document.getElementById('zone');
-function label() {
-  button.textContent = `Times: ${zone}`;
-  button.title = zone === 'UTC' ? `Show times in ${viewers}` : 'Show times in UTC';
-}
+// What names the zone in use. Where the viewer's is another than UTC, a button changes it.
+const named = document.getElementById('zone');
 if (viewers !== 'UTC') {
-  button.hidden = false;
+  const button = document.createElement('button');
+  const label = () => {
+    button.textContent = `Times: ${zone}`;
+    button.title = zone === 'UTC' ? `Show times in ${viewers}` : 'Show times in UTC';
+  };
+  button.type = 'button';
+  button.id = 'zone';
   button.addEventListener('click', () => {
     zone = zone === 'UTC' ? viewers : 'UTC';
     try { localStorage.setItem('zone', zone); } catch { /* only for this page, then */ }
     label();
     place();
   });
+  label();
+  named.replaceWith(button);
 }
-label();
 
-// Both zones where the pointer is.
+// UTC, and the viewer's zone, where the pointer is.
 document.addEventListener('pointerover', (event) => {
   const time = event.target.closest?.('time');
   if (!time) return;
   const ms = Date.parse(time.dateTime);
-  time.title = viewers === 'UTC' ? full(ms, 'UTC') : `${full(ms, viewers)}\n${full(ms, 'UTC')}`;
+  time.title = `${full(ms, 'UTC')} UTC${viewers === 'UTC' ? '' : `\n${full(ms, viewers)} ${viewers}`}`;
 });
 
 tick();
