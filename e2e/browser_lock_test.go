@@ -75,7 +75,7 @@ func TestLockPage(t *testing.T) {
 	s.Renew(billing, time.Now(), time.Now().Add(3*time.Hour))
 	s.awaitMetric(0, "unlocker_reaper_hold")
 	b := s.open("/locks/"+billing, keepCopied())
-	b.awaitText("#outlook", "held Due in 2h59m. The lock is removed at ")
+	b.awaitText("#outlook", "held Unless its holder renews or releases it, due in 2h59m. The lock is removed at ")
 	require.Contains(t, b.text("#outlook"), "unless its holder renews it: grace 2s after auto_unlock_at")
 	require.Contains(t, b.text("#facts"), "billing on worker-1, pid 4711")
 	require.Contains(t, b.text("#history"), "released")
@@ -96,7 +96,7 @@ func TestLockPage(t *testing.T) {
 		"lock-light": nil, "lock-dark": {media("prefers-color-scheme", "dark")}, "lock-phone": {phone()}, "lock-plain": {withoutJavaScript()},
 	} {
 		b := s.open("/locks/"+billing, before...)
-		b.awaitText("#outlook", "Due in ")
+		b.awaitText("#outlook", "due in ")
 		b.requireNoOverflow()
 		b.look(name)
 		if name != "lock-plain" {

@@ -113,7 +113,7 @@ func TestPageOfALock(t *testing.T) {
 	status, body := showLock(t, k, "/locks/a/b")
 	require.Equal(t, http.StatusOK, status)
 	for _, want := range []string{
-		"Due <time", "The lock is removed at 10:00:00 UTC.", "main.go:1\nmain.go:2</pre>",
+		`</span> Unless its holder renews or releases it, due <time`, `The lock is removed at <time datetime="`, `T10:00:00.000Z" data-zone="clock">10:00:00</time>.`, "main.go:1\nmain.go:2</pre>",
 		"unlocker unlock a/b --uuid=&#39;u&#39;\\&#39;&#39;&#39;", "etcd has removed all revisions before 5", `data-version="7-0-false-u&#39;"`,
 	} {
 		require.Contains(t, body, want)
