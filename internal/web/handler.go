@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
@@ -66,9 +68,12 @@ type Options struct {
 }
 
 // maxInFlight and maxUnlocks bound the number of requests in flight, requestTimeout the time of each.
+// Up to maxQueued further ones wait, each for at most maxWait: people who poll a page do so at once.
 const (
 	maxInFlight    = 8
 	maxUnlocks     = 4
+	maxQueued      = 256
+	maxWait        = 2 * time.Second
 	requestTimeout = 10 * time.Second
 )
 
@@ -82,7 +87,7 @@ type handler struct {
 	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
 	origin  http.CrossOriginProtection
 	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time.
-	slots, unlockSlots, turn chan struct{}
+	slots, unlockSlots, turn, queue *semaphore.Weighted
 }
 
 // getter returns the value to answer, by the parameters in the query.
@@ -97,15 +102,13 @@ func always[T any](value func(context.Context) (T, error)) getter {
 }
 
 // inTurn serves as many requests at a time as turns has places; the others wait.
-func inTurn(turns chan struct{}, get getter) getter {
+func inTurn(turns *semaphore.Weighted, get getter) getter {
 	return func(r *http.Request, values url.Values) (any, error) {
-		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
-			return get(r, values)
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
+		if err := turns.Acquire(r.Context(), 1); err != nil {
+			return nil, err
 		}
+		defer turns.Release(1)
+		return get(r, values)
 	}
 }
 
@@ -118,10 +121,11 @@ func New(o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: make(chan struct{}, maxInFlight),
-		unlockSlots: make(chan struct{}, maxUnlocks), turn: make(chan struct{}, 1), encoder: make(chan struct{}, 1)}
+	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: semaphore.NewWeighted(maxInFlight),
+		queue: semaphore.NewWeighted(maxQueued), unlockSlots: semaphore.NewWeighted(maxUnlocks), turn: semaphore.NewWeighted(1),
+		encoder: make(chan struct{}, 1)}
 	// A page of locks blocks the table; the other answers may take megabytes.
-	list, single, forced := make(chan struct{}, 1), make(chan struct{}, 2), make(chan struct{}, 2)
+	list, single, forced := semaphore.NewWeighted(1), semaphore.NewWeighted(2), semaphore.NewWeighted(2)
 	h.single = h.answer(h.send, inTurn(single, h.lock))
 	h.unlocks = h.respond(h.unlockSlots, h.send, h.unlock)
 	h.shown = h.answer(h.sendPage, inTurn(single, h.lockPage), liveParam)
@@ -194,25 +198,36 @@ func (h *handler) answer(send sender, get getter, parameters ...string) http.Han
 	}
 }
 
+// enter takes one of the slots, and reports whether one was free within maxWait.
+func (h *handler) enter(ctx context.Context, slots *semaphore.Weighted) bool {
+	if slots.TryAcquire(1) {
+		return true
+	}
+	if !h.queue.TryAcquire(1) {
+		return false
+	}
+	defer h.queue.Release(1)
+	limited, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	return slots.Acquire(limited, 1) == nil
+}
+
 // respond returns the handler that answers with the value of a getter, in one of few slots and within
 // the timeout.
-func (h *handler) respond(slots chan struct{}, send sender, get getter, parameters ...string) http.HandlerFunc {
+func (h *handler) respond(slots *semaphore.Weighted, send sender, get getter, parameters ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		default:
+		if !h.enter(r.Context(), slots) {
 			h.fail(w, r, send, failure(http.StatusServiceUnavailable, "too many requests in flight, try again"))
 			return
 		}
-		values, err := known(r, parameters...)
-		if err != nil {
-			h.fail(w, r, send, err)
-			return
-		}
+		defer slots.Release(1)
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
-		body, err := get(r.WithContext(ctx), values)
+		var body any
+		values, err := known(r, parameters...)
+		if err == nil {
+			body, err = get(r.WithContext(ctx), values)
+		}
 		if err != nil {
 			h.fail(w, r, send, err)
 			return

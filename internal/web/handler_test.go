@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -259,40 +260,76 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The table is needed for removals, too.
+// The table is needed for removals, too. Further requests wait for a moment, and not too many of them.
 func TestFewRequestsAtATime(t *testing.T) {
-	s := &source{inside: make(chan struct{}), asked: make(chan struct{})}
-	server, _ := newServer(t, s, "")
-	done := make(chan int, maxInFlight)
-	for range maxInFlight {
-		go func() {
-			resp, err := http.Get(server.URL + "/api/v1/status")
-			if err != nil {
-				done <- 0
-				return
-			}
-			_ = resp.Body.Close()
-			done <- resp.StatusCode
-		}()
-		<-s.asked
-	}
-	resp, body := get(t, "GET", server.URL+"/api/v1/status")
-	require.Equal(t, http.StatusServiceUnavailable, resp.status)
-	require.Equal(t, "1", resp.header.Get("Retry-After"))
-	require.Contains(t, body, "try again")
-	close(s.inside)
-	for range maxInFlight {
-		require.Equal(t, http.StatusOK, <-done)
-	}
-	s.inside = nil
-	resp, _ = get(t, "GET", server.URL+"/api/v1/status")
-	require.Equal(t, http.StatusOK, resp.status)
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{inside: make(chan struct{}), asked: make(chan struct{}, maxInFlight+1)}
+		h, err := New(Options{Source: s, Events: stoppedHub(t), Logger: (&etcdtest.Log{}).Logger()})
+		require.NoError(t, err)
+		ask := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/status", nil))
+			return w
+		}
+		var all sync.WaitGroup
+		for range maxInFlight {
+			all.Go(func() { require.Equal(t, http.StatusOK, ask().Code) })
+		}
+		synctest.Wait()
+		start := time.Now()
+		refused := ask()
+		require.Equal(t, maxWait, time.Since(start))
+		require.Equal(t, http.StatusServiceUnavailable, refused.Code)
+		require.Equal(t, "1", refused.Header().Get("Retry-After"))
+		require.Contains(t, refused.Body.String(), "try again")
+		for range maxQueued {
+			all.Go(func() { ask() })
+		}
+		synctest.Wait()
+		start = time.Now()
+		require.Equal(t, http.StatusServiceUnavailable, ask().Code)
+		require.Zero(t, time.Since(start), "too many wait already")
+		require.Len(t, s.asked, maxInFlight)
+		<-time.After(maxWait)
+		all.Go(func() { require.Equal(t, http.StatusOK, ask().Code, "it waits for its turn") })
+		synctest.Wait()
+		close(s.inside)
+		all.Wait()
+	})
+}
+
+// Sixty people who poll the page of one lock in the same moment, each time, all see it.
+func TestManyPeoplePollOnePage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := New(Options{Source: unhurried{&source{}}, Events: stoppedHub(t), Logger: (&etcdtest.Log{}).Logger()})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 60 {
+			all.Go(func() {
+				for range 5 {
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/locks/a?live=1", nil))
+					require.Equal(t, http.StatusOK, w.Code)
+					<-time.After(3 * time.Second)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// unhurried takes ten milliseconds to read a lock.
+type unhurried struct{ *source }
+
+func (unhurried) Lock(context.Context, string) (api.LockDetail, error) {
+	<-time.After(10 * time.Millisecond)
+	return api.LockDetail{Lock: api.Lock{Name: "a"}, Verdict: &verdict.Verdict{}}, nil
 }
 
 // A page keeps the table from everything else: there is one at a time.
 func TestPagesComeInTurn(t *testing.T) {
 	var inside, most atomic.Int32
-	get := inTurn(make(chan struct{}, 1), func(*http.Request, url.Values) (any, error) {
+	get := inTurn(semaphore.NewWeighted(1), func(*http.Request, url.Values) (any, error) {
 		most.Store(max(most.Load(), inside.Add(1)))
 		runtime.Gosched()
 		inside.Add(-1)
@@ -309,7 +346,7 @@ func TestPagesComeInTurn(t *testing.T) {
 func TestTheTurnIsNotAwaitedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
-		get := inTurn(make(chan struct{}, 1), func(*http.Request, url.Values) (any, error) {
+		get := inTurn(semaphore.NewWeighted(1), func(*http.Request, url.Values) (any, error) {
 			<-stuck
 			return nil, nil
 		})

@@ -56,18 +56,17 @@ func (h *handler) asset(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, answer any) {
-	view, ok := answer.(page.View)
 	if e, failed := answer.(api.Error); failed {
-		view, ok = page.Problem{Status: status, Text: e.Error}, true
+		problem := page.Problem{Status: status, Text: e.Error}
+		if strings.HasPrefix(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix), pageLock) {
+			problem.Lock, _ = h.name(r, pageLock) // the error may be of the name
+		}
+		answer = problem
 	}
-	if !ok {
-		h.Logger.Error("the answer has no page")
-		return
-	}
-	if l, isLock := view.(page.Lock); isLock && l.Gone() {
+	if l, isLock := answer.(page.Lock); isLock && l.Gone() {
 		status = http.StatusNotFound
 	}
-	body, err := h.encode(func() ([]byte, error) { return h.pages.Render(view, time.Now()) })
+	body, err := h.encode(func() ([]byte, error) { return h.pages.Render(answer.(page.View), time.Now()) })
 	if err != nil {
 		h.Logger.Error("cannot render a page", "error", err)
 		status, body = http.StatusInternalServerError, []byte("cannot render the page; the log of the daemon has the reason\n")

@@ -50,9 +50,21 @@ func TestErrorsOfPages(t *testing.T) {
 	resp, body := get(t, "GET", server.URL+"/locks/a")
 	require.Equal(t, http.StatusNotFound, resp.status)
 	require.Equal(t, "text/html; charset=utf-8", resp.header.Get("Content-Type"))
-	require.Contains(t, body, "<h1>no such lock</h1>")
+	require.Contains(t, body, "<h1><bdi>a</bdi>: no such lock</h1>")
+	require.NotContains(t, body, "http-equiv")
 	resp, _ = get(t, "POST", server.URL+"/")
 	require.Equal(t, http.StatusMethodNotAllowed, resp.status)
+}
+
+// A page that is refused because of too many requests names its lock, and tries again without scripts.
+func TestPageTriesAgain(t *testing.T) {
+	server, _ := newServer(t, &source{err: ErrBusy}, "/p")
+	resp, body := get(t, "GET", server.URL+"/p/locks/a%2F%3Cb%3E")
+	require.Equal(t, http.StatusServiceUnavailable, resp.status)
+	require.Contains(t, body, "<title>503 a/&lt;b&gt; · unlocker</title>")
+	require.Contains(t, body, "<h1><bdi>a/&lt;b&gt;</bdi>: too many requests of this kind, try again</h1>")
+	require.Contains(t, body, `<meta http-equiv="refresh" content="2">`)
+	require.Contains(t, body, "The page tries again every two seconds.")
 }
 
 // A replica of another version is asked for assets of this one during an upgrade.

@@ -217,6 +217,8 @@ type Problem struct {
 	// Status is the HTTP status, Text says what is wrong.
 	Status int
 	Text   string
+	// Lock is the name of the lock that was asked for, if one was.
+	Lock string
 }
 
 func (Problem) template() string { return "problem" }
