@@ -213,11 +213,14 @@ func TestLostEtcd(t *testing.T) {
 	proxy.Cut()
 	b.awaitText("#notices", "The connection to etcd is lost.")
 	b.awaitText("#notices", "(the list is as of ")
+	b.awaitText("#live", "not live: no connection to etcd")
+	require.True(t, eval[bool](b, `document.getElementById("live").className === "off" && document.getElementById("locks").className === "stale"`))
 	b.awaitText("#notices", "No lock is removed:")
 	b.axe()
 	b.screenshot("lost-etcd")
 	require.NoError(t, proxy.Heal())
 	b.await(`!document.querySelector("#notices li.bad")`)
+	b.await(isLive)
 }
 
 func TestLostDaemon(t *testing.T) {

@@ -138,7 +138,7 @@ func (f Filter) Limits() []int {
 
 // notice is a line of the banner.
 type notice struct {
-	// Level is bad, warn or info.
+	// Level is bad, warn or info; stale where the locks may be other ones now.
 	Level       string
 	Title, Text string
 	// Word precedes When.
@@ -152,7 +152,7 @@ func (d document) Notices(s api.Status) (all []notice) {
 		all = append(all, notice{Level: "bad", Title: "The list is not complete:", Text: "the daemon has not read all locks and pauses yet."})
 	}
 	if !s.Etcd.Up {
-		all = append(all, notice{"bad", "The connection to etcd is lost.", s.Etcd.Error, "the list is as of", d.At(s.Etcd.Progress)})
+		all = append(all, notice{"bad stale", "The connection to etcd is lost.", s.Etcd.Error, "the list is as of", d.At(s.Etcd.Progress)})
 	}
 	for _, h := range s.Holds {
 		all = append(all, notice{string(h.Hold.Kind().Severity), "No lock is removed:", h.Reason, "since", d.At(h.Since)})

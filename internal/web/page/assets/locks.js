@@ -157,6 +157,10 @@ function receive(event) {
 
 function say(on, text) {
   arrange();
+  if (on && document.querySelector('#notices .stale')) {
+    on = false;
+    text = 'not live: no connection to etcd';
+  }
   table.classList.toggle('stale', !on);
   live.className = on ? 'on' : 'off';
   if (live.textContent !== text) live.textContent = text;
