@@ -40,7 +40,11 @@ func (h *handler) pageEvents() live.Format {
 
 func (h *handler) nativePage(ctx context.Context) (page.Native, error) {
 	list, err := h.Source.Native(ctx)
-	return page.Native{NativeList: list}, err
+	if err != nil {
+		return page.Native{}, err
+	}
+	status, err := h.Source.Status(ctx)
+	return page.Native{Status: status, NativeList: list}, err
 }
 
 func (h *handler) healthPage(ctx context.Context) (page.Health, error) {

@@ -146,6 +146,9 @@ type notice struct {
 	When moment
 }
 
+// thisReplica is the title where the configuration of the replica is the reason.
+const thisReplica = "This replica removes no lock:"
+
 // Notices returns what is wrong, or other than usual, the worst first.
 func (d document) Notices(s api.Status) (all []notice) {
 	if !s.Ready {
@@ -155,10 +158,14 @@ func (d document) Notices(s api.Status) (all []notice) {
 		all = append(all, notice{"bad stale", "The connection to etcd is lost.", s.Etcd.Error, "the list is as of", d.At(s.Etcd.Progress)})
 	}
 	for _, h := range s.Holds {
-		all = append(all, notice{string(h.Hold.Kind().Severity), "No lock is removed:", h.Reason, "since", d.At(h.Since)})
+		title := "No lock is removed:"
+		if !h.Hold.Kind().Stops {
+			title, h.Reason = thisReplica, h.Reason+"; others may"
+		}
+		all = append(all, notice{string(h.Hold.Kind().Severity), title, h.Reason, "since", d.At(h.Since)})
 	}
 	if verdict.Mode(s.Mode) == verdict.Off {
-		all = append(all, notice{Level: "info", Title: "No lock is removed:", Text: "reaper.mode is off"})
+		all = append(all, notice{Level: "info", Title: thisReplica, Text: "reaper.mode is off; others may"})
 	}
 	for _, p := range s.Pauses {
 		if p.Match != "" {

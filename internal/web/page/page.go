@@ -203,7 +203,10 @@ func line(s string) string {
 }
 
 // Native is the page /native.
-type Native struct{ api.NativeList }
+type Native struct {
+	Status api.Status
+	api.NativeList
+}
 
 func (Native) template() string { return "native" }
 

@@ -137,7 +137,8 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := healthy
 			c.edit(&s)
-			for _, html := range [][]byte{render(t, Dashboard{Status: s}, now), event(t, api.LockPage{}, api.Event{Type: api.EventStatus, Status: &s}, now)} {
+			for _, html := range [][]byte{render(t, Dashboard{Status: s}, now), render(t, Lock{Status: s}, now), render(t, Forced{Status: s}, now),
+				render(t, Native{Status: s}, now), render(t, Health{Status: s}, now), event(t, api.LockPage{}, api.Event{Type: api.EventStatus, Status: &s}, now)} {
 				require.Equal(t, c.want, text(t, html, `id="notices" data-live>`, "</ul>"))
 			}
 		})
