@@ -202,6 +202,28 @@ func TestHoldBanner(t *testing.T) {
 	b.await(`!document.querySelector("#notices li")`)
 }
 
+// Every page says during a storm how many locks were removed before it, and how many wait until when.
+func TestStormBanner(t *testing.T) {
+	s := newSite(t)
+	s.serve(s.Endpoints()[0], "--reaper-storm-min-locks", "3", "--reaper-storm-delay", "1h")
+	b := s.open("/", chromedp.EmulateViewport(1280, 560))
+	b.await(isLive)
+	s.awaitMetric(0, "unlocker_reaper_hold")
+	at := time.Now().Add(time.Second)
+	for i := range 5 {
+		s.Put(s.Lock(fmt.Sprintf("batch/%d", i), at, at, "owner", "batch")...)
+	}
+	const says = "Many locks came due at once: 3 removed before it, 2 more wait."
+	b.awaitText("#notices", says)
+	b.axe()
+	b.screenshot("storm")
+	delayed := eval[string](b, `document.querySelector("#rows a").getAttribute("href")`)
+	for _, path := range []string{delayed, "/forced", "/native", "/health"} {
+		require.Contains(t, s.open(path).text("#notices"), says, path)
+	}
+	require.Contains(t, s.open("/health").text("#removal"), "None: locks are removed when they are due, except those that the storm delays.")
+}
+
 // What the daemon does not know, the page does not claim to know.
 func TestLostEtcd(t *testing.T) {
 	s := newSite(t)

@@ -123,8 +123,14 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 		"healthy":   {func(*api.Status) {}, ""},
 		"not ready": {func(s *api.Status) { s.Ready = false }, "The list is not complete: the daemon has not read all locks and pauses yet."},
 		"no etcd":   {func(s *api.Status) { s.Etcd = api.Etcd{Error: "no leader", Progress: at} }, "The connection to etcd is lost. no leader (the list is as of 02:59:00 )"},
-		"hold":      {func(s *api.Status) { s.Holds = []api.Hold{{Hold: "starting", Since: at, Reason: "until 03:00:10"}} }, "No lock is removed: until 03:00:10 UTC (since 02:59:00 )"},
-		"mode off":  {func(s *api.Status) { s.Mode = "off" }, "No lock is removed: reaper.mode is off"},
+		"hold":      {func(s *api.Status) { s.Holds = []api.Hold{{Hold: "starting", Since: at, Reason: "until 03:00:10"}} }, "No lock is removed: until 03:00:10 (since 02:59:00 )"},
+		"mode off":  {func(s *api.Status) { s.Mode = "off" }, "This replica removes no lock: reaper.mode is off; others may"},
+		"dry run":   {func(s *api.Status) { s.Holds = []api.Hold{{Hold: "dry_run", Since: at, Reason: "r"}} }, "This replica removes no lock: r; others may (since 02:59:00 )"},
+		"storm": {func(s *api.Status) {
+			s.Storm = &api.Storm{Delayed: 3, RemovedBefore: 1032, Until: now.Add(time.Minute)}
+		},
+			"Many locks came due at once: 1,032 removed before it, 3 more wait. Are their holders cut off from etcd? To keep the locks: " +
+				"unlocker pause --for 2h --reason WHY (they wait until 03:01:00 )"},
 		"pause of some": {func(s *api.Status) {
 			s.Pauses = []api.Pause{{Match: "a/*", By: "u@h", Reason: "\u202e", Until: now.AddDate(0, 0, 1)}}
 		}, `Removals are paused: a/*, by u@h: \u202e (until 2026-11-22 03:00 )`},
@@ -142,6 +148,24 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 				require.Equal(t, c.want, text(t, html, `id="notices" data-live>`, "</ul>"))
 			}
 		})
+	}
+}
+
+// No holds does not mean that every lock is removed when it is due.
+func TestHealthSaysWhatKeepsLocks(t *testing.T) {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	pauses, storm := []api.Pause{{Match: "a/*"}}, &api.Storm{Delayed: 3, RemovedBefore: 32, Until: now.Add(time.Minute)}
+	for _, c := range []struct {
+		status api.Status
+		want   string
+	}{
+		{api.Status{}, "None: locks are removed when they are due."},
+		{api.Status{Mode: "off"}, "None, but the mode is off: no lock is removed automatically."},
+		{api.Status{Pauses: pauses}, "None: locks are removed when they are due, except those that a pause below matches."},
+		{api.Status{Storm: storm}, "None: locks are removed when they are due, except those that the storm delays. Storm storm 3 wait until 2026-11-21 03:01:00 , 32 were removed before it. Many locks came due at once."},
+		{api.Status{Pauses: pauses, Storm: storm}, "None: locks are removed when they are due, except those that a pause below matches, and those that the storm delays."},
+	} {
+		require.Contains(t, text(t, render(t, Health{Status: c.status}, now), "<h3>Holds</h3>", "<h3>Pauses</h3>"), c.want)
 	}
 }
 
