@@ -5,9 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -104,16 +102,13 @@ const defaultLimit = 100
 
 // With returns the query of the filter with one of its parameters replaced.
 func (f Filter) With(name, value string) string {
-	values := url.Values{}
-	all := map[string]string{"state": f.State(), "q": f.Contains, "hostname": f.Hostname, "owner": f.Owner}
-	if f.Limit != defaultLimit {
-		all["limit"] = strconv.Itoa(f.Limit)
+	f.After, f.ByUrgency = "", false
+	values := f.Values()
+	if f.Limit == defaultLimit {
+		values.Del("limit")
 	}
-	all[name] = value
-	for name, value := range all {
-		if value != "" {
-			values.Set(name, value)
-		}
+	if values.Del(name); value != "" {
+		values.Set(name, value)
 	}
 	return "?" + values.Encode()
 }
@@ -125,7 +120,9 @@ func (f Filter) State() string { return strings.Join(f.States, ",") }
 func (f Filter) Is(state string) bool { return slices.Equal(f.States, []string{state}) }
 
 // Set reports whether the filter leaves out locks.
-func (f Filter) Set() bool { return cmp.Or(f.State(), f.Contains, f.Hostname, f.Owner) != "" }
+func (f Filter) Set() bool {
+	return f.Silent || cmp.Or(f.State(), f.Contains, f.Hostname, f.Owner) != ""
+}
 
 // Limits are the numbers of rows to choose from.
 func (f Filter) Limits() []int {

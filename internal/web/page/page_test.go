@@ -209,6 +209,10 @@ func TestRowOfALock(t *testing.T) {
 			"expired a – – 1s ago 02:59:59"},
 		"overdue, waits for its patience": {api.Lock{Name: "a", State: "overdue", AutoUnlockAt: in(time.Minute), Due: in(5 * time.Minute)},
 			"overdue a – – in 1m00s due in 5m00s"},
+		"renews": {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Rhythm: &api.Rhythm{RenewedAt: in(-8 * time.Second), Interval: 40}},
+			"held a 1h00m 02:00:00 renewed 8s ago, every 40s – never"},
+		"silent": {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Rhythm: &api.Rhythm{RenewedAt: in(-250 * time.Second), Interval: 40, Missed: 6}},
+			"held a 1h00m 02:00:00 not renewed for 4m10s , 6 missed, every 40s before – never"},
 		"orphan":              {api.Lock{Name: "a", State: "orphaned", AutoUnlockAt: in(time.Hour), Due: in(time.Minute)}, "orphaned a – – in 1h00m due in 1m00s"},
 		"undated":             {api.Lock{Name: "a", State: "undated", AlertAt: in(time.Hour)}, "undated a – in 1h00m 04:00:00 never"},
 		"invisible, reversed": {api.Lock{Name: "a\u202e", State: "held", Purpose: "<script>"}, `held &#34;a\u202e&#34; &lt;script&gt; – – never`},
@@ -230,7 +234,23 @@ func TestLinkOfALock(t *testing.T) {
 	}
 }
 
+// Dead and slow but living look different.
+func TestSilentHoldersLookDifferent(t *testing.T) {
+	for missed, silent := range map[int]bool{0: false, 2: false, 3: true} {
+		l := api.Lock{Name: "a", State: "held", Token: 1, Rhythm: &api.Rhythm{RenewedAt: time.Now(), Interval: 40, Missed: missed}}
+		for _, v := range []View{Dashboard{LockPage: api.LockPage{Locks: []api.Lock{l}}}, Lock{Name: "a", Detail: &api.LockDetail{Lock: l}}} {
+			html := string(render(t, v, time.Now()))
+			require.Equal(t, silent, strings.Contains(html, `class="silent"`))
+			require.Equal(t, !silent, strings.Contains(html, `class="alive"`))
+		}
+	}
+	html := string(render(t, Lock{Name: "a", Detail: &api.LockDetail{Lock: api.Lock{Name: "a", Token: 1}}}, time.Now()))
+	require.Contains(t, html, "not known: this replica has seen no rhythm of renewals")
+}
+
 func TestFilterStaysInLinks(t *testing.T) {
+	require.Equal(t, "?silent=true&state=held", Filter{api.Query{Limit: 100, Silent: true}}.With("state", "held"))
+	require.True(t, Filter{api.Query{Silent: true}}.Set())
 	f := Filter{api.Query{States: []string{"held"}, Contains: "a b", Owner: "o", Limit: 250, After: "x"}}
 	require.Equal(t, "?limit=250&owner=o&q=a+b&state=expired", f.With("state", "expired"))
 	require.Equal(t, "?limit=250&owner=o&q=a+b", f.With("state", ""))
