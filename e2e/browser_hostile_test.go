@@ -65,6 +65,24 @@ func TestHostileLocksOnPages(t *testing.T) {
 	require.NotContains(t, s.log.String(), "\x1b")
 }
 
+// The link of a lock leads to it also where the browser would resolve the name.
+func TestLinksOfNamesOfDots(t *testing.T) {
+	s := startSite(t)
+	names := []string{".", "..", "a/../b", "a"}
+	for _, name := range names {
+		s.Set(name, "uuid", "u-"+name)
+	}
+	s.awaitMetric(4, "unlocker_locks")
+	b := s.open("/")
+	links := eval[map[string]string](b, `Object.fromEntries([...document.querySelectorAll("#rows th a")].map(a => [a.textContent, a.href]))`)
+	require.Len(t, links, 4)
+	for _, name := range names {
+		b.do(chromedp.Navigate(links[name]))
+		require.Equal(t, name, b.text("h1"))
+		require.Equal(t, "u-"+name, b.text("#uuid"))
+	}
+}
+
 // hostileOps are the writes of a lock, the name and the fields of which need not be valid.
 func hostileOps(s *site, name string, fields []string) (ops []clientv3.Op) {
 	for i := 0; i < len(fields); i += 2 {

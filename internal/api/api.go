@@ -9,6 +9,7 @@
 package api
 
 import (
+	"strings"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -92,6 +93,12 @@ func StatesByUrgency() []string {
 
 // maxName bounds a name, in bytes. etcd accepts keys of more than a megabyte.
 const maxName = 4 << 10
+
+// Clipped reports whether a name is not whole: that of a lock is clipped to maxName, that of a removed one to
+// protocol.MaxName.
+func Clipped(name string) bool {
+	return len(name) >= protocol.MaxName && strings.HasSuffix(name, "…")
+}
 
 // NewLock returns a lock as it is at now, where the clock of its holder is ahead. A key that
 // belongs to no lock has a name that begins with a slash.

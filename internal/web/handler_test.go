@@ -203,6 +203,25 @@ func TestNamesInPaths(t *testing.T) {
 	}
 }
 
+// The links of names that a browser would resolve have a slash after them.
+func TestNamesOfDotsInPaths(t *testing.T) {
+	for _, name := range []string{".", ".."} {
+		s, u := &source{}, &unlocker{}
+		h, err := New(Options{Source: s, Events: stoppedHub(t), Unlocker: u, Logger: (&etcdtest.Log{}).Logger()})
+		require.NoError(t, err)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/locks/"+name+"%2F?live=1", nil))
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Equal(t, name, s.name)
+		r := httptest.NewRequest(http.MethodPost, "/api/v1/locks/"+name+"%2F/unlock", strings.NewReader(`{"uuid": "u"}`))
+		r.Header.Set("Content-Type", "application/json")
+		w = httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.Equal(t, []string{name + "|u||ada@host"}, u.asked)
+	}
+}
+
 func TestPathPrefix(t *testing.T) {
 	server, _ := newServer(t, &source{}, "/unlocker")
 	resp, _ := get(t, "GET", server.URL+"/unlocker")

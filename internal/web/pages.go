@@ -83,6 +83,10 @@ func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, a
 // name returns the name of a lock that follows a path, with plain or escaped slashes.
 func (h *handler) name(r *http.Request, path string) (string, error) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+path))
+	// A browser would resolve these names: the links of pages have a slash after them.
+	if dots, rest, _ := strings.Cut(name, "/"); (dots == "." || dots == "..") && (rest == "" || rest == verb) {
+		name = dots + rest
+	}
 	if err == nil {
 		err = protocol.ValidateName(name)
 	}

@@ -106,15 +106,27 @@ func (d document) Asset(name string) string { return d.Prefix + d.assets + name 
 // Lock returns the path of the page of a lock.
 func (d document) Lock(name string) string { return d.Prefix + "/locks/" + escapeName(name) }
 
+// Href returns the path of the page of a lock, and "" where the name is not whole, so that there is no such lock.
+func (d document) Href(name string) string {
+	if api.Clipped(name) {
+		return ""
+	}
+	return d.Lock(name)
+}
+
 // API returns the path of a lock in the API.
 func (d document) API(name string) string { return d.Prefix + "/api/v1/locks/" + escapeName(name) }
 
 // At returns a moment for the templates that show times.
 func (d document) At(t time.Time) moment { return moment{t, d.Now} }
 
-// escapeName keeps slashes, unless a browser would resolve the segments between them.
+// escapeName keeps slashes, unless a browser would resolve the segments between them. A name that is such a
+// segment alone has a slash after it, which the server ignores.
 func escapeName(name string) string {
 	segments := strings.Split(name, "/")
+	if name == "." || name == ".." {
+		return name + "%2F"
+	}
 	if slices.ContainsFunc(segments, func(s string) bool { return s == "." || s == ".." }) {
 		return url.PathEscape(name)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // text returns the part of a page between two texts, without tags.
@@ -228,9 +229,25 @@ func TestRowOfALock(t *testing.T) {
 // A browser resolves dots in a path before it asks.
 func TestLinkOfALock(t *testing.T) {
 	for name, want := range map[string]string{
-		"a/b": "/p/locks/a/b", "a b%": "/p/locks/a%20b%25", "a/../b": "/p/locks/a%2F..%2Fb", "a?b#c": "/p/locks/a%3Fb%23c", "ä": "/p/locks/%C3%A4",
+		"a/b": "/p/locks/a/b", "a b%": "/p/locks/a%20b%25", "a/../b": "/p/locks/a%2F..%2Fb", ".": "/p/locks/.%2F", "..": "/p/locks/..%2F", "...": "/p/locks/...", "a?b#c": "/p/locks/a%3Fb%23c", "ä": "/p/locks/%C3%A4",
 	} {
 		require.Equal(t, want, document{Prefix: "/p"}.Lock(name))
+	}
+}
+
+// A name that is not whole has no link: that would lead to no lock.
+func TestNamesThatAreNotWholeHaveNoLinks(t *testing.T) {
+	long := strings.Repeat("ö", 4<<10)
+	for name, want := range map[string]bool{"a": true, "a…": true, long[:4<<10]: true, protocol.Clip([]byte(long), 4<<10): false, protocol.Clip([]byte("x"+long), protocol.MaxName): false} {
+		window := api.LockPage{Locks: []api.Lock{{Name: name}}}
+		for _, html := range [][]byte{
+			render(t, Dashboard{LockPage: window}, time.Now()), event(t, window, api.Event{Type: api.EventLock, Lock: &window.Locks[0]}, time.Now()),
+			render(t, Forced{Forced: []api.Forced{{Name: name}}}, time.Now()),
+			render(t, Dashboard{Status: api.Status{NearMisses: []api.NearMiss{{Name: name}}}}, time.Now()),
+		} {
+			require.Equal(t, want, strings.Contains(string(html), ` href="/p/locks/`))
+			require.Contains(t, string(html), name+"<")
+		}
 	}
 }
 
