@@ -41,9 +41,11 @@ func (b *tab) unlock(reason string) {
 	b.t.Helper()
 	b.do(chromedp.Focus("#unlock [name=confirm]"), chromedp.KeyEvent("billing/invoice"))
 	require.True(b.t, eval[bool](b, `document.querySelector("#unlock button").disabled`), "the name is not complete")
-	b.do(chromedp.KeyEvent("s"))
+	b.do(chromedp.KeyEvent("s"), chromedp.KeyEvent("\t"), chromedp.KeyEvent(" "))
+	require.True(b.t, eval[bool](b, `document.querySelector("#unlock button").disabled`), "a blank reason is refused")
+	b.do(chromedp.KeyEvent(reason))
 	require.False(b.t, eval[bool](b, `document.querySelector("#unlock button").disabled`))
-	b.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent(reason), chromedp.KeyEvent(kb.Enter))
+	b.do(chromedp.KeyEvent(kb.Enter))
 }
 
 func TestUnlockFromThePage(t *testing.T) {
@@ -55,6 +57,7 @@ func TestUnlockFromThePage(t *testing.T) {
 
 	b := s.open("/locks/"+billing, signedIn("ada"))
 	require.Contains(t, b.text("#unlock"), "It is held by billing on worker-1 under the uuid u-billing/invoices")
+	require.Contains(t, b.text("#unlock"), "You are signed in as ada@")
 	b.axe()
 	b.do(chromedp.ScrollIntoView("#unlock button"))
 	b.look("unlock")
@@ -88,6 +91,7 @@ func TestUnlockFromThePageIsRefused(t *testing.T) {
 		require.Empty(t, s.records())
 	}
 	b := s.open("/locks/" + billing)
+	require.Contains(t, b.text("#unlock"), "You cannot remove it: ")
 	refused(b, "401", ": the proxy did not say who you are.")
 	b.look("unlock-refused")
 

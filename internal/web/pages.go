@@ -114,6 +114,11 @@ func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
 		return nil, err
 	}
 	view := page.Lock{Name: name, Unlock: h.Unlocker != nil}
+	if h.Unlocker != nil && !values.Has(liveParam) {
+		if view.User, err = h.Unlocker.User(r); err != nil {
+			view.NoUser = errorBody(err).Error
+		}
+	}
 	if view.Status, err = h.Source.Status(r.Context()); err != nil {
 		return nil, err
 	}

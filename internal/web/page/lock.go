@@ -24,8 +24,9 @@ type Lock struct {
 	// History is nil if it was not read; NoHistory says why.
 	History   *History
 	NoHistory string
-	// Unlock reports whether the lock can be removed from the page.
-	Unlock bool
+	// Unlock reports whether locks can be removed from the page: by User, unless NoUser says why not.
+	Unlock       bool
+	User, NoUser string
 }
 
 func (Lock) template() string { return "lock" }

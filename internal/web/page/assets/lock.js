@@ -29,7 +29,7 @@ document.addEventListener('input', (event) => {
   const form = event.target.closest('#unlock');
   if (!form) return;
   const { confirm, reason } = form.elements;
-  form.querySelector('button').disabled = confirm.value !== form.dataset.name;
+  form.querySelector('button').disabled = confirm.value !== form.dataset.name || !reason.value.trim();
   reason.setCustomValidity(new TextEncoder().encode(reason.value).length > 512 ? 'The record has room for 512 bytes.' : '');
 });
 
@@ -64,7 +64,7 @@ document.addEventListener('submit', async (event) => {
     const response = await fetch(form.action, {
       method: 'POST',
       headers: { 'Content-Type': 'application/json' },
-      body: JSON.stringify({ uuid: form.dataset.uuid, reason: form.elements.reason.value }),
+      body: JSON.stringify({ uuid: form.dataset.uuid, reason: form.elements.reason.value.trim() }),
     });
     const answer = await response.json().catch(() => ({}));
     if (response.ok) say(`You removed the lock at revision ${answer.revision}.`, true);
