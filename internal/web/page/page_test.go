@@ -191,6 +191,17 @@ func TestTimesInASentence(t *testing.T) {
 	}
 }
 
+// The key that has a native lock is shown, above all where it is not one of its own.
+func TestNativePageShowsTheKeyThatBlocks(t *testing.T) {
+	list := api.NativeList{Prefixes: []api.NativePrefix{{Prefix: "/locks/", Holders: []api.NativeHolder{
+		{Name: "/locks/a", NativeKey: api.NativeKey{Key: "/locks/a/694d", LeaseState: "none"}},
+		{Name: "/locks/b", NativeKey: api.NativeKey{Key: "/locks/b/\u202e/x", LeaseState: "none"}, Foreign: true},
+	}}}}
+	rows := text(t, render(t, Native{NativeList: list}, time.Now()), "<tbody>", "</tbody>")
+	require.Contains(t, rows, "/locks/a key /locks/a/694d ")
+	require.Contains(t, rows, `/locks/b blocked by a key that is not its own: &#34;/locks/b/\u202e/x&#34;`)
+}
+
 func TestRowOfALock(t *testing.T) {
 	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 	in := now.Add
