@@ -334,13 +334,17 @@ func TestNearMissesOnTheDashboard(t *testing.T) {
 	const patience = 2 * time.Second
 	end := time.Now().Add(patience)
 	s.Put(s.Lock("late", end, end)...)
-	b.awaitNames("late")
+	s.Put(s.Lock("reports/quarterly/customers", end, end, "owner", "billing-batch", "hostname", "batch-worker-17.eu-central-1.example.org")...)
+	b.awaitNames("late", "reports/quarterly/customers")
 	<-time.After(time.Until(end))
 	s.Renew("late", time.Now(), time.Now().Add(patience))
+	s.Renew("reports/quarterly/customers", time.Now(), time.Now().Add(patience))
 	b.await(`!document.getElementById("near").hidden`)
 	require.Regexp(t, `late billing ?worker-1 \d % 1`, b.text("#near tbody"))
 	b.axe()
 	require.Contains(t, s.open("/", withoutJavaScript()).text("#near tbody"), "late")
+	b.awaitText("#near", "customers")
+	s.fits("near", "/")
 }
 
 // A page that nobody sees gives its connection back: browsers open six to a host.

@@ -219,6 +219,7 @@ func TestNativeLocksInTheBrowser(t *testing.T) {
 		b.axe()
 		b.screenshot("native-" + scheme)
 	}
+	s.fits("native", "/native")
 	b := s.open("/native")
 	require.NoError(t, session.Close())
 	b.awaitText("main", "2 held, 0 waiting, as of")
