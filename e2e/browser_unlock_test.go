@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,6 +77,24 @@ func TestUnlockFromThePage(t *testing.T) {
 	require.Contains(t, records[0].Who, "ada")
 	require.Equal(t, []string{billing, "u-" + billing, "OPS-1: the host is gone"}, []string{records[0].Name, records[0].UUID, records[0].Reason})
 	require.Empty(t, s.Keys(billing))
+}
+
+// A URL with a user and a password works: fetch refuses what is relative to it.
+func TestPasswordInTheURL(t *testing.T) {
+	users := filepath.Join(t.TempDir(), "web.yaml")
+	const secret = "$2a$04$CgJaVZjuJjncd8.YnjQHg.J.tvhPvjOhf4mjzec6995pkd75tAPK2"
+	require.NoError(t, os.WriteFile(users, []byte("basic_auth_users: {ada: "+secret+"}\n"), 0o600))
+	s := startSite(t, "--web-web-config-file", users, "--web-allow-unlock")
+	s.hold(time.Hour, 2*time.Hour)
+	s.web = strings.Replace(s.web, "://", "://ada:secret@", 1)
+	s.open("/").await(isLive)
+	b := s.open("/locks/" + billing)
+	b.expect("404")
+	b.unlock("OPS-1")
+	b.awaitText("#outcome", "You removed the lock at revision ")
+	b.awaitText("#lock", "There is no such lock now.")
+	require.True(t, eval[bool](b, `document.getElementById("lost").hidden`))
+	require.Contains(t, s.records()[0].Who, "ada")
 }
 
 // The page says what happened where nothing was removed.

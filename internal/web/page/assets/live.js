@@ -73,8 +73,11 @@ export function lost(reason) {
   banner.hidden = false;
 }
 
+// at returns the URL of a path. Relative to a page whose URL has a password, fetch would refuse it.
+export const at = (path) => new URL(path, location.origin);
+
 async function read(query) {
-  const response = await fetch(location.pathname + query, { signal: AbortSignal.timeout(15_000) });
+  const response = await fetch(at(location.pathname + query), { signal: AbortSignal.timeout(15_000) });
   if (!response.ok && response.status !== 404) throw new Error(`the daemon answers ${response.status}`);
   const text = await response.text();
   const doc = new DOMParser().parseFromString(text, 'text/html');

@@ -1,5 +1,5 @@
 // What a reader can do on the page of a lock: copy, and remove the lock.
-import { refresh } from './live.js';
+import { at, refresh } from './live.js';
 
 // copy works without HTTPS, too, where there is no navigator.clipboard.
 async function copy(element) {
@@ -61,7 +61,7 @@ document.addEventListener('submit', async (event) => {
   const button = form.querySelector('button');
   button.disabled = true;
   try {
-    const response = await fetch(form.action, {
+    const response = await fetch(at(form.getAttribute('action')), {
       method: 'POST',
       headers: { 'Content-Type': 'application/json' },
       body: JSON.stringify({ uuid: form.dataset.uuid, reason: form.elements.reason.value.trim() }),

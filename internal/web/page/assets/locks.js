@@ -1,6 +1,6 @@
 // The table of the dashboard, live. The daemon sends the HTML of what has changed; the order of the
 // rows waits for the reader.
-import { connected, lost, patch, show } from './live.js';
+import { at, connected, lost, patch, show } from './live.js';
 import { now, place, setNow, tick } from './time.js';
 
 const table = document.getElementById('locks');
@@ -120,7 +120,7 @@ async function connect() {
   const silent = () => mine.abort(new Error('the daemon is silent'));
   let watchdog = setTimeout(silent, silence), reason = 'the daemon closed it';
   try {
-    const answer = await fetch(table.dataset.events, { signal: mine.signal, cache: 'no-store', headers: last ? { 'Last-Event-ID': last } : {} });
+    const answer = await fetch(at(table.dataset.events), { signal: mine.signal, cache: 'no-store', headers: last ? { 'Last-Event-ID': last } : {} });
     if (!answer.ok) throw new Error(`${answer.status} ${(await answer.json().catch(() => ({}))).error ?? answer.statusText}`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = '', chunk; !(chunk = await reader.read()).done;) {
