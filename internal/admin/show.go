@@ -104,15 +104,21 @@ func (a *Admin) missing(ctx context.Context, name string) error {
 		switch {
 		case valid && string(n) == name:
 			foreign = true
-		case valid && !slices.Contains(nested, below) && len(nested) < nearbyNames:
+		case valid && !slices.Contains(nested, below):
 			nested = append(nested, below)
 		}
 	}
 	if foreign {
 		words += "; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches"
 	}
-	if len(nested) > 0 {
-		words += "; there are locks below it: " + strings.Join(nested, ", ")
+	if n := len(nested); n > 0 {
+		words += "; there are locks below it: " + strings.Join(nested[:min(n, nearbyNames)], ", ")
+		switch {
+		case found[0].More:
+			words += ", and more"
+		case n > nearbyNames:
+			words += fmt.Sprintf(", and %d more", n-nearbyNames)
+		}
 	}
 	return noLock(words)
 }

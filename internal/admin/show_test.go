@@ -127,11 +127,15 @@ func TestShowOfNoLock(t *testing.T) {
 	for i := range 10 {
 		w.take(fmt.Sprintf("billing/%d", i), time.Hour, time.Hour)
 	}
+	for i := range 60 {
+		w.take(fmt.Sprintf("many/%02d", i), time.Hour, time.Hour)
+	}
 	w.Set("evil/\x1b[2J", "uuid", "u")
 	w.native("native")
 	for name, want := range map[string]string{
 		"none":    `no lock "none" under /mutexes/`,
-		"billing": `no lock "billing" under /mutexes/; there are locks below it: "billing/0", "billing/1", "billing/2", "billing/3", "billing/4"`,
+		"billing": `no lock "billing" under /mutexes/; there are locks below it: "billing/0", "billing/1", "billing/2", "billing/3", "billing/4", and 5 more`,
+		"many":    `no lock "many" under /mutexes/; there are locks below it: "many/00", "many/01", "many/02", "many/03", "many/04", and more`,
 		"evil":    `no lock "evil" under /mutexes/; there are locks below it: "evil/\x1b[2J"`,
 		"native":  `no lock "native" under /mutexes/; it has keys with a lease, such as those of etcd's own mutexes, which unlocker never touches`,
 		"\u202e":  `no lock "\u202e" under /mutexes/`,
