@@ -89,7 +89,7 @@ func newMemory(w *world) *memory {
 func (m *memory) daemon(d *daemon) (*link, error) {
 	l, err := m.Connect(func(c *clientv3.Config) {
 		c.Username, c.Password = "unlocker", "secret"
-		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(d.bound, d.edit))
+		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(d.trapped, d.bound, d.edit), grpc.WithChainStreamInterceptor(d.streamed))
 	})
 	if err != nil {
 		return nil, err

@@ -40,6 +40,16 @@ const (
 	killed    kind = "killed" // a replica, restarted after For
 	paused    kind = "paused" // a person pauses all removals
 
+	silentWatch kind = "watch silent"    // all else is answered
+	stalled     kind = "request stalled" // for the judges: what a moment delayed
+
+	// what a client does out of turn
+	renewed     kind = "renewed"
+	released    kind = "released"
+	retaken     kind = "released and taken" // by another holder
+	overwritten kind = "overwritten"        // by another holder, which does not look
+	noted       kind = "noted"              // no sign of life
+
 	rolledBack kind = "rolled back in place"
 	newCluster kind = "restored as a new cluster"
 	bumped     kind = "restored with a bumped revision"
@@ -66,7 +76,16 @@ type fault struct {
 	// programs right after a restore.
 	By     time.Duration
 	Writes int
+	// Of is the lock whose removal is paused, "" for all; the record of broken cannot be read.
+	Of string
+	// On is the request of a daemon, since At, that it happens right before. That waits for Waits, and until all others
+	// have Seen the fault.
+	On    moment
+	Waits time.Duration
+	Seen  bool
 }
+
+const broke = "?"
 
 func (f fault) end() time.Duration { return f.At + f.For }
 
@@ -138,7 +157,6 @@ func reads(req memetcd.Message) bool {
 func (w *world) begin(f fault) {
 	switch f.Kind {
 	case noSpace, corrupt:
-		w.judge.alarm(+1)
 		w.etcd.chore(w.alarm(f.Kind, true))
 	case broken:
 		w.etcd.reset()
@@ -157,7 +175,7 @@ func (w *world) begin(f fault) {
 			}
 		})
 	case paused:
-		w.etcd.chore(w.pause(true))
+		w.etcd.chore(w.pause(f.Of, true))
 	case rolledBack, newCluster, bumped:
 		w.restore(f)
 	}
@@ -171,17 +189,18 @@ func (w *world) stop(f fault) {
 	}
 	switch f.Kind {
 	case paused:
-		w.etcd.chore(w.pause(w.still(paused, 0)))
+		w.etcd.chore(w.pause(f.Of, w.pausing(f.Of)))
 	case noSpace, corrupt:
-		w.judge.alarm(-1)
 		w.etcd.chore(w.alarm(f.Kind, w.still(f.Kind, 0)))
-		w.etcd.chore(w.pause(w.still(paused, 0))) // a person tries again what etcd refused
+		w.pauses(w.etcd.chore) // a person tries again what etcd refused
 	case slowDisk:
 		w.etcd.stall(w.still(slowDisk, 0))
+		w.retry()
 	case down:
 		if !w.still(down, 0) {
 			w.etcd.restart()
 		}
+		w.retry()
 	case killed:
 		w.eachReplica(f, func(n int) {
 			if !w.still(killed, n) {
@@ -192,11 +211,38 @@ func (w *world) stop(f fault) {
 	w.connectivity()
 }
 
-// pause writes or deletes the pause of all locks, which etcd may refuse.
-func (w *world) pause(on bool) chore {
-	key := w.config.PauseKeys() + pause.Key("")
-	value, err := pause.Value(api.Pause{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour)})
+// retry lets a person do again what etcd may not have answered.
+func (w *world) retry() {
+	for _, k := range []kind{noSpace, corrupt} {
+		if slices.ContainsFunc(w.drawn, func(f fault) bool { return f.Kind == k }) {
+			w.etcd.chore(w.alarm(k, w.still(k, 0)))
+		}
+	}
+	w.pauses(w.etcd.chore)
+}
+
+// pausing reports whether a user pauses the removal of a lock, or of all.
+func (w *world) pausing(of string) bool {
+	return slices.ContainsFunc(w.active, func(f fault) bool { return f.Kind == paused && f.Of == of })
+}
+
+// pauses writes or deletes all pauses that there may be.
+func (w *world) pauses(do func(chore)) {
+	for _, f := range w.drawn {
+		if f.Kind == paused {
+			do(w.pause(f.Of, w.pausing(f.Of)))
+		}
+	}
+}
+
+// pause writes or deletes the pause of a lock, or of all, which etcd may refuse.
+func (w *world) pause(of string, on bool) chore {
+	key := w.config.PauseKeys() + pause.Key(of)
+	value, err := pause.Value(api.Pause{By: "ada", Reason: "a test", Until: w.epoch.Add(time.Hour), Match: of})
 	check(err)
+	if of == broke {
+		value = "{"
+	}
 	return func(ctx context.Context, admin *clientv3.Client) {
 		if on {
 			_, _ = admin.Put(ctx, key, value)
@@ -243,11 +289,15 @@ func (w *world) restore(f fault) {
 		how.Bump = 1_000_000
 	}
 	// The cause of an alarm is in no backup, and a person looks after a pause.
-	full, bad, pauses := w.alarm(noSpace, w.still(noSpace, 0)), w.alarm(corrupt, w.still(corrupt, 0)), w.pause(w.still(paused, 0))
+	full, bad := w.alarm(noSpace, w.still(noSpace, 0)), w.alarm(corrupt, w.still(corrupt, 0))
+	var pauses []chore
+	w.pauses(func(c chore) { pauses = append(pauses, c) })
 	w.etcd.restore(s.data, how, func() { w.judge.restored(s.truth) }, func(ctx context.Context, admin *clientv3.Client) {
 		full(ctx, admin)
 		bad(ctx, admin)
-		pauses(ctx, admin)
+		for _, pause := range pauses {
+			pause(ctx, admin)
+		}
 		for range f.Writes {
 			_, _ = admin.Put(ctx, "/elsewhere", "x")
 		}
@@ -269,7 +319,7 @@ func (w *world) connectivity() {
 // disk delays what is written.
 func (w *world) disk(req memetcd.Message) (faults memetcd.Faults) {
 	now := w.elapsed()
-	for _, f := range w.Faults {
+	for _, f := range w.judge.faults() {
 		switch {
 		case f.At > now || now >= f.end():
 		case f.Kind == slowDisk && proposes(req):

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -28,10 +29,22 @@ type holder struct {
 	Note time.Duration
 	// Deadline is written in place of one, "none" for none.
 	Deadline string
+	// Fixed renews with the deadline of the acquisition.
+	Fixed bool
+	// Leased is a field that it writes with a lease; an unknown one, as an etcd mutex has, does not belong to the lock.
+	Leased string
 	// Big is the size of a value of its own that it writes with the acquisition.
 	Big int
 	// Blind leaves a deadline without a uuid when it releases.
 	Blind bool
+}
+
+// last is when its last sign of life is due that nothing keeps it from.
+func (h holder) last() time.Duration {
+	if h.Interval == 0 || h.Dies == 0 {
+		return h.Start
+	}
+	return h.Start + (h.Dies - h.Start).Truncate(h.Interval)
 }
 
 const (
@@ -45,6 +58,8 @@ type holding struct {
 	*holder
 	w    *world
 	uuid string
+	// first is the deadline of the acquisition.
+	first string
 }
 
 func key(name, field string) string { return prefix + name + "/" + field }
@@ -62,6 +77,9 @@ func (h *holding) run(ctx context.Context) {
 		if sleep(ctx, h.Retry); ctx.Err() != nil {
 			return
 		}
+	}
+	if h.Leased != "" {
+		h.lease(ctx)
 	}
 	held, stop := context.WithCancel(ctx)
 	defer stop()
@@ -107,16 +125,33 @@ func (h *holding) ifMine() clientv3.Cmp {
 
 // acquire reports whether the holder has the lock, perhaps since an answer was lost.
 func (h *holding) acquire(ctx context.Context) bool {
-	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), h.uuid+".example"))
-	if h.Big > 0 {
-		ops = append(ops, clientv3.OpPut(key(h.Name, "payload"), strings.Repeat("x", h.Big)))
-	}
-	taken, err := h.commit(ctx, clientv3.Compare(clientv3.Version(key(h.Name, "uuid")), "=", 0), ops)
+	taken, err := h.commit(ctx, clientv3.Compare(clientv3.Version(key(h.Name, "uuid")), "=", 0), h.taking())
 	if err != nil || taken {
 		return taken
 	}
 	mine, err := h.commit(ctx, h.ifMine(), nil)
 	return err == nil && mine
+}
+
+// taking is what an acquisition writes.
+func (h *holding) taking() []clientv3.Op {
+	h.first = ""
+	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), h.uuid+".example"))
+	if h.Big > 0 {
+		ops = append(ops, clientv3.OpPut(key(h.Name, "payload"), strings.Repeat("x", h.Big)))
+	}
+	return ops
+}
+
+// native is the key of an etcd mutex of the name of a lock.
+const native = "694d71ddacfda227"
+
+func (h *holding) lease(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	if l, err := h.w.hosts[h.Host].Grant(ctx, 900); err == nil {
+		_, _ = h.commit(ctx, h.ifMine(), []clientv3.Op{clientv3.OpPut(key(h.Name, h.Leased), h.uuid, clientv3.WithLease(l.ID))})
+	}
 }
 
 func (h *holding) release(ctx context.Context) {
@@ -150,6 +185,10 @@ func (h *holding) stamps(field string, wanted bool) (ops []clientv3.Op) {
 		return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond())
 	}
 	deadline := text(now.Add(h.TTL))
+	if h.Fixed {
+		h.first = cmp.Or(h.first, deadline)
+		deadline = h.first
+	}
 	if h.Deadline != "" {
 		deadline = h.Deadline
 	}

@@ -48,7 +48,7 @@ func (j *journal) Handle(ctx context.Context, r slog.Record) error {
 // full reports whether the daemon's log takes nothing.
 func (j *judge) full(d *daemon) bool {
 	now := j.w.elapsed()
-	for _, f := range j.w.Faults {
+	for _, f := range j.faults() {
 		if f.Kind == logFull && f.meets(replicas, d.replica) && f.At <= now && now < f.end() {
 			return true
 		}

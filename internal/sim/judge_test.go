@@ -260,6 +260,23 @@ func (j *judge) pauses(events []*mvccpb.Event, now time.Duration) {
 	}
 }
 
+// faults returns what has gone wrong until now, and all that will at a time.
+func (j *judge) faults() []fault {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.w.Faults
+}
+
+// holderOf returns the uuid of a lock.
+func (j *judge) holderOf(lock string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if s := j.locks[lock]; s != nil {
+		return s.Value("uuid")
+	}
+	return ""
+}
+
 // end is called when the history is over.
 func (j *judge) end() {
 	j.mu.Lock()

@@ -60,7 +60,7 @@ func (s *server) daemon(d *daemon) (*link, error) {
 	o.Endpoints, o.Username, o.Password = []string{"passthrough:///etcd"}, "unlocker", config.NewSecret(password)
 	c, err := etcd.New(etcd.Options{
 		Etcd: o, HangAfter: 2 * s.w.config.Reaper.ProbeInterval,
-		DialOptions: append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(d.edit)}, n.DialOptions()...),
+		DialOptions: append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(d.trapped, d.edit), grpc.WithChainStreamInterceptor(d.streamed)}, n.DialOptions()...),
 	})
 	if err != nil {
 		return nil, err
@@ -121,6 +121,12 @@ func (s *server) chore(do chore) {
 		<-before
 		ctx, cancel := context.WithTimeout(s.w.ctx, 10*time.Second)
 		defer cancel()
+		for ctx.Err() == nil {
+			if _, err := s.admin.AlarmList(ctx); err == nil { // connected again
+				break
+			}
+			sleep(ctx, 200*time.Millisecond)
+		}
 		do(ctx, s.admin)
 	})
 }

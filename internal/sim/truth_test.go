@@ -23,10 +23,20 @@ type state struct {
 	*judges.Lock
 	// write is the last write of uuid or auto_unlock_at, taken that of the uuid.
 	write, taken sign
+	// holder is the uuid of the last one.
+	holder string
 	// touched is when any key was last written or deleted.
 	touched time.Duration
 	// restored is when a restore last changed the lock, zero for never.
 	restored time.Duration
+}
+
+// token is that of the holder, 0 for none.
+func (s *state) token() int64 {
+	if uuid := s.Fields["uuid"]; uuid != nil {
+		return uuid.CreateRevision
+	}
+	return 0
 }
 
 // sign is a sign of life of a holder.
@@ -61,7 +71,7 @@ func split(key []byte) (name, field string, ok bool) { return judges.Split(prefi
 // put applies a write of the transaction that made rev.
 func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 	name, field, ok := split(kv.Key)
-	if !ok {
+	if !ok || field == native {
 		return nil
 	}
 	s := t.locks[name]
@@ -76,7 +86,7 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 
 func (t *truth) delete(key []byte, now time.Duration) {
 	name, field, _ := split(key)
-	if s := t.locks[name]; s != nil {
+	if s := t.locks[name]; s != nil && field != native {
 		delete(s.Fields, field)
 		t.writes = append(t.writes, now)
 		if s.touched = now; len(s.Fields) == 0 {

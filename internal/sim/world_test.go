@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -23,6 +24,8 @@ type history struct {
 	Clocks  []clock
 	Holders []holder
 	Faults  []fault
+	// Resync is between listings during a watch; 0 is as configured.
+	Resync time.Duration
 	// Rate limits the removals per second, one in a transaction; 0 is as configured.
 	Rate  float64
 	Lasts time.Duration
@@ -45,6 +48,16 @@ type world struct {
 	people    sync.WaitGroup
 	active    []fault
 	snapshots map[time.Duration]backup
+	// drawn are the faults of the history. Its Faults are those with a time: here what clients do, and what waits for
+	// a request, is left out until it happens.
+	drawn []fault
+	// holdings are by uuid. Only the timeline uses them, and events, which are still to come.
+	holdings map[string]*holding
+	events   []event
+	// traps wait for requests.
+	trapping sync.Mutex
+	traps    []fault
+	sprung   chan sprung
 }
 
 // backup is what a restore brings back.
@@ -80,10 +93,12 @@ func runOn(t *testing.T, h history, out without, start func(*world) backend) (j 
 		if h.Rate > 0 {
 			c.Reaper.RateLimit, c.Reaper.BatchSize = h.Rate, 1
 		}
+		c.ResyncInterval = cmp.Or(h.Resync, c.ResyncInterval)
 		if out.config != nil {
 			out.config(&c)
 		}
-		w := &world{history: h, without: out, config: c, snapshots: make(map[time.Duration]backup)}
+		w := &world{history: h, without: out, config: c, snapshots: make(map[time.Duration]backup), holdings: make(map[string]*holding), sprung: make(chan sprung), drawn: h.Faults}
+		w.Faults = slices.DeleteFunc(slices.Clone(h.Faults), func(f fault) bool { return f.On != "" || f.acting() })
 		var cancel context.CancelFunc
 		w.ctx, cancel = context.WithCancel(context.Background())
 		w.etcd = start(w)
@@ -136,6 +151,7 @@ func (w *world) live(t *testing.T, cancel context.CancelFunc) {
 	w.connectivity()
 	for i := range w.Holders {
 		h := &holding{holder: &w.Holders[i], w: w, uuid: w.judge.enter(&w.Holders[i])}
+		w.holdings[h.uuid] = h
 		w.people.Go(func() { h.run(w.ctx) })
 	}
 	w.timeline()
@@ -170,23 +186,4 @@ func (w *world) start(n int) {
 type event struct {
 	at time.Duration
 	do func()
-}
-
-// timeline lets the faults happen, each while everything else waits for time to pass.
-func (w *world) timeline() {
-	var events []event
-	for _, f := range w.Faults {
-		if f.restores() {
-			events = append(events, event{max(0, f.At-f.By), func() {
-				w.snapshots[f.At] = backup{w.etcd.save(), w.judge.snapshot()}
-			}})
-		}
-		events = append(events, event{f.At, func() { w.begin(f) }}, event{f.end(), func() { w.stop(f) }})
-	}
-	slices.SortStableFunc(events, func(a, b event) int { return int(a.at - b.at) })
-	for _, e := range append(events, event{w.Lasts, func() {}}) {
-		sleep(w.ctx, e.at-w.elapsed())
-		synctest.Wait()
-		e.do()
-	}
 }

@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+// moment is a request of a daemon. A fault with one happens right before the first such request since its At, so that
+// it lies between two steps of the daemon however short that is.
+type moment string
+
+const (
+	atProbe    moment = "probe"
+	atRead     moment = "read"     // of a lock that is due
+	atRemoval  moment = "removal"  // after the verdict
+	atRevision moment = "revision" // is read, by the scanner
+	atCheck    moment = "check"    // of the newest write that was seen
+	atListing  moment = "listing"
+	atWatch    moment = "watch"
+)
+
+// momentOf returns what a request is, and which lock it is about.
+func momentOf(req memetcd.Message) (m moment, lock string) {
+	switch r := req.(type) {
+	case *pb.AlarmRequest:
+		return atProbe, ""
+	case *pb.RangeRequest:
+		name, _, below := split(r.Key)
+		switch {
+		case string(r.Key) == prefix && len(r.RangeEnd) == 0:
+			return atRevision, ""
+		case below && len(r.RangeEnd) == 0:
+			return atCheck, ""
+		case below:
+			return atRead, name
+		}
+	case *pb.TxnRequest:
+		removals(r, func(t *pb.TxnRequest) {
+			for _, op := range t.Success {
+				if name, _, below := split(op.GetRequestDeleteRange().GetKey()); below {
+					m, lock = atRemoval, name
+				}
+			}
+		})
+		for _, op := range r.Success {
+			if name, _, below := split(op.GetRequestRange().GetKey()); below && m == "" {
+				m, lock = atRead, name
+			}
+		}
+	}
+	return m, lock
+}
+
+// sprung is a fault that waited for a request of a daemon, which waits for it now.
+type sprung struct {
+	fault
+	d    *daemon
+	lock string
+	done chan struct{}
+}
+
+// reaches lets a fault happen that waits for a request of the daemon.
+func (d *daemon) reaches(ctx context.Context, m moment, lock string) {
+	w := d.w
+	w.trapping.Lock()
+	i := slices.IndexFunc(w.traps, func(f fault) bool {
+		return f.On == m && m != "" && f.At <= w.elapsed()
+	})
+	if i < 0 {
+		w.trapping.Unlock()
+		return
+	}
+	s := sprung{w.traps[i], d, lock, make(chan struct{})}
+	w.traps = slices.Delete(slices.Clone(w.traps), i, i+1)
+	w.trapping.Unlock()
+	select {
+	case w.sprung <- s:
+	case <-w.ctx.Done():
+		return
+	}
+	select {
+	case <-s.done:
+		sleep(ctx, s.Waits)
+	case <-w.ctx.Done():
+	}
+}
+
+// spring lets the fault happen, in the timeline.
+func (w *world) spring(s sprung) {
+	f, now := s.fault, w.elapsed()
+	if f.restores() {
+		f.By = now - f.At
+		w.snapshots[now] = w.snapshots[f.At]
+	}
+	f.At = now
+	w.happens(f, s.lock)
+	if s.Waits > 0 {
+		w.happens(fault{Kind: stalled, Who: replicas, N: s.d.replica + 1, At: now, For: s.Waits}, "")
+	}
+	if s.Seen {
+		synctest.Wait() // all others notice it first
+	}
+	close(s.done)
+}
+
+// trapped is the interceptor of the daemon's requests, streamed those of its streams.
+func (d *daemon) trapped(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	m, lock := momentOf(req.(memetcd.Message))
+	d.reaches(ctx, m, lock)
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+func (d *daemon) streamed(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	switch {
+	case strings.HasSuffix(method, "/RangeStream"):
+		d.reaches(ctx, atListing, "")
+	case strings.HasSuffix(method, "/Watch"):
+		d.reaches(ctx, atWatch, "")
+		s, err := open(ctx, desc, cc, method, opts...)
+		return muted{s, d}, err
+	}
+	return open(ctx, desc, cc, method, opts...)
+}
+
+// muted is the stream of watches, which alone may be silent.
+type muted struct {
+	grpc.ClientStream
+	d *daemon
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (m muted) RecvMsg(msg any) error {
+	err := m.ClientStream.RecvMsg(msg)
+	for _, f := range m.d.w.judge.faults() {
+		if now := m.d.w.elapsed(); f.Kind == silentWatch && f.meets(replicas, m.d.replica) && f.At <= now && now < f.end() {
+			sleep(m.Context(), f.end()-now)
+		}
+	}
+	return err
+}
+
+// acts lets the holder of a lock, or another client, do something out of turn.
+func (w *world) acts(f fault, lock string) {
+	if lock == "" {
+		lock = w.Holders[f.N%len(w.Holders)].Name
+	}
+	h := w.holdings[w.judge.holderOf(lock)]
+	for i := range w.Holders { // one of before comes back
+		if o := w.holdings[fmt.Sprint("holder-", i)]; h == nil && o.Name == lock {
+			h = o
+		}
+	}
+	if h == nil {
+		return
+	}
+	w.people.Go(func() {
+		switch f.Kind {
+		case renewed:
+			_, _ = h.commit(w.ctx, h.ifMine(), h.stamps("alive_at", h.AliveAt))
+		case released:
+			h.release(w.ctx)
+		case noted:
+			_, _ = h.commit(w.ctx, h.ifMine(), []clientv3.Op{clientv3.OpPut(key(lock, []string{"status", "x", "backtrace"}[f.N%3]), w.elapsed().String())})
+		}
+	})
+	if f.Kind != overwritten && f.Kind != retaken {
+		return
+	}
+	next := *h.holder
+	next.Start, next.Dies, next.Releases, next.Stall, next.LockedAt = w.elapsed(), 0, 0, 0, f.N%2 == 0
+	n := &holding{holder: &next, w: w, uuid: w.judge.enter(&next)}
+	w.holdings[n.uuid] = n
+	w.people.Go(func() {
+		if f.Kind == retaken {
+			h.release(w.ctx)
+			n.acquire(w.ctx)
+		} else {
+			_, _ = n.commit(w.ctx, clientv3.Compare(clientv3.Version(key(lock, "uuid")), ">", 0), n.taking())
+		}
+		n.renewals(w.ctx)
+	})
+}
+
+// acting reports whether a fault is none, but something that a client does.
+func (f fault) acting() bool {
+	switch f.Kind {
+	case renewed, released, overwritten, retaken, noted:
+		return true
+	}
+	return false
+}
+
+// happens begins a fault now, and ends it later.
+func (w *world) happens(f fault, lock string) {
+	if f.acting() {
+		w.acts(f, lock)
+		return
+	}
+	w.judge.mu.Lock()
+	w.Faults = append(slices.Clip(w.Faults), f)
+	w.judge.mu.Unlock()
+	w.begin(f)
+	w.plan(event{f.end(), func() { w.stop(f) }})
+}
+
+// plan adds to the timeline.
+func (w *world) plan(e event) {
+	i := slices.IndexFunc(w.events, func(o event) bool { return o.at > e.at })
+	if i < 0 {
+		i = len(w.events)
+	}
+	w.events = slices.Insert(w.events, i, e)
+}
+
+// timeline lets the faults happen, each while everything else waits for time to pass.
+func (w *world) timeline() {
+	w.plan(event{w.Lasts, func() {}})
+	for _, f := range w.drawn {
+		save := func() { w.snapshots[f.At] = backup{w.etcd.save(), w.judge.snapshot()} }
+		switch {
+		case f.On != "":
+			w.plan(event{f.At, func() {
+				if f.restores() {
+					save()
+				}
+				w.trapping.Lock()
+				defer w.trapping.Unlock()
+				w.traps = append(w.traps, f)
+			}})
+			continue
+		case f.restores():
+			w.plan(event{max(0, f.At-f.By), save})
+		}
+		if f.acting() {
+			w.plan(event{f.At, func() { w.acts(f, "") }})
+			continue
+		}
+		w.plan(event{f.At, func() { w.begin(f) }})
+		w.plan(event{f.end(), func() { w.stop(f) }})
+	}
+	for len(w.events) > 0 {
+		next := time.NewTimer(w.events[0].at - w.elapsed())
+		select {
+		case <-next.C:
+			synctest.Wait()
+			e := w.events[0]
+			w.events = w.events[1:]
+			e.do()
+		case s := <-w.sprung:
+			next.Stop()
+			synctest.Wait()
+			w.spring(s)
+		}
+	}
+}
