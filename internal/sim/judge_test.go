@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -9,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
@@ -22,15 +25,14 @@ type judge struct {
 	links  map[any]*daemon
 	of     map[*daemon]*dossier
 	all    []*daemon
-	alarms int
+	alarms map[pb.AlarmType]bool
 	// lost is when that was written to locks which a restore took back.
 	lost map[time.Duration][]time.Duration
-	// older is when it showed a lock older than before.
-	older map[time.Duration]bool
-	// paused reports whether removals are paused, since pausedSince.
-	paused      bool
-	pausedSince time.Duration
-	election    judges.Election
+	// older is when the newest writes were to locks that it showed older than before.
+	older map[time.Duration][]time.Duration
+	// paused is since when there is a pause, by its key.
+	paused   map[string]time.Duration
+	election judges.Election
 
 	violations []violation
 	// removals, deaths and bounded count what the judges had to look at: bounded are the
@@ -44,6 +46,11 @@ type judge struct {
 type removal struct {
 	name, uuid string
 	at         time.Duration
+	// token is 0 for an orphan, revision that of the deletion.
+	token, revision int64
+	// past reports that its deadline had passed by all clocks that are right.
+	past bool
+	by   *daemon
 }
 
 // violation is a broken promise.
@@ -72,6 +79,10 @@ type dossier struct {
 	// freed is when a hold ended last, by the log, and was when the removal of each lock was sent last.
 	freed time.Duration
 	was   map[string]time.Duration
+	due   []due
+	// requests is how often it read or removed locks in this second.
+	second   time.Duration
+	requests int
 	// forgot is when it last found a restore, never before.
 	forgot                    time.Duration
 	alarmedFirst, alarmedLast time.Duration
@@ -80,7 +91,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration]bool), begun: make(map[string]int),
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration][]time.Duration), begun: make(map[string]int), paused: make(map[string]time.Duration), alarms: make(map[pb.AlarmType]bool),
 		election: judges.Election{Prefix: w.config.ElectionPrefix()}}
 }
 
@@ -128,19 +139,15 @@ func (j *judge) intends(h *holding, deadline string, at time.Duration, clock tim
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	// Where the holder's clock stepped back, it may make the same deadline again.
-	j.claims[h.uuid].passes[deadline] = sign{made: at, passes: at + t.Sub(clock), apart: clock.Sub(j.w.epoch) - at}
+	left := t.Sub(clock)
+	left -= left / 1_000_000 * time.Duration(h.Clock.Drift)
+	j.claims[h.uuid].passes[deadline] = sign{made: at, passes: at + left, apart: clock.Sub(j.w.epoch) - at}
 }
 
 func (j *judge) died(h *holding) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.claims[h.uuid].dead = true
-}
-
-func (j *judge) alarm(n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.alarms += n
 }
 
 func (j *judge) started(d *daemon) {
@@ -163,13 +170,13 @@ func (j *judge) restored(backup *truth) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	old, now := j.truth, j.w.elapsed()
-	j.paused = false
+	clear(j.paused)
 	j.truth = backup.clone()
 	j.lost[now] = old.writes[len(j.writes):]
 	for name, s := range j.locks {
 		was := old.locks[name]
 		if was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) {
-			j.older[now] = true
+			j.older[now] = append(j.older[now], was.touched)
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored = now
@@ -184,6 +191,11 @@ func (j *judge) applied(a applied) {
 	defer j.mu.Unlock()
 	d := j.links[a.from]
 	now := j.w.elapsed()
+	if r, is := a.request.(*pb.AlarmRequest); is && a.err == nil && r.Action != pb.AlarmRequest_GET {
+		if delete(j.alarms, r.Alarm); r.Action == pb.AlarmRequest_ACTIVATE {
+			j.alarms[r.Alarm] = true
+		}
+	}
 	if d != nil {
 		if _, probe := a.request.(*pb.AlarmRequest); probe && a.err == nil {
 			j.probed(d, a.request.(memetcd.Message), now)
@@ -207,9 +219,9 @@ func (j *judge) applied(a applied) {
 // next probe, before the daemon looks.
 func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
-	if j.alarms == 0 {
+	if len(j.alarms) == 0 {
 		o.good, o.took = max(o.good, o.asked[req]), now-o.asked[req]
-	} else if j.reachable(d, now) == now {
+	} else if j.reachable(d, now) == now && 2*j.late(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now
 		}
@@ -225,10 +237,13 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		return
 	}
 	taken, stamp := false, false
+	created := slices.ContainsFunc(events, func(ev *mvccpb.Event) bool { // the locked_at of one that is written over is not read
+		return string(ev.Kv.Key) == key(s.Name, "uuid") && ev.Kv.CreateRevision == ev.Kv.ModRevision
+	})
 	for _, ev := range events {
 		name, f, _ := split(ev.Kv.Key)
-		taken = taken || name == s.Name && f == "uuid" && ev.Kv.CreateRevision == ev.Kv.ModRevision
-		stamp = stamp || name == s.Name && (f == "locked_at" || f == "alive_at")
+		taken = taken || name == s.Name && f == "uuid" && string(ev.Kv.Value) != s.holder
+		stamp = stamp || name == s.Name && (f == "locked_at" && created || f == "alive_at")
 	}
 	w := sign{made: now}
 	uuid, deadline := s.Value("uuid"), s.Value("auto_unlock_at")
@@ -248,16 +263,32 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 	if s.write = w; taken {
 		s.taken = w
 	}
+	s.holder = uuid
 	s.restored = 0
 }
 
 // pauses follows whether removals are paused.
 func (j *judge) pauses(events []*mvccpb.Event, now time.Duration) {
 	for _, ev := range events {
-		if strings.HasPrefix(string(ev.Kv.Key), j.w.config.PauseKeys()) {
-			j.paused, j.pausedSince = ev.Type == mvccpb.Event_PUT, now
+		of, pause := strings.CutPrefix(string(ev.Kv.Key), j.w.config.PauseKeys())
+		switch {
+		case !pause:
+		case ev.Type == mvccpb.Event_DELETE:
+			delete(j.paused, of)
+		default:
+			j.paused[of] = now
 		}
 	}
+}
+
+// pausedFor returns since when a pause covers a lock, or, without a name, all of them.
+func (j *judge) pausedFor(name string) (since time.Duration, is bool) {
+	for of, from := range j.paused {
+		if of == pause.Key("") || of == pause.Key(broke) || name != "" && of == pause.Key(name) {
+			since, is = min(from, cmp.Or(since, from)), true
+		}
+	}
+	return since, is
 }
 
 // faults returns what has gone wrong until now, and all that will at a time.

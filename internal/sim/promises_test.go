@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
@@ -24,6 +25,9 @@ func (j *judge) sent(d *daemon, req memetcd.Message) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := j.w.elapsed()
+	if m, lock := momentOf(req); m == atRead || m == atRemoval {
+		j.often(d, lock, now)
+	}
 	switch r := req.(type) {
 	case *pb.AlarmRequest:
 		j.of[d].asked[req] = now
@@ -38,6 +42,22 @@ func (j *judge) sent(d *daemon, req memetcd.Message) {
 		for _, name := range removed {
 			j.removal(d, name, now)
 		}
+	}
+}
+
+// often judges how often locks are read and removed: whatever fails is tried again ever more rarely. It ends what would
+// continue without time.
+func (j *judge) often(d *daemon, lock string, now time.Duration) {
+	const most, each, without = 20, 5, 10_000 // 15 was the most in 1,500 histories
+	o := j.of[d]
+	if second := now / time.Second; second != o.second {
+		o.second, o.requests = second, 0
+	}
+	if o.requests++; o.requests == most+each*len(j.claims) {
+		j.convict("S6", d, lock, "locks are read or removed %d times within a second", o.requests)
+	}
+	if o.requests > without {
+		panic("locks are read or removed again and again")
 	}
 }
 
@@ -75,13 +95,40 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 	a := j.of[d].log.Last(name)
 	sent := judges.Sending{Logged: a != nil && a.Outcome == "", At: j.w.at(now), Leads: true}
 	if sent.Logged {
-		a.Sent, sent.Holds = true, j.held(d, now)
+		a.Sent, sent.Holds = true, j.held(d, name, now)
 		j.of[d].was[name] = j.of[d].freed
-		if s := j.locks[name]; s != nil && a.Matches(s.Lock) { // or S1 judges what happens to it
-			j.unconfirmed(d, j.early(d, s, now, &sent), &sent)
+		if s := j.locks[name]; s != nil && a.Matches(s.Lock) && !j.before(a, s) { // or what is carried out is judged
+			bounds := j.early(d, s, now, &sent)
+			j.unconfirmed(d, bounds, &sent)
+			j.storm(d, s, latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }), now)
 		}
 	}
 	j.convictAll(d, name, sent.Judge(j.rules()))
+}
+
+// due is a lock that came due for a daemon: not before one instant, and not after another.
+type due struct {
+	lock        string
+	first, last time.Duration
+}
+
+// storm judges that the delay of a storm is kept: a lock came due after so many others for certain, and was not delayed.
+func (j *judge) storm(d *daemon, s *state, first, now time.Duration) {
+	r, o := j.w.config.Reaper.Storm, j.of[d]
+	lock := s.Name + s.Value("uuid") + s.Value("auto_unlock_at")
+	if !s.Held() || slices.ContainsFunc(o.due, func(c due) bool { return c.lock == lock }) {
+		return
+	}
+	before := 0
+	for _, c := range o.due {
+		if c.first > max(now-r.Window, o.forgot) && c.last < first {
+			before++
+		}
+	}
+	if r.MinLocks > 0 && before >= r.MinLocks && float64(before) >= r.Fraction*float64(len(j.claims)) && now < first+r.Delay {
+		j.convict("S3", d, s.Name, "%d others came due within a minute before: the delay of a storm was not kept", before)
+	}
+	o.due = append(o.due, due{lock, first, now})
 }
 
 // lead is by how much the probe before a removal may begin before due, at most.
@@ -91,6 +138,11 @@ const lead = 100 * time.Millisecond
 func (j *judge) unconfirmed(d *daemon, bounds []bound, sent *judges.Sending) {
 	o, due := j.of[d], latestOf(bounds, func(bound) time.Duration { return 0 })
 	sent.Shown, sent.Needed = j.w.at(max(o.good, d.started-1)), j.w.at(max(o.freed, due-lead-precise))
+}
+
+// before reports whether a verdict was made before a restore changed the lock.
+func (j *judge) before(a *judges.Announcement, s *state) bool {
+	return s.restored > 0 && !a.At.To.After(j.w.at(s.restored))
 }
 
 // carriedOut begins the text of violations by what etcd carried out.
@@ -113,6 +165,9 @@ func (j *judge) carried(d *daemon, s *state, a *judges.Announcement, now time.Du
 		}
 	}
 	did.Renewable, did.Deadline = j.w.at(due), time.Time{}
+	if j.before(a, s) { // the verdict was on the lock of before, with the same deadline
+		did.Outages, did.Passes, did.Why = 0, j.w.at(s.write.passes), "the holder's own clock"
+	}
 	did.Holds = j.since(d, a, did.At)
 	for _, v := range did.Judge(j.rules()) {
 		j.convict(v.Promise, d, s.Name, carriedOut+"%s", v.Text)
@@ -124,12 +179,16 @@ func (j *judge) since(d *daemon, a *judges.Announcement, now time.Time) (all []j
 	hold := func(why string, from time.Duration) {
 		all = append(all, judges.Hold{Why: why, In: judges.Span{From: j.w.at(from), To: now.Add(1)}, Acted: judges.Span{From: now, To: now}})
 	}
-	if j.paused {
-		hold("paused", j.pausedSince-1)
+	if since, paused := j.pausedFor(a.Lock); paused {
+		hold("paused", since-1)
 	}
 	for _, f := range j.w.Faults {
-		if f.restores() && a.At.To.Before(j.w.at(f.At)) {
-			hold("etcd was restored since the verdict", j.reachable(d, f.At)+j.w.config.Reaper.Freshness+time.Second)
+		if f.restores() && !a.At.To.After(j.w.at(f.At)) {
+			notice := j.w.config.Reaper.Freshness + time.Second
+			if f.Kind == newCluster {
+				notice = 2*time.Second + j.w.etcd.reconnects()
+			}
+			hold("etcd was restored since the verdict", j.notices(d, j.reachable(d, f.At), notice+6*j.delay(d)))
 		}
 	}
 	return all
@@ -137,8 +196,9 @@ func (j *judge) since(d *daemon, a *judges.Announcement, now time.Time) (all []j
 
 // trial judges what a request of a daemon changed.
 func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
-	gone := make(map[string]int)
+	gone, revision := make(map[string]int), int64(0)
 	for _, ev := range events {
+		revision = ev.Kv.ModRevision
 		name, _, below := split(ev.Kv.Key)
 		switch {
 		case !below:
@@ -151,7 +211,9 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	for name, keys := range gone {
 		s := j.locks[name]
 		j.removals++
-		j.removed = append(j.removed, removal{name, s.Value("uuid"), now})
+		auto, dated := s.Deadline()
+		past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
+		j.removed = append(j.removed, removal{name, s.Value("uuid"), now, s.token(), revision, past, d})
 		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
 		if a := j.of[d].log.Last(name); a != nil {
 			deletion.Records = append(deletion.Records, a)
@@ -169,7 +231,7 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 // often: one that renewed within its interval over a whole connection keeps its lock.
 func (j *judge) living(s *state, now time.Duration) (bool, time.Duration) {
 	c := j.claims[s.Value("uuid")]
-	if c == nil || c.dead || c.Interval == 0 || s.restored > 0 || c.Interval > s.Patience() {
+	if c == nil || c.dead || c.Interval == 0 || c.Fixed || s.restored > 0 || c.Interval > s.Patience() {
 		return false, 0
 	}
 	if !c.AliveAt && len(c.Clock.Steps) > 0 {
@@ -179,33 +241,39 @@ func (j *judge) living(s *state, now time.Duration) (bool, time.Duration) {
 }
 
 // held returns the holds that must be in force, or must have been or be before or after now.
-func (j *judge) held(d *daemon, now time.Duration) (all []judges.Hold) {
+func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Hold) {
 	acted := judges.Span{From: j.w.at(now), To: j.w.at(now)}
-	hold := func(why string, from, to time.Duration) {
-		all = append(all, judges.Hold{Why: why, In: judges.Span{From: j.w.at(from), To: j.w.at(to)}, Acted: acted})
+	hold := func(kind verdict.Hold, why string, from, to time.Duration) {
+		all = append(all, judges.Hold{Hold: string(kind), Why: why, In: judges.Span{From: j.w.at(from), To: j.w.at(to)}, Acted: acted})
 	}
 	const stays = 1000 * time.Hour
 	r, o := j.w.config.Reaper, j.of[d]
-	hold("starting", d.started-1, d.started+r.Settle)
-	hold("no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
-	hold("alarm", o.alarmedFirst+time.Second+j.delay(d)-1, o.alarmedLast+r.Settle)
-	if j.paused && !j.cutOff(d, j.pausedSince, now) {
-		hold("paused", j.pausedSince+time.Second, stays)
+	hold(verdict.HoldStarting, "", d.started-1, d.started+r.Settle)
+	hold("", "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
+	hold(verdict.HoldAlarm, "", j.notices(d, o.alarmedFirst, time.Second+j.w.etcd.reconnects()+j.delay(d)-1), o.alarmedLast+r.Settle)
+	if since, paused := j.pausedFor(name); paused && !j.cutOff(d, since, now) {
+		hold(verdict.HoldPaused, "", since+time.Second, stays)
 	}
 	for _, f := range j.w.Faults {
 		if f.At < d.started || !f.meets(replicas, d.replica) {
 			continue
 		}
 		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since {
-			hold("disconnected: "+string(f.Kind), since, f.end()+r.Settle)
+			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
-		if f.Kind == newCluster || f.Kind == rolledBack && j.missed(d, f.At) || f.Kind == bumped && j.older[f.At] {
+		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
+		if f.Kind == newCluster && saw || f.Kind == rolledBack && j.missed(d, f.At, j.lost) || f.Kind == bumped && j.missed(d, f.At, j.older) {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
-			since, notice := j.reachable(d, f.At), r.Freshness+time.Second
-			if f.Kind == bumped {
-				notice = 2 * time.Second
+			since, notice := j.reachable(d, f.At), r.Freshness+time.Second+j.w.etcd.reconnects()
+			if f.Kind != rolledBack {
+				notice = 2*time.Second + j.w.etcd.reconnects()
 			}
-			hold("regressed: "+string(f.Kind), since+notice, since+r.Settle)
+			notice += 6 * j.delay(d) // a watch, the revision, the newest write, the revision, progress, and a listing
+			notices := j.notices(d, since, notice)
+			if f.Kind == bumped && slices.ContainsFunc(j.writes, func(at time.Duration) bool { return f.At < at && at <= notices }) {
+				continue // perhaps the older lock is newer before it is listed
+			}
+			hold(verdict.HoldRegressed, string(f.Kind), notices, since+r.Settle)
 		}
 	}
 	return all
@@ -222,11 +290,11 @@ func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
 	return since
 }
 
-// missed reports whether a restore took back what a daemon had seen.
-func (j *judge) missed(d *daemon, restored time.Duration) bool {
-	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool {
+// missed reports whether a daemon had seen one of the writes that a restore took back.
+func (j *judge) missed(d *daemon, restored time.Duration, writes map[time.Duration][]time.Duration) bool {
+	return slices.ContainsFunc(writes[restored], func(at time.Duration) bool {
 		at = max(at, d.started+time.Second)
-		return at <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
+		return at+arrival <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
 			silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
 			return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+arrival+f.By && at < f.end()+silent
 		})
@@ -236,7 +304,10 @@ func (j *judge) missed(d *daemon, restored time.Duration) bool {
 // changed returns when a restore last changed the lock for a daemon, zero for never: not where it
 // had not seen what was taken back.
 func (j *judge) changed(d *daemon, s *state) time.Duration {
-	if s.restored > 0 && (j.of[d].forgot >= s.restored || j.missed(d, s.restored)) {
+	knows := func() bool { // what is sent in the moment of the restore is not of after it
+		return j.missed(d, s.restored, j.lost) && j.w.elapsed() > j.notices(d, s.restored, j.w.config.Reaper.Freshness+time.Second+j.w.etcd.reconnects()+6*j.delay(d))
+	}
+	if s.restored > 0 && (j.of[d].forgot >= s.restored || knows()) {
 		return s.restored
 	}
 	return 0
@@ -252,6 +323,20 @@ func (j *judge) reachable(d *daemon, at time.Duration) time.Duration {
 	return at
 }
 
+// notices returns when a daemon has noticed at the latest what etcd shows from a time on, which takes some time without
+// interruption.
+func (j *judge) notices(d *daemon, from, takes time.Duration) time.Duration {
+	for more := true; more; {
+		more = false
+		for _, f := range j.w.Faults {
+			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < f.end() {
+				from, more = f.end(), true
+			}
+		}
+	}
+	return from + takes
+}
+
 // late is how much longer answers alone may take.
 func (j *judge) late(d *daemon) (sum time.Duration) {
 	for _, f := range j.w.Faults {
@@ -265,7 +350,7 @@ func (j *judge) late(d *daemon) (sum time.Duration) {
 // delay is how much longer answers may take.
 func (j *judge) delay(d *daemon) (sum time.Duration) {
 	for _, f := range j.w.Faults {
-		if f.meets(replicas, d.replica) {
+		if !f.restores() && f.meets(replicas, d.replica) {
 			sum += f.By
 		}
 	}
@@ -313,19 +398,44 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	earliest, since, why := j.due(d, s)
 	sent.Passes, sent.Why = j.w.at(earliest), why
 	written := max(s.write.at, s.restored, d.started)
-	if forgot := j.of[d].forgot; forgot > s.write.at {
-		// Its patience started again; earlier outages do not count in addition.
-		earliest, since, written = max(earliest, forgot-arrival+s.Patience()+r.Grace), forgot, forgot
+	if !s.write.stamped { // nothing shows how long it was on its way
+		written = max(s.write.at-j.w.config.Etcd.RequestTimeout, s.write.made, s.restored, d.started)
+	}
+	if forgot := j.of[d].forgot; forgot > s.write.at { // earlier outages do not count
+		since, written = forgot, forgot
 	}
 	bounds = append(bounds, bound{earliest, since})
 	if len(d.clock.Steps) == 0 { // whenever it was learned
 		bounds = append(bounds, bound{auto.Sub(j.w.epoch) - d.clock.apart(now) + r.Grace, written})
 	}
+	if at := j.stepped(d, s, auto, now); at > 0 {
+		bounds = append(bounds, bound{at, math.MaxInt64})
+	}
 	sent.Outages, sent.Renewable = j.outage(d, written), j.w.at(latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }))
 	sent.Deadline, sent.Clock = auto, j.w.epoch.Add(now+d.clock.apart(now))
-	stale := j.w.at(now - j.w.config.Election.TTL - 2*j.w.config.Etcd.RequestTimeout)
-	sent.Leads = j.election.Leader() == "" || j.election.Led(func(identity string) bool { return identity == d.identity() }, math.MaxInt64, stale)
+	sent.Leads = j.leads(d, now)
 	return bounds
+}
+
+// leads reports whether a daemon may lead, or may not have noticed yet that it does not.
+func (j *judge) leads(d *daemon, now time.Duration) bool {
+	stale := j.w.at(now - j.w.config.Election.TTL - 2*j.w.config.Etcd.RequestTimeout)
+	return j.election.Leader() == "" || j.election.Led(func(identity string) bool { return identity == d.identity() }, math.MaxInt64, stale)
+}
+
+// stepped returns until when rule 7 keeps a lock that a daemon knew before its clock was set forward, 0 if it was not, or
+// more than once.
+func (j *judge) stepped(d *daemon, s *state, auto time.Time, now time.Duration) time.Duration {
+	r, before := j.w.config.Reaper, d.clock.Offset+now*time.Duration(d.clock.Drift)/1_000_000
+	if len(d.clock.Steps) == 0 || len(d.clock.Steps) > 1 && d.clock.Steps[1].At <= now {
+		return 0
+	}
+	step := d.clock.Steps[0]
+	if step.At > now || step.At < max(s.write.at, d.started)+2*time.Second || step.By <= r.ClockTolerance+precise ||
+		j.changed(d, s) > 0 || j.of[d].forgot > s.write.at || j.disturbed(d, s.write.at-2*time.Second, step.At+2*time.Second) {
+		return 0
+	}
+	return min(auto.Sub(j.w.epoch)-before, step.At+s.Patience()) + r.Grace
 }
 
 // latestOf returns the last of some bounds, each with its outages.
@@ -340,13 +450,18 @@ func latestOf(bounds []bound, outages func(bound) time.Duration) (last time.Dura
 func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why string) {
 	own, learned, late := s.write.passes, max(s.write.at, d.started), s.write.at < d.started
 	for _, f := range j.w.Faults {
-		stood := f.Kind == unreachable || f.Kind == unanswered
-		if stood && f.meets(replicas, d.replica) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.At+precise < s.write.at && s.write.at < f.end() {
-			late, learned = true, max(learned, f.end())
+		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
+		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && f.At+precise < s.write.at && s.write.at < f.end() {
+			if late = true; f.Kind != silentWatch { // where it may be listed meanwhile
+				learned = max(learned, f.end())
+			}
 		}
 	}
 	if restored := j.changed(d, s); restored > 0 {
 		late, learned = true, max(learned, restored)
+	}
+	if forgot := j.of[d].forgot; forgot > s.write.at { // its patience started again
+		late, learned = true, max(learned, forgot-arrival)
 	}
 	if !s.write.stamped {
 		own = min(own, own+s.write.apart-s.taken.apart)
@@ -373,7 +488,7 @@ func (j *judge) outage(d *daemon, since time.Duration) time.Duration {
 // outages are those for everyone since a time that count, sorted. A long one is seen by each daemon.
 func (j *judge) outages(d *daemon, since time.Duration, counts func(f fault, long bool) bool) (all []fault) {
 	for _, f := range j.w.Faults {
-		long := f.blocks() && f.For > j.w.config.Reaper.Grace+precise || f.alarms() && f.For > 1100*time.Millisecond
+		long := f.blocks() && f.For > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > 1100*time.Millisecond
 		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, long) {
 			all = append(all, f)
 		}

@@ -33,6 +33,9 @@ func (j *judge) soon(s *state, now time.Duration) {
 	}
 }
 
+// drifts is by how many parts per million rule 8 lets clocks drift.
+const drifts = 500
+
 // latest returns when a daemon has removed a lock at the latest.
 func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) time.Duration {
 	r := j.w.config.Reaper
@@ -52,14 +55,23 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	// A stamp that was long on its way looks like a slow clock.
 	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second+s.write.at-s.write.made)
 	if taken := s.write.passes + s.write.apart - s.taken.apart; !s.write.stamped {
-		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second+s.taken.at-s.taken.made)
+		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second+s.taken.at-s.taken.made, auto.Add(r.Grace+r.ClockTolerance-s.taken.apart).Sub(j.w.epoch))
 	}
+	due += max(0, auto.Sub(j.w.epoch)-min(s.write.made+s.write.apart, s.taken.made+s.taken.apart)) / 1_000_000 * drifts
 	if j.quietFor(d, s) {
 		learned = never
+	} else if c := j.claims[s.Value("uuid")]; c != nil { // an observation of before its clock was set delays
+		for _, step := range c.Clock.Steps {
+			due += step.By.Abs()
+		}
 	}
 	latest := max(noticed+r.Settle, due, learned+s.Patience()+r.Grace)
 	if len(d.clock.Steps) > 0 {
-		latest = max(latest, d.clock.stepped()+s.Patience()+r.Grace+2*time.Second)
+		patience := s.Patience()
+		if c := j.claims[s.Value("uuid")]; c != nil && c.Fixed { // rule 7 keeps a deadline, and the patience was another
+			patience = 5 * time.Minute
+		}
+		latest = max(latest, d.clock.stepped()+patience+r.Grace+2*time.Second)
 	}
 	latest += allowance + r.StandbyDelay + time.Second
 	if allowance > 0 {
@@ -74,7 +86,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 // quietFor reports whether a daemon must have observed the holder's clock.
 func (j *judge) quietFor(d *daemon, s *state) bool {
 	observed := func(w sign) bool {
-		return w.stamped && d.started+20*time.Second < w.at && !j.disturbed(d, w.at-40*time.Second, w.at+time.Second)
+		return w.stamped && j.of[d].forgot < w.at && d.started+20*time.Second < w.at && !j.disturbed(d, w.at-40*time.Second, w.at+time.Second)
 	}
 	last := d.started+20*time.Second < s.write.at && !j.disturbed(d, s.write.at-40*time.Second, s.write.at+time.Second)
 	return s.restored == 0 && j.of[d].forgot < s.write.at && last && (observed(s.write) || observed(s.taken))

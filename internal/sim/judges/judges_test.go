@@ -32,9 +32,9 @@ func TestSendingConvicts(t *testing.T) {
 	}{
 		"nothing is known":                {Sending{Logged: true}, nil},
 		"no record":                       {Sending{}, []string{"S7"}},
-		"within a hold":                   {Sending{Logged: true, Holds: []Hold{{"h", Span{at(49), at(52)}, acted}}}, []string{"S3"}},
-		"perhaps before the hold":         {Sending{Logged: true, Holds: []Hold{{"h", Span{at(50.5), at(52)}, acted}}}, nil},
-		"perhaps after the hold":          {Sending{Logged: true, Holds: []Hold{{"h", Span{at(49), at(50.5)}, acted}}}, nil},
+		"within a hold":                   {Sending{Logged: true, Holds: []Hold{{"", "h", Span{at(49), at(52)}, acted}}}, []string{"S3"}},
+		"perhaps before the hold":         {Sending{Logged: true, Holds: []Hold{{"", "h", Span{at(50.5), at(52)}, acted}}}, nil},
+		"perhaps after the hold":          {Sending{Logged: true, Holds: []Hold{{"", "h", Span{at(49), at(50.5)}, acted}}}, nil},
 		"before the holder's clock":       {Sending{Logged: true, At: at(51), Passes: at(51.2)}, []string{"S2"}},
 		"within the slack":                {Sending{Logged: true, At: at(51), Passes: at(51.1)}, nil},
 		"without the outages":             {Sending{Logged: true, At: at(51), Passes: at(50), Outages: time.Second, Renewable: at(51.2)}, []string{"S3"}},
@@ -45,7 +45,7 @@ func TestSendingConvicts(t *testing.T) {
 		"the leader, after the grace":     {Sending{Logged: true, Leads: true, Deadline: at(50), Clock: at(52)}, nil},
 		"another, before its delay":       {Sending{Logged: true, Deadline: at(50), Clock: at(56.8)}, []string{"S6"}},
 		"another, after its delay":        {Sending{Logged: true, Deadline: at(50), Clock: at(57)}, nil},
-		"early, in a hold, and a standby": {Sending{Logged: true, At: at(51), Passes: at(60), Holds: []Hold{{"h", Span{at(49), at(52)}, acted}}, Deadline: at(50), Clock: at(53)}, []string{"S3", "S2", "S6"}},
+		"early, in a hold, and a standby": {Sending{Logged: true, At: at(51), Passes: at(60), Holds: []Hold{{"", "h", Span{at(49), at(52)}, acted}}, Deadline: at(50), Clock: at(53)}, []string{"S3", "S2", "S6"}},
 	} {
 		rules := Rules{Grace: 2 * time.Second, StandbyDelay: 5 * time.Second, Slack: 100 * time.Millisecond}
 		require.Equal(t, c.want, promises(c.Judge(rules)), name)

@@ -68,12 +68,7 @@ func Split(prefix string, key []byte) (name, field string, ok bool) {
 func (l *Lock) Held() bool { return l.Fields["uuid"] != nil }
 
 // Value returns a field, "" for none.
-func (l *Lock) Value(field string) string {
-	if kv := l.Fields[field]; kv != nil {
-		return string(kv.Value)
-	}
-	return ""
-}
+func (l *Lock) Value(field string) string { return string(l.Fields[field].GetValue()) }
 
 // Newest returns the newest revision of a key.
 func (l *Lock) Newest() (newest int64) {
@@ -100,9 +95,13 @@ func Timestamp(text string) (t time.Time, ok bool) {
 	return time.Unix(s, ns), err == nil
 }
 
-// Deadline returns auto_unlock_at. It reports whether this acquisition wrote a readable one.
+// Deadline returns auto_unlock_at. It reports whether this acquisition wrote a readable one, and no field has a lease.
 func (l *Lock) Deadline() (time.Time, bool) {
-	if !l.own("auto_unlock_at") {
+	leased := false
+	for _, kv := range l.Fields {
+		leased = leased || kv.Lease != 0
+	}
+	if leased || !l.own("auto_unlock_at") {
 		return time.Time{}, false
 	}
 	return Timestamp(l.Value("auto_unlock_at"))

@@ -39,12 +39,13 @@ type Sending struct {
 
 // Hold is a time in which a daemon must send nothing. The daemon acted within Acted.
 type Hold struct {
-	Why       string
+	// Hold is its name in the API, "" for none.
+	Hold, Why string
 	In, Acted Span
 }
 
-// broken reports whether the daemon acted in the hold for certain.
-func (h Hold) broken() bool { return h.Acted.From.After(h.In.From) && h.Acted.To.Before(h.In.To) }
+// Broken reports whether the daemon acted in the hold for certain.
+func (h Hold) Broken() bool { return h.Acted.From.After(h.In.From) && h.Acted.To.Before(h.In.To) }
 
 // Judge judges S7 (announced), S3 (holds, outages), S2 and S6 (the standby waits).
 func (s Sending) Judge(r Rules) (all []Violation) {
@@ -55,9 +56,9 @@ func (s Sending) Judge(r Rules) (all []Violation) {
 		convict("S7", "sent without its record in the log")
 		return all
 	}
-	if i := slices.IndexFunc(s.Holds, Hold.broken); i >= 0 {
+	if i := slices.IndexFunc(s.Holds, Hold.Broken); i >= 0 {
 		h := s.Holds[i]
-		convict("S3", "sent during a hold: %s, from %s before until %s after", h.Why, h.Acted.To.Sub(h.In.From), h.In.To.Sub(h.Acted.To))
+		convict("S3", "sent during a hold: %s %s, from %s before until %s after", h.Hold, h.Why, h.Acted.To.Sub(h.In.From), h.In.To.Sub(h.Acted.To))
 	}
 	if early := s.Passes.Sub(s.At); !s.Passes.IsZero() && early > r.Slack {
 		convict("S2", "%s early: %s", early, s.Why)
