@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -62,6 +63,10 @@ func TestJudgesConvict(t *testing.T) {
 		{"a lock without a deadline goes as well", without{request: deletes("u")}, "S8",
 			history{Holders: []holder{dead, {Name: "u", Start: s(20), TTL: s(30), Retry: s(20), Deadline: "none"}}}},
 		{"a removal writes", without{request: writes}, "S5", history{Holders: []holder{dead}}},
+		{"no hold is shown", without{signals: allWell}, "S8", history{}},
+		{"a forecast without outages", without{allowance: true}, "S3", history{Holders: []holder{lease("a", 20, 60)}, Faults: []fault{{Kind: unreachable, At: s(50), For: s(4)}}}},
+		{"a removal is counted, and not logged", without{handler: unsaid}, "S7", history{Holders: []holder{dead}}},
+		{"no delay by a storm", without{calm: true}, "S3", history{Holders: storm(12)}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			c.history.Replicas, c.history.Lasts = max(1, c.history.Replicas), s(110)
@@ -73,6 +78,14 @@ func TestJudgesConvict(t *testing.T) {
 			judged(t, c.history)
 		})
 	}
+}
+
+// storm returns holders that die one after another.
+func storm(n int) (all []holder) {
+	for i := range n {
+		all = append(all, lease(fmt.Sprint("storm-", i), 20+float64(i), 30).dies(21+float64(i)))
+	}
+	return all
 }
 
 func allWell(verdict.Signals) verdict.Signals {
@@ -156,13 +169,18 @@ func noHistory(req, _ memetcd.Message, err error) error {
 	return err
 }
 
-// mute drops the lines before removals.
-type mute struct{ slog.Handler }
+// mute drops the lines with a message.
+type mute struct {
+	slog.Handler
+	message string
+}
 
-func silent(h slog.Handler) slog.Handler { return mute{h} }
+// silent drops those before removals, unsaid those after.
+func silent(h slog.Handler) slog.Handler { return mute{h, api.LogRemoving} }
+func unsaid(h slog.Handler) slog.Handler { return mute{h, api.LogRemoved} }
 
 func (m mute) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == api.LogRemoving {
+	if r.Message == m.message {
 		return nil
 	}
 	return m.Handler.Handle(ctx, r)

@@ -29,6 +29,8 @@ type without struct {
 	rules     func(*verdict.Rules)
 	signals   func(verdict.Signals) verdict.Signals
 	allowance bool
+	// calm takes out that a storm delays.
+	calm bool
 	// confirmed takes out that a removal waits for a probe.
 	confirmed bool
 	source    func(*daemon) reaper.Source
@@ -153,8 +155,12 @@ func (d *daemon) wire(c config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	storms := verdict.StormRules(c.Reaper.Storm)
+	if out.calm {
+		storms = verdict.StormRules{}
+	}
 	d.table, err = table.New(table.Options{
-		Rules: rules, Storm: verdict.StormRules(c.Reaper.Storm), Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
+		Rules: rules, Storm: storms, Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
 		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, Raw: d.raw, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {

@@ -5,7 +5,8 @@
 // A history is a value: what holders, clocks, networks and etcd do, and when. Judges
 // hold each run against the promises S1 to S8. They compute from what etcd carried
 // out, what was injected and what the simulated holders did, never from the state of a
-// daemon; of the daemon they know its requests and its log alone.
+// daemon. Of the daemon they judge its requests, its log, and what the API shows: its holds, its verdict on
+// each lock at some instants (a forecast of its removal), its locks, counters and removals.
 //
 // Guaranteed: a history that a judge convicts breaks a promise as it is specified.
 // Each judge convicts at least one daemon from which a rule was taken out.

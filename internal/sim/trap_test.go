@@ -225,6 +225,9 @@ func (w *world) plan(e event) {
 // timeline lets the faults happen, each while everything else waits for time to pass.
 func (w *world) timeline() {
 	w.plan(event{w.Lasts, func() {}})
+	for _, at := range w.looks() {
+		w.plan(event{at, w.look})
+	}
 	for _, f := range w.drawn {
 		save := func() { w.snapshots[f.At] = backup{w.etcd.save(), w.judge.snapshot()} }
 		switch {

@@ -155,6 +155,7 @@ func (w *world) live(t *testing.T, cancel context.CancelFunc) {
 		w.people.Go(func() { h.run(w.ctx) })
 	}
 	w.timeline()
+	w.accounts()
 	w.judge.end()
 	cancel()
 	for _, d := range w.daemons {
