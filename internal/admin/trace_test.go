@@ -34,11 +34,15 @@ func TestAmbiguousUnlockKeepsItsRecord(t *testing.T) {
 		<-removed
 		cancel()
 	}()
-	_, err = a.Unlock(ctx, "a", "u-a", "why", func(Detail, error) error {
-		a.now = func() time.Time { // as the record is made, right before the transaction
+	confirmed := false
+	a.now = func() time.Time {
+		if confirmed { // the record is made, right before the transaction
 			p.HoldReplies()
-			return time.Now()
 		}
+		return time.Now()
+	}
+	_, err = a.Unlock(ctx, "a", "u-a", "why", func(Detail, error) error {
+		confirmed = true
 		return nil
 	})
 	require.ErrorIs(t, err, lockstore.ErrAmbiguous)
