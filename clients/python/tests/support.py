@@ -174,26 +174,34 @@ class Proxy:
             except OSError:
                 return
             self.sockets += [client, server]
-            for pair in ((client, server, False), (server, client, True)):
+            answered = threading.Event()
+            for pair in ((client, server, False, answered), (server, client, True, answered)):
                 self.threads.append(threading.Thread(daemon=True, target=self.pump, args=pair))
                 self.threads[-1].start()
 
-    def pump(self, source, target, answers):
+    def pump(self, source, target, answers, answered):
+        """etcd drops a request whose connection ends before its answer, so the end of one that was held waits for that."""
+        held = False
         try:
             while data := source.recv(1 << 16):
                 if answers and self.lose > 0:
                     self.lose, self.lost = self.lose - 1, self.lost + 1
                     break
-                held = self.hold and not answers and not self.hold.is_set()
-                if held:
+                if self.hold and not answers and not self.hold.is_set():
+                    held = True
                     self.hold.wait()
+                    answered.clear()
+                if answers:
+                    answered.set()
                 target.sendall(data)
-                if held:
-                    time.sleep(0.05)  # etcd drops the request if the end of the connection comes with it
                 if answers:
                     self.seen += data
         except OSError:
             pass
+        if answers:
+            answered.set()
+        elif held:
+            answered.wait()
         for s in (source, target):
             try:
                 s.shutdown(socket.SHUT_RDWR)

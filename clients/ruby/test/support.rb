@@ -194,12 +194,15 @@ module Support
         client = @listener.accept
         server = TCPSocket.new("127.0.0.1", @port)
         @sockets.push(client, server)
-        Thread.new { pump(client, server, false) }
-        Thread.new { pump(server, client, true) }
+        answered = Queue.new
+        Thread.new { pump(client, server, false, answered) }
+        Thread.new { pump(server, client, true, answered) }
       end
     end
 
-    def pump(source, target, answers)
+    # etcd drops a request whose connection ends before its answer, so the end of one that was held waits for that.
+    def pump(source, target, answers, answered)
+      held = false
       loop do
         data = source.readpartial(1 << 16)
         if answers && lose.positive?
@@ -207,15 +210,19 @@ module Support
           @lost += 1
           break
         end
-        held = hold && !answers
-        sleep 0.01 while hold && !answers
+        if hold && !answers
+          held = true
+          sleep 0.01 while hold
+          answered.clear
+        end
+        answered << data if answers
         target.write(data)
-        sleep 0.05 if held # etcd drops the request if the end of the connection comes with it
         @seen << data if answers
       end
     rescue IOError, SystemCallError
       nil
     ensure
+      answers ? answered << nil : (answered.pop if held)
       [source, target].each do |socket|
         socket.shutdown
       rescue IOError, SystemCallError
