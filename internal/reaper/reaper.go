@@ -154,8 +154,13 @@ func New(o Options) (*Reaper, error) {
 func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 	now := time.Now()
 	passed := now.Sub(d.At)
-	// A step of our wall clock since does not count: the holder's clock was compared with what it was before.
-	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(passed), d.Wall.Add(passed))
+	// The holder's clock was compared with our wall clock of before a step. Only a step back counts: the table, which
+	// gets the lock back, computes its due again.
+	wall := d.Wall.Add(passed)
+	if stepped := r.Now(); wall.Sub(stepped) > r.Rules.Tolerance {
+		wall = stepped
+	}
+	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(passed), wall)
 	in.Leader = r.Leader()
 	if d.Token == 0 {
 		in.OrphanDue = in.Now.Add(d.OrphanIn - passed)

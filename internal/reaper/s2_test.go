@@ -14,8 +14,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// A step of our wall clock while a lock is with a worker changes nothing: its holder's clock was compared with ours
-// before the step.
+// A step of our wall clock while a lock is with a worker does not hasten: its holder's clock was compared with ours
+// before the step. A step back delays.
 func TestS2_AStepWhileALockIsWithTheWorkerDoesNotHasten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var step time.Duration
@@ -23,6 +23,8 @@ func TestS2_AStepWhileALockIsWithTheWorkerDoesNotHasten(t *testing.T) {
 		d := h.dated("a", time.Now().Add(time.Minute))
 		step = time.Hour
 		require.Equal(t, time.Minute+grace, h.Verdict(d).Remaining)
+		step = -time.Hour
+		require.Equal(t, time.Hour+time.Minute+grace, h.Verdict(d).Remaining)
 	})
 }
 

@@ -351,6 +351,17 @@ func TestF_LivingHoldersSurviveEveryRestore(t *testing.T) {
 
 // The holder's clock is 1.9 s slow, which counts as 0, and loses 500 ppm, as far as NTP slews. NTP may slew that of
 // the daemon as well, which makes all the others look slower still.
+func TestS6_AStepBackWhileARemovalWaits(t *testing.T) {
+	first, second := lease("a", 1, 60).dies(20), lease("b", 1, 60).dies(20)
+	h := history{Replicas: 1, Lasts: s(400), Rate: 0.01, Clocks: []clock{{Steps: []step{{At: s(100), By: -s(120)}}}},
+		Holders: []holder{first, second}}
+	j := judged(t, h)
+	due := 1 + 60 + 2 + 120.0 // by the daemon's clock
+	later := max(j.gone("a"), j.gone("b"))
+	require.Greater(t, later.Seconds(), due, "the other waits for the rate limit, 100 s, and for the clock")
+	require.NotZero(t, min(j.gone("a"), j.gone("b")))
+}
+
 func TestS2_ADriftSinceTheStamp(t *testing.T) {
 	for ours, theirs := range map[int]int{0: -500, 500: -1000} {
 		h := holder{Name: "a", Start: s(20), Interval: s(590), TTL: s(600), Retry: s(5), LockedAt: true, AliveAt: true, Clock: clock{Offset: -s(1.9), Drift: theirs}}
