@@ -266,7 +266,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
 			since, notice := j.reachable(d, f.At), r.Freshness+time.Second+j.w.etcd.reconnects()
 			if f.Kind != rolledBack {
-				notice = 2*time.Second + j.w.etcd.reconnects()
+				notice = 2*time.Second + j.w.etcd.reconnects() + j.backoff(d, f.At)
 			}
 			notice += 6 * j.delay(d) // a watch, the revision, the newest write, the revision, progress, and a listing
 			notices := j.notices(d, since, notice)
@@ -311,6 +311,17 @@ func (j *judge) changed(d *daemon, s *state) time.Duration {
 		return s.restored
 	}
 	return 0
+}
+
+// backoff returns how long a daemon may wait before it watches again, for the faults that have lasted until a time.
+func (j *judge) backoff(d *daemon, at time.Duration) (longest time.Duration) {
+	const most = 7500 * time.Millisecond
+	for _, f := range j.w.Faults {
+		if f.blocks() && f.meets(replicas, d.replica) && f.At <= at && at < f.end()+most {
+			longest = max(longest, min(f.For, most))
+		}
+	}
+	return longest
 }
 
 // reachable returns when a daemon can first know what etcd shows from a time on.
@@ -464,7 +475,7 @@ func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why str
 		late, learned = true, max(learned, forgot-arrival)
 	}
 	if !s.write.stamped {
-		own = min(own, own+s.write.apart-s.taken.apart)
+		own = min(own, s.write.without(s.write.apart-s.taken.apart))
 		late = late || !s.taken.stamped || s.taken.at < d.started
 	}
 	patient := learned + s.Patience() + j.w.config.Reaper.Grace

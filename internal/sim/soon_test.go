@@ -54,7 +54,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	apart := d.clock.apart(now)
 	// A stamp that was long on its way looks like a slow clock.
 	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second+s.write.at-s.write.made)
-	if taken := s.write.passes + s.write.apart - s.taken.apart; !s.write.stamped {
+	if taken := s.write.without(s.write.apart - s.taken.apart); !s.write.stamped {
 		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second+s.taken.at-s.taken.made, auto.Add(r.Grace+r.ClockTolerance-s.taken.apart).Sub(j.w.epoch))
 	}
 	due += max(0, auto.Sub(j.w.epoch)-min(s.write.made+s.write.apart, s.taken.made+s.taken.apart)) / 1_000_000 * drifts
@@ -65,7 +65,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 			due += step.By.Abs()
 		}
 	}
-	latest := max(noticed+r.Settle, due, learned+s.Patience()+r.Grace)
+	latest := max(noticed+r.Settle, due, s.write.at, learned+s.Patience()+r.Grace) // a renewal may write a deadline of the past
 	if len(d.clock.Steps) > 0 {
 		patience := s.Patience()
 		if c := j.claims[s.Value("uuid")]; c != nil && c.Fixed { // rule 7 keeps a deadline, and the patience was another

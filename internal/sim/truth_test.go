@@ -49,8 +49,14 @@ type sign struct {
 	// passes is when the holder's own clock passes the deadline, as it was when the
 	// deadline was made.
 	passes time.Duration
-	// apart is the holder's clock minus true time then.
+	// apart is the holder's clock minus true time then, and drift its drift.
 	apart time.Duration
+	drift int
+}
+
+// without returns when the holder's clock would pass the deadline if it had not been set by a time.
+func (s sign) without(step time.Duration) time.Duration {
+	return s.passes + step - step/1_000_000*time.Duration(s.drift)
 }
 
 func newTruth() *truth { return &truth{locks: make(map[string]*state)} }
