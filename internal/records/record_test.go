@@ -102,4 +102,8 @@ func TestParseRefusesAndBounds(t *testing.T) {
 		require.LessOrEqual(t, len(s), MaxText+len("…"))
 		require.True(t, utf8.ValidString(s))
 	}
+	r, err = Parse([]byte(`{"name": "a", "counted": [`+strings.Repeat("{}, ", 5000)+`{"revision": 7}]}`), 42)
+	require.NoError(t, err)
+	require.Len(t, r.Counted, maxCounted)
+	require.Equal(t, int64(7), r.Counted[maxCounted-1].Revision)
 }
