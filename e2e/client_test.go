@@ -18,7 +18,7 @@ func TestClientOnReleases(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			etcd := startEtcd(t, version)
-			suites := [][]string{{"-run", "TestSuite|TestRandom", "github.com/etcd-unlocker/unlocker/internal/etcdtest/memetcd", "-rapid.seed=1"}}
+			suites := [][]string{{"-run", "TestMemoryIsAsEtcd", "github.com/etcd-unlocker/unlocker/internal/sim", "-rapid.seed=1"}}
 			if slices.Contains(supported(), version) {
 				suites = append(suites, []string{"github.com/etcd-unlocker/unlocker/mutex"})
 			}

@@ -10,16 +10,15 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest/virtual"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // server is a real etcd, with authentication. Daemons have the client of internal/etcd.
 type server struct {
-	*virtual.Etcd
+	*virtual
 	w     *world
 	admin *clientv3.Client
-	links []onServer
+	links []*link
 	// done is closed when the last chore is.
 	done chan struct{}
 }
@@ -29,11 +28,11 @@ const password = "secret"
 func asRoot(c *clientv3.Config) { c.Username, c.Password = "root", password }
 
 func newServer(w *world, dir string) *server {
-	e, err := virtual.Start(dir)
+	e, err := startVirtual(dir)
 	check(err)
-	s := &server{Etcd: e, w: w, done: make(chan struct{})}
+	s := &server{virtual: e, w: w, done: make(chan struct{})}
 	close(s.done)
-	c, err := e.Admin().Client()
+	c, err := e.admin.client()
 	check(err)
 	for _, user := range []string{"root", "unlocker"} {
 		_, err = c.UserAdd(w.ctx, user, password)
@@ -48,19 +47,19 @@ func newServer(w *world, dir string) *server {
 	_, err = c.AuthEnable(w.ctx)
 	check(err)
 	_ = c.Close()
-	s.admin, err = e.Admin().Client(asRoot)
+	s.admin, err = e.admin.client(asRoot)
 	check(err)
 	return s
 }
 
 func (s *server) daemon(d *daemon) (*link, error) {
-	n := s.Link()
-	n.OnRequest(func(req any) { s.w.judge.sent(d, req.(memetcd.Message)) })
+	n := s.connect(false)
+	n.onRequest(func(req any) { s.w.judge.sent(d, req.(memetcd.Message)) })
 	o := s.w.config.Etcd
 	o.Endpoints, o.Username, o.Password = []string{"passthrough:///etcd"}, "unlocker", config.NewSecret(password)
 	c, err := etcd.New(etcd.Options{
 		Etcd: o, HangAfter: 2 * s.w.config.Reaper.ProbeInterval,
-		DialOptions: append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(d.trapped, d.edit), grpc.WithChainStreamInterceptor(d.streamed)}, n.DialOptions()...),
+		DialOptions: append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(d.trapped, d.edit), grpc.WithChainStreamInterceptor(d.streamed)}, n.dialOptions()...),
 	})
 	if err != nil {
 		return nil, err
@@ -70,13 +69,13 @@ func (s *server) daemon(d *daemon) (*link, error) {
 
 // onServer is the network of a client of the server.
 type onServer struct {
-	*virtual.Link
+	*wire
 	end func()
 }
 
 // Cut implements network.
 func (n onServer) Cut() {
-	n.OnRequest(nil)
+	n.onRequest(nil)
 	n.Set(memetcd.Faults{Refuse: true})
 }
 
@@ -86,29 +85,21 @@ func (n onServer) Close() error {
 	return nil
 }
 
-func (s *server) link(n *virtual.Link, c *clientv3.Client, end func() error) *link {
-	l := onServer{n, sync.OnceFunc(func() { s.w.people.Go(func() { _ = end() }) })}
+func (s *server) link(n *wire, c *clientv3.Client, end func() error) *link {
+	l := &link{c, onServer{n, sync.OnceFunc(func() { s.w.people.Go(func() { _ = end() }) })}, n}
 	s.links = append(s.links, l)
-	return &link{c, l, n}
+	return l
 }
 
 func (s *server) other() (*link, error) {
-	n := s.Link()
-	c, err := n.Client(asRoot)
+	n := s.connect(false)
+	c, err := n.client(asRoot)
 	if err != nil {
 		return nil, err
 	}
 	return s.link(n, c, c.Close), nil
 }
 
-func (s *server) onApply(f func(applied)) {
-	s.OnApply(func(a virtual.Applied) { f(applied{a.Link, a.Request, a.Err, a.Events}) })
-}
-
-func (s *server) kill()                     { s.Kill() }
-func (s *server) restart()                  { check(s.Restart()) }
-func (s *server) stall(on bool)             { s.Stall(on) }
-func (s *server) reset()                    { s.Break() }
 func (s *server) reconnects() time.Duration { return 5 * time.Second }
 
 // chore waits for etcd in the background.
@@ -138,17 +129,17 @@ func (s *server) expireTokens() {
 }
 
 func (s *server) save() any {
-	path, err := s.Save()
+	path, err := s.snapshot()
 	check(err)
 	return path
 }
 
 func (s *server) restore(backup any, how memetcd.Restored, replaced func(), looked chore) {
-	s.Kill()
+	s.kill()
 	replaced()
 	next := make(chan *clientv3.Client, 1)
-	check(s.Restore(backup.(string), how, func() {
-		admin, err := s.Admin().Client(asRoot) // a token of the other history would wait until its index comes
+	check(s.replace(backup.(string), how, func() {
+		admin, err := s.virtual.admin.client(asRoot) // a token of the other history would wait until its index comes
 		check(err)
 		looked(s.w.ctx, admin)
 		next <- admin
@@ -168,5 +159,5 @@ func (s *server) close() {
 	}
 	<-s.done
 	_ = s.admin.Close()
-	_ = s.Close()
+	s.virtual.close()
 }

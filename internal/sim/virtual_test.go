@@ -1,14 +1,4 @@
-// Package virtual runs a real etcd server under virtual time: its clients reach it by connections in
-// memory, whose faults it controls, so that a testing/synctest bubble in which it was started can move
-// its clock. It is killed hard, restarted from its files, backed up and restored as operators do it.
-//
-// Guaranteed: what OnApply reports are the commits of etcd's own store in their order, and the gRPC
-// client, the server and all between them are those of production. What a stalled disk or network
-// holds up is carried out when it resumes, also if its sender has given up.
-//
-// Not guaranteed: anything about several members, as those connect by sockets: there is one. A stall
-// of the disk is one of applying entries. A kill is that of a process, not of a machine.
-package virtual
+package sim
 
 import (
 	"context"
@@ -34,16 +24,26 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
-// Etcd is an etcd of one member. Its methods may be called concurrently, but those that start and end
-// the server from one goroutine at a time.
-type Etcd struct {
+// virtual is a real etcd server of one member under virtual time: its clients reach it by connections in
+// memory, whose faults it controls, so that the bubble in which it was started can move its clock. It is
+// killed hard, restarted from its files, backed up and restored as operators do it.
+//
+// Guaranteed: what onApply reports are the commits of etcd's own store in their order, and the gRPC
+// client, the server and all between them are those of production. What a stalled disk or network
+// holds up is carried out when it resumes, also if its sender has given up.
+//
+// Not guaranteed: anything about several members, as those connect by sockets. A stall of the disk is one
+// of applying entries. A kill is that of a process, not of a machine.
+//
+// Its methods may be called concurrently, but those that start and end the server from one goroutine at a time.
+type virtual struct {
 	record
 	dir   string
 	disk  disk
-	admin *Link
+	admin *wire
 
 	mu      sync.Mutex
-	links   []*Link
+	wires   []*wire
 	serving *bufconn.Listener // nil while it is down
 	open    bool              // for others than the admin
 	server  *etcdserver.EtcdServer
@@ -55,14 +55,14 @@ type Etcd struct {
 }
 
 // small keeps the files of each start small: etcd allocates them in advance.
-var small = sync.OnceFunc(func() { wal.SegmentSizeBytes = 1 << 20 }) //nolint:gochecknoglobals // as what it sets
+var small = sync.OnceFunc(func() { wal.SegmentSizeBytes = 1 << 20 })
 
-// Start starts a new etcd below a directory, and returns when it serves.
-func Start(dir string) (*Etcd, error) {
+// startVirtual starts a new etcd below a directory, and returns when it serves.
+func startVirtual(dir string) (*virtual, error) {
 	small()
-	e := &Etcd{dir: dir, token: "virtual"}
+	e := &virtual{dir: dir, token: "virtual"}
 	e.record.init()
-	e.admin = e.link(true)
+	e.admin = e.connect(true)
 	ready := make(chan struct{})
 	if err := e.start(true, func() { close(ready) }); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ const (
 	peer   = "http://127.0.0.1:1" // nobody connects to it
 )
 
-func (e *Etcd) config() config.ServerConfig {
+func (e *virtual) config() config.ServerConfig {
 	urls, lg := types.MustNewURLs([]string{peer}), zap.New(&e.disk)
 	return config.ServerConfig{
 		Name: member, DataDir: e.path(), ClientURLs: urls, PeerURLs: urls, InitialPeerURLsMap: types.URLsMap{member: urls}, InitialClusterToken: e.token, NewCluster: true, // unless it has data
@@ -88,11 +88,11 @@ func (e *Etcd) config() config.ServerConfig {
 	}
 }
 
-func (e *Etcd) path() string { return filepath.Join(e.dir, fmt.Sprint("data-", e.data)) }
+func (e *virtual) path() string { return filepath.Join(e.dir, fmt.Sprint("data-", e.data)) }
 
 // start starts the server, with restored data or its own. In the background, once it is ready, it calls prepare while only the admin
 // can connect, and then serves.
-func (e *Etcd) start(other bool, prepare func()) error {
+func (e *virtual) start(other bool, prepare func()) error {
 	s, err := etcdserver.NewServer(e.config())
 	if err != nil {
 		return fmt.Errorf("virtual: start etcd: %w", err)
@@ -130,7 +130,7 @@ func (e *Etcd) start(other bool, prepare func()) error {
 }
 
 // serve lets the admin connect, or all. It reports whether the server still runs.
-func (e *Etcd) serve(s *etcdserver.EtcdServer, l *bufconn.Listener, all bool) bool {
+func (e *virtual) serve(s *etcdserver.EtcdServer, l *bufconn.Listener, all bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.server != s {
@@ -140,8 +140,8 @@ func (e *Etcd) serve(s *etcdserver.EtcdServer, l *bufconn.Listener, all bool) bo
 	return true
 }
 
-// Kill ends the server at once. What it has not yet applied waits in its log.
-func (e *Etcd) Kill() {
+// kill ends the server at once. What it has not yet applied waits in its log.
+func (e *virtual) kill() {
 	e.mu.Lock()
 	stop := e.stop
 	e.serving, e.open, e.server, e.stop = nil, false, nil, nil
@@ -154,37 +154,33 @@ func (e *Etcd) Kill() {
 	e.starts.Wait()
 }
 
-// Restart starts the killed server from its files. It serves a little later.
-func (e *Etcd) Restart() error { return e.start(false, func() {}) }
+// restart starts the killed server from its files. It serves a little later.
+func (e *virtual) restart() { check(e.start(false, func() {})) }
 
-// Close ends server and clients.
-func (e *Etcd) Close() error {
+// close ends the server, and breaks all connections.
+func (e *virtual) close() {
 	e.mu.Lock()
 	e.closed = true
 	e.mu.Unlock()
-	e.Break()
-	e.Kill()
-	return nil
+	e.reset()
+	e.kill()
 }
 
-// Break resets the connections of all clients.
-func (e *Etcd) Break() {
+// reset breaks the connections of all clients.
+func (e *virtual) reset() {
 	e.mu.Lock()
-	links := e.links
+	wires := e.wires
 	e.mu.Unlock()
-	for _, l := range links {
-		l.Break()
+	for _, l := range wires {
+		l.reset()
 	}
 }
 
-// Stall stops or resumes the disk: nothing is applied meanwhile, and what reads the newest state waits.
-func (e *Etcd) Stall(on bool) { e.disk.set(on) }
+// stall stops or resumes the disk: nothing is applied meanwhile, and what reads the newest state waits.
+func (e *virtual) stall(on bool) { e.disk.set(on) }
 
-// Revision returns the newest revision.
-func (e *Etcd) Revision() int64 { return e.record.next() - 1 }
-
-// Save writes a backup as of now and returns its path.
-func (e *Etcd) Save() (path string, err error) {
+// snapshot writes a backup as of now and returns its path.
+func (e *virtual) snapshot() (path string, err error) {
 	f, err := os.CreateTemp(e.dir, "backup-")
 	if err != nil {
 		return "", err
@@ -194,9 +190,9 @@ func (e *Etcd) Save() (path string, err error) {
 	return f.Name(), errors.Join(err, s.Close(), f.Close())
 }
 
-// Restore replaces the data of the killed server by those of a backup, and starts it. In the background, it
+// replace replaces the data of the killed server by those of a backup, and starts it. In the background, it
 // calls prepare when the admin can connect and others cannot.
-func (e *Etcd) Restore(path string, how memetcd.Restored, prepare func()) error {
+func (e *virtual) replace(path string, how memetcd.Restored, prepare func()) error {
 	if e.data++; how.NewCluster {
 		e.token = fmt.Sprint("virtual-", e.data)
 	}
@@ -209,6 +205,3 @@ func (e *Etcd) Restore(path string, how memetcd.Restored, prepare func()) error 
 	}
 	return e.start(true, prepare)
 }
-
-// Admin returns the link of who may connect before the others.
-func (e *Etcd) Admin() *Link { return e.admin }

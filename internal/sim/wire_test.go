@@ -1,4 +1,4 @@
-package virtual
+package sim
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
-// Link is the network between one client and etcd. Its methods may be called concurrently.
-type Link struct {
-	etcd  *Etcd
+// wire is the network between one client and a virtual etcd. Its methods may be called concurrently.
+type wire struct {
+	etcd  *virtual
 	admin bool
 
 	mu      sync.Mutex
@@ -32,20 +32,18 @@ type Link struct {
 	request func(req any)
 }
 
-// Link returns the network of a new client.
-func (e *Etcd) Link() *Link { return e.link(false) }
-
-func (e *Etcd) link(admin bool) *Link {
-	l := &Link{etcd: e, admin: admin, changed: make(chan struct{})}
+// connect returns the network of a new client. An admin may connect before the others.
+func (e *virtual) connect(admin bool) *wire {
+	l := &wire{etcd: e, admin: admin, changed: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.links = append(e.links, l)
+	e.wires = append(e.wires, l)
 	return l
 }
 
-// Client returns a client that reaches etcd by this network, with timeouts as those of internal/etcd. Each
+// client returns a client that reaches etcd by this network, with timeouts as those of internal/etcd. Each
 // edit may change its configuration.
-func (l *Link) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, error) {
+func (l *wire) client(edits ...func(*clientv3.Config)) (*clientv3.Client, error) {
 	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
 	connect.Backoff.MaxDelay = 3 * time.Second
 	c := clientv3.Config{
@@ -55,20 +53,20 @@ func (l *Link) Client(edits ...func(*clientv3.Config)) (*clientv3.Client, error)
 	for _, edit := range edits {
 		edit(&c)
 	}
-	c.DialOptions = append(c.DialOptions, l.DialOptions()...)
+	c.DialOptions = append(c.DialOptions, l.dialOptions()...)
 	return clientv3.New(c)
 }
 
-// DialOptions are those with which a client has this network. They belong after all others.
-func (l *Link) DialOptions() []grpc.DialOption {
+// dialOptions are those with which a client has this network. They belong after all others.
+func (l *wire) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(l.dial), grpc.WithChainUnaryInterceptor(l.intercept), grpc.WithStatsHandler(l),
 	}
 }
 
-// OnRequest sets a function that is called with each unary request in the instant in which it goes on
+// onRequest sets a function that is called with each unary request in the instant in which it goes on
 // a connection. It must not call the etcd.
-func (l *Link) OnRequest(f func(req any)) {
+func (l *wire) onRequest(f func(req any)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.request = f
@@ -76,23 +74,23 @@ func (l *Link) OnRequest(f func(req any)) {
 
 // Set replaces the faults. Refuse breaks the connections and refuses others. What is held up arrives when
 // that is lifted, also if the client has given it up or closed its connection. A Lag and NoLeader have no effect.
-func (l *Link) Set(f memetcd.Faults) {
+func (l *wire) Set(f memetcd.Faults) {
 	l.mu.Lock()
 	l.faults = f
 	l.wake()
 	l.mu.Unlock()
 	if f.Refuse {
-		l.Break()
+		l.reset()
 	}
 }
 
-func (l *Link) wake() {
+func (l *wire) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// Break resets all connections: what is on its way is lost.
-func (l *Link) Break() {
+// reset breaks all connections: what is on its way is lost.
+func (l *wire) reset() {
 	l.mu.Lock()
 	broken := l.open
 	l.open = nil
@@ -104,13 +102,13 @@ func (l *Link) Break() {
 
 type requestKey struct{}
 
-func (l *Link) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (l *wire) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	ctx = metadata.AppendToOutgoingContext(context.WithValue(ctx, requestKey{}, req), numberKey, l.etcd.number(l, req))
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // HandleRPC implements stats.Handler.
-func (l *Link) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (l *wire) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	req := ctx.Value(requestKey{})
 	if _, leaves := s.(*stats.OutHeader); !leaves || req == nil {
 		return
@@ -124,18 +122,18 @@ func (l *Link) HandleRPC(ctx context.Context, s stats.RPCStats) {
 }
 
 // TagRPC implements stats.Handler.
-func (*Link) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (*wire) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 // TagConn implements stats.Handler.
-func (*Link) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*wire) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 // HandleConn implements stats.Handler.
-func (*Link) HandleConn(context.Context, stats.ConnStats) {}
+func (*wire) HandleConn(context.Context, stats.ConnStats) {}
 
 var errRefused = errors.New("connect: connection refused")
 
 // dial connects to the server. A network that carries nothing answers no dial.
-func (l *Link) dial(ctx context.Context, _ string) (net.Conn, error) {
+func (l *wire) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if passes, _ := l.passes(ctx.Done(), time.Now(), func(f memetcd.Faults) (bool, time.Duration) {
 		return !f.Refuse && (f.HoldRequests || f.HoldAnswers), 0
 	}); !passes {
@@ -164,7 +162,7 @@ type connection struct {
 	end            func() // closes broken
 }
 
-func (l *Link) connect(far net.Conn) net.Conn {
+func (l *wire) connect(far net.Conn) net.Conn {
 	near, mine := pair()
 	ctx, end := context.WithCancel(context.Background())
 	c := &connection{client: mine, server: far, broken: ctx.Done(), end: end}
@@ -214,7 +212,7 @@ type packet struct {
 const pace = time.Millisecond
 
 // carry carries one direction, and closes it after all that was sent has arrived.
-func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (hold bool, takes time.Duration)) {
+func (l *wire) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (hold bool, takes time.Duration)) {
 	packets := make(chan packet, 1<<10)
 	go func() {
 		defer close(packets)
@@ -248,7 +246,7 @@ func (l *Link) carry(c *connection, from, to net.Conn, of func(memetcd.Faults) (
 }
 
 // passes waits until what was sent at a time arrives. It reports whether that is before an end, and whether it was held up.
-func (l *Link) passes(end <-chan struct{}, sent time.Time, of func(memetcd.Faults) (hold bool, takes time.Duration)) (arrives, held bool) {
+func (l *wire) passes(end <-chan struct{}, sent time.Time, of func(memetcd.Faults) (hold bool, takes time.Duration)) (arrives, held bool) {
 	for {
 		l.mu.Lock()
 		hold, takes := of(l.faults)

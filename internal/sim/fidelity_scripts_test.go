@@ -1,4 +1,4 @@
-package memetcd_test
+package sim
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 type script struct {
 	name string
-	play func(*run)
+	play func(*recording)
 }
 
 type (
@@ -22,7 +22,7 @@ type (
 
 func scripts() []script {
 	return []script{
-		{"put, get and delete", func(r *run) {
+		{"put, get and delete", func(r *recording) {
 			r.puts("a=1", "b=2", "a=3")
 			r.get("a")
 			r.get("a", clientv3.WithRev(r.base+1))
@@ -36,7 +36,7 @@ func scripts() []script {
 			r.get("", clientv3.WithFromKey())
 			r.get("b", clientv3.WithRev(r.base+5))
 		}},
-		{"errors of requests", func(r *run) {
+		{"errors of requests", func(r *recording) {
 			r.puts("=1")
 			r.get("")
 			r.delete("")
@@ -48,7 +48,7 @@ func scripts() []script {
 			r.do(clientv3.OpPut("a", strings.Repeat("x", 1500<<10)))
 			r.get("a", clientv3.WithKeysOnly())
 		}},
-		{"ranges", func(r *run) {
+		{"ranges", func(r *recording) {
 			r.puts("a=1", "a/b=2", "a/b/c=3", "ab=4", "b=0", "a/b=5")
 			r.delete("a/b/c")
 			r.get("a/", clientv3.WithPrefix())
@@ -74,7 +74,7 @@ func scripts() []script {
 			r.delete("b", clientv3.WithRange("a"))
 			r.delete("a", clientv3.WithFromKey())
 		}},
-		{"streamed ranges", func(r *run) {
+		{"streamed ranges", func(r *recording) {
 			for i := range 75 {
 				r.puts(fmt.Sprintf("k%02d=%d", i, i))
 			}
@@ -93,7 +93,7 @@ func scripts() []script {
 			r.list("k", clientv3.WithPrefix(), clientv3.WithRev(r.base+29))
 			r.list("k", clientv3.WithPrefix(), clientv3.WithRev(r.base+30))
 		}},
-		{"compares", func(r *run) {
+		{"compares", func(r *recording) {
 			r.puts("a=1", "b=2", "b=3")
 			r.grant(1, 60)
 			r.do(clientv3.OpPut("l", "x", clientv3.WithLease(r.lease(1))))
@@ -119,7 +119,7 @@ func scripts() []script {
 			r.txn(cmps{clientv3.Compare(clientv3.Value("a"), "=", "1"), clientv3.Compare(clientv3.Value("b"), "=", "2")}, nil, nil)
 			r.txn(nil, nil, nil)
 		}},
-		{"nested transactions", func(r *run) {
+		{"nested transactions", func(r *recording) {
 			r.puts("a/uuid=1", "a/at=2", "b/uuid=1", "c=0")
 			gone := func(name, uuid string) clientv3.Op {
 				return clientv3.OpTxn(cmps{
@@ -144,7 +144,7 @@ func scripts() []script {
 			r.txn(nil, ops{clientv3.OpPut("x", "2", clientv3.WithPrevKV()), clientv3.OpPut("z", "2", clientv3.WithPrevKV())}, nil)
 			r.get("", clientv3.WithFromKey())
 		}},
-		{"refused transactions", func(r *run) {
+		{"refused transactions", func(r *recording) {
 			many := func(n int, op clientv3.Op) (all ops) {
 				for range n {
 					all = append(all, op)
@@ -185,7 +185,7 @@ func scripts() []script {
 			r.txn(cmps{clientv3.Compare(clientv3.Version(""), "=", 0)}, nil, nil)
 			r.txn(nil, ops{clientv3.OpPut("big", strings.Repeat("x", 800<<10)), clientv3.OpPut("bigger", strings.Repeat("x", 900<<10))}, nil)
 		}},
-		{"leases", func(r *run) {
+		{"leases", func(r *recording) {
 			r.grant(1, 60)
 			r.grant(1, 60)
 			r.grant(2, 9) // longer than what follows takes on a busy machine
@@ -220,7 +220,7 @@ func scripts() []script {
 			r.timeToLive(2)
 			r.get("", clientv3.WithFromKey())
 		}},
-		{"watches of the past and the present", func(r *run) {
+		{"watches of the past and the present", func(r *recording) {
 			r.puts("a=1", "b=1", "a=2")
 			r.delete("a")
 			r.txn(nil, ops{clientv3.OpPut("a", "3"), clientv3.OpPut("ab", "1"), clientv3.OpDelete("b")}, nil)
@@ -264,7 +264,7 @@ func scripts() []script {
 				w.close()
 			}
 		}},
-		{"a watch of a long past", func(r *run) {
+		{"a watch of a long past", func(r *recording) {
 			for i := range 1100 {
 				_, err := r.cli.Put(r.ctx, fmt.Sprintf("k%d", i%2), "x")
 				require.NoError(r.t, err)
@@ -276,7 +276,7 @@ func scripts() []script {
 			one.close()
 			both.close()
 		}},
-		{"progress", func(r *run) {
+		{"progress", func(r *recording) {
 			r.puts("a=1", "a=2")
 			here := r.watch("here", "a", clientv3.WithRev(r.base+2))
 			here.expect(1)
@@ -302,15 +302,15 @@ func scripts() []script {
 			}
 			_ = here.watch.RequestProgress(r.ctx)
 		}},
-		{"several watches on one stream", func(r *run) {
+		{"several watches on one stream", func(r *recording) {
 			r.puts("a=1", "b=1")
 			a := r.watch("a", "a", clientv3.WithRev(r.base+1))
 			a.expect(1)
-			b := &watching{run: r, name: "b", watch: a.watch, ctx: a.ctx, cancel: a.cancel, watchC: a.watch.Watch(a.ctx, "b", clientv3.WithRev(r.base+1))}
+			b := &watching{recording: r, name: "b", watch: a.watch, ctx: a.ctx, cancel: a.cancel, watchC: a.watch.Watch(a.ctx, "b", clientv3.WithRev(r.base+1))}
 			b.expect(1)
 			a.progress()
 			b.expect(1)
-			c := &watching{run: r, name: "c", watch: a.watch, ctx: a.ctx, watchC: a.watch.Watch(a.ctx, "c", clientv3.WithRev(r.base+9))}
+			c := &watching{recording: r, name: "c", watch: a.watch, ctx: a.ctx, watchC: a.watch.Watch(a.ctx, "c", clientv3.WithRev(r.base+9))}
 			_ = a.watch.RequestProgress(a.ctx)
 			a.silent() // one that is ahead keeps the others from it
 			r.puts("a=2", "b=2")
@@ -320,7 +320,7 @@ func scripts() []script {
 			a.close()
 			b.next(time.Second)
 		}},
-		{"compaction", func(r *run) {
+		{"compaction", func(r *recording) {
 			r.puts("a=1", "a=2", "b=1", "a=3")
 			r.delete("b")
 			synced := r.watch("synced", "a", clientv3.WithRev(r.base+1))
@@ -350,7 +350,7 @@ func scripts() []script {
 			synced.close()
 			oldest.close()
 		}},
-		{"watches that cannot be", func(r *run) {
+		{"watches that cannot be", func(r *recording) {
 			empty := r.watch("empty", "b", clientv3.WithRange("a"))
 			empty.expect(2)
 			negative := r.watch("negative", "b", clientv3.WithRev(-1))
@@ -360,7 +360,7 @@ func scripts() []script {
 			closed.watchC = closed.watch.Watch(r.ctx, "a")
 			closed.expect(1)
 		}},
-		{"alarms", func(r *run) {
+		{"alarms", func(r *recording) {
 			r.puts("a=1", "b=1")
 			r.grant(1, 60)
 			for _, alarm := range []pb.AlarmType{pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {

@@ -1,4 +1,4 @@
-package virtual
+package sim
 
 import (
 	"sync"

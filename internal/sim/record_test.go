@@ -1,4 +1,4 @@
-package virtual
+package sim
 
 import (
 	"bytes"
@@ -16,27 +16,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Applied is what etcd carried out: a commit, or an alarm request, which makes none.
-type Applied struct {
-	// Link is the client that sent it; nil where that is not known, as at the end of a lease.
-	Link *Link
-	// Request is the one that the client sent, nil where it is not known.
-	Request any
-	Err     error
-	Events  []*mvccpb.Event
-}
-
 // record finds out which request made which commit: the watch of etcd's store has the commits, the
 // answers of requests their revisions. Of a request without an answer it is known what it would write.
 type record struct {
 	mu      sync.Mutex
 	changed *sync.Cond
-	applied func(Applied)
+	applied func(applied)
 	sent    map[string]sending // by number
 	// arrived are the requests that may be carried out, in order; open of them are being answered.
-	arrived []*arrival
+	arrived []*received
 	open    int
-	by      map[int64]*arrival
+	by      map[int64]*received
 	commits [][]*mvccpb.Event
 	last    int64
 	follows bool
@@ -44,29 +34,29 @@ type record struct {
 
 // sending is a request as its client sent it.
 type sending struct {
-	link *Link
+	link *wire
 	req  any
 }
 
-type arrival struct {
+type received struct {
 	sending
 	got any
 }
 
 func (r *record) init() {
-	r.sent, r.by, r.last, r.changed = make(map[string]sending), make(map[int64]*arrival), 1, sync.NewCond(&r.mu)
+	r.sent, r.by, r.last, r.changed = make(map[string]sending), make(map[int64]*received), 1, sync.NewCond(&r.mu)
 }
 
-// OnApply sets a function that is called with all that etcd carries out, in order. It must not call
+// onApply sets a function that is called with all that etcd carries out, in order: commits, and alarm requests, which make none. It must not call
 // the etcd, and not keep or change what it is given.
-func (r *record) OnApply(f func(Applied)) {
+func (r *record) onApply(f func(applied)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.applied = f
 }
 
 // number gives a request a number, which its server returns.
-func (r *record) number(l *Link, req any) string {
+func (r *record) number(l *wire, req any) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := strconv.Itoa(len(r.sent))
@@ -121,8 +111,8 @@ func (r *record) following(on bool) {
 // intercept sees the requests as the server begins to carry them out, and their answers.
 func (r *record) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	a := &arrival{got: req}
-	writes := proposes(req)
+	a := &received{got: req}
+	writes := mayWrite(req)
 	r.mu.Lock()
 	if n := md.Get(numberKey); len(n) > 0 {
 		a.sending = r.sent[n[0]]
@@ -136,7 +126,7 @@ func (r *record) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, alarm := req.(*pb.AlarmRequest); alarm && r.applied != nil {
-		r.applied(Applied{Link: a.link, Request: a.req, Err: err})
+		r.applied(applied{a.link, a.req, err, nil})
 	}
 	if writes && slices.Contains(r.arrived, a) {
 		r.answered(a, resp, err)
@@ -146,7 +136,7 @@ func (r *record) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo
 
 // answered is called with the answer to a request that may have written. It returns after the commit was
 // reported.
-func (r *record) answered(a *arrival, resp any, err error) {
+func (r *record) answered(a *received, resp any, err error) {
 	var revision int64
 	if r.open--; err == nil {
 		revision = wrote(resp)
@@ -157,7 +147,7 @@ func (r *record) answered(a *arrival, resp any, err error) {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Unknown: // it may be carried out
 	default:
-		r.arrived = slices.DeleteFunc(r.arrived, func(o *arrival) bool { return o == a })
+		r.arrived = slices.DeleteFunc(r.arrived, func(o *received) bool { return o == a })
 	}
 	for r.flush(); r.follows && r.by[revision] == a; {
 		r.changed.Wait()
@@ -174,7 +164,7 @@ func (r *record) flush() {
 			return
 		}
 		if a == nil {
-			if i := slices.IndexFunc(r.arrived, func(a *arrival) bool {
+			if i := slices.IndexFunc(r.arrived, func(a *received) bool {
 				return !slices.ContainsFunc(events, func(ev *mvccpb.Event) bool { return !makes(a.got, ev) })
 			}); i >= 0 {
 				a = r.arrived[i]
@@ -187,16 +177,16 @@ func (r *record) flush() {
 		if r.applied == nil {
 			continue
 		}
-		out := Applied{Events: events}
+		out := applied{events: events}
 		if a != nil {
-			out.Link, out.Request = a.link, a.req
+			out.from, out.request = a.link, a.req
 		}
 		r.applied(out)
 	}
 }
 
-// proposes reports whether a request may change keys.
-func proposes(req any) bool {
+// mayWrite reports whether a request may change keys.
+func mayWrite(req any) bool {
 	switch r := req.(type) {
 	case *pb.PutRequest, *pb.DeleteRangeRequest, *pb.LeaseRevokeRequest:
 		return true

@@ -1,4 +1,4 @@
-package memetcd_test
+package sim
 
 import (
 	"fmt"
@@ -12,18 +12,16 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
-
-	"github.com/etcd-unlocker/unlocker/internal/etcdtest/virtual"
 )
 
-// TestRandom compares random operations on few keys, and at the end all events since
+// TestMemoryIsAsEtcdAtRandom compares random operations on few keys, and at the end all events since
 // the beginning. Unless there is an etcd to test with, a real one runs under the same virtual time, in which
 // leases end and watches show what happens when it happens.
-func TestRandom(t *testing.T) {
+func TestMemoryIsAsEtcdAtRandom(t *testing.T) {
 	if os.Getenv(endpointKey) == "" {
 		rapid.Check(t, func(rt *rapid.T) {
-			play := random(rt, &run{base: 1}, true)
-			same(rt, virtually(t, play), inMemory(t, 1, play))
+			play := randomScript(rt, &recording{base: 1}, true)
+			requireSame(rt, playVirtually(t, play), playInMemory(t, 1, play))
 		})
 		return
 	}
@@ -32,39 +30,39 @@ func TestRandom(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		_, err := cli.Delete(t.Context(), "", clientv3.WithFromKey())
 		require.NoError(t, err)
-		truth := newRun(t, cli)
-		play := random(rt, truth, false)
+		truth := newRecording(t, cli)
+		play := randomScript(rt, truth, false)
 		truth.play(play)
-		same(rt, truth, inMemory(t, truth.base, play))
+		requireSame(rt, truth, playInMemory(t, truth.base, play))
 	})
 }
 
-// virtually plays a script on a new etcd under virtual time.
-func virtually(t *testing.T, script func(*run)) (r *run) {
+// playVirtually plays a script on a new etcd under virtual time.
+func playVirtually(t *testing.T, script func(*recording)) (r *recording) {
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		etcd, err := virtual.Start(dir)
+		etcd, err := startVirtual(dir)
 		require.NoError(t, err)
-		cli, err := etcd.Link().Client()
+		cli, err := etcd.connect(false).client()
 		require.NoError(t, err)
-		r = newRun(t, cli)
+		r = newRecording(t, cli)
 		r.play(script)
 		require.NoError(t, cli.Close())
-		require.NoError(t, etcd.Close())
+		etcd.close()
 	})
 	return r
 }
 
-func same(rt *rapid.T, truth, mem *run) {
+func requireSame(rt *rapid.T, truth, mem *recording) {
 	if want, got := seenBy(truth), seenBy(mem); want != got {
 		rt.Fatalf("etcd:\n%s\n\nmemetcd:\n%s", want, got)
 	}
 }
 
-// seenBy returns what a run saw. Of a transaction with an unknown lease and a future revision, etcd 3.5
+// seenBy returns what a recording has. Of a transaction with an unknown lease and a future revision, etcd 3.5
 // names the lease, and later ones what comes first; the suite has each alone.
-func seenBy(r *run) string {
+func seenBy(r *recording) string {
 	const do = "do: etcd "
 	return strings.NewReplacer(
 		do+"NotFound: etcdserver: requested lease not found", do+"refused",
@@ -72,10 +70,10 @@ func seenBy(r *run) string {
 	).Replace(strings.Join(r.seen, "\n"))
 }
 
-// random draws a script; r is one of the runs, which are alike in what it needs.
-func random(rt *rapid.T, r *run, virtually bool) func(*run) {
+// randomScript draws a script; r is one of the recordings, which are alike in what it needs.
+func randomScript(rt *rapid.T, r *recording, virtually bool) func(*recording) {
 	d := drawer{rt, r}
-	var steps []func(*run)
+	var steps []func(*recording)
 	for range rapid.IntRange(5, 20).Draw(rt, "steps") {
 		if virtually && d.number(3, "time") == 0 {
 			steps = append(steps, d.timed())
@@ -84,7 +82,7 @@ func random(rt *rapid.T, r *run, virtually bool) func(*run) {
 		}
 	}
 	watched := d.number(3, "watched") == 0 // it takes time
-	return func(r *run) {
+	return func(r *recording) {
 		r.grant(1, 600)
 		if virtually {
 			live := r.watch("live", "", clientv3.WithFromKey(), clientv3.WithPrevKV(), clientv3.WithRev(r.base+1))
@@ -110,7 +108,7 @@ func random(rt *rapid.T, r *run, virtually bool) func(*run) {
 
 type drawer struct {
 	rt *rapid.T
-	r  *run
+	r  *recording
 }
 
 func (d drawer) number(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.rt, what) }
@@ -121,42 +119,42 @@ func (d drawer) key() string {
 
 func (d drawer) rev() int64 { return d.r.base + 1 + int64(d.number(12, "revision")) }
 
-func (d drawer) step() func(*run) {
+func (d drawer) step() func(*recording) {
 	switch rev := d.rev(); d.number(12, "kind") {
 	case 0:
-		return func(r *run) { r.compact(rev) }
+		return func(r *recording) { r.compact(rev) }
 	case 1:
 		op := d.span()
-		return func(r *run) { r.list("a", append(op, clientv3.WithRev(rev))...) }
+		return func(r *recording) { r.list("a", append(op, clientv3.WithRev(rev))...) }
 	case 2, 3, 4, 5, 6:
 		op := d.txn(2)
-		return func(r *run) { r.do(op) }
+		return func(r *recording) { r.do(op) }
 	default:
 		op := d.op(0)
-		return func(r *run) { r.do(op) }
+		return func(r *recording) { r.do(op) }
 	}
 }
 
 // timed is a step of what takes time. A lease of 5 s lives after one pause, and not after two.
-func (d drawer) timed() func(*run) {
+func (d drawer) timed() func(*recording) {
 	pause := func() { <-time.After(4 * time.Second) }
 	switch d.number(6, "timed") {
 	case 0:
-		return func(r *run) { r.grant(2, 5) }
+		return func(r *recording) { r.grant(2, 5) }
 	case 1:
-		return func(r *run) {
+		return func(r *recording) {
 			pause()
 			r.keepAlive(2)
 			pause()
 			r.timeToLive(2)
 		}
 	case 2:
-		return func(r *run) { r.revoke(2) }
+		return func(r *recording) { r.revoke(2) }
 	case 3:
 		on := pb.AlarmRequest_AlarmAction(1 + d.number(2, "alarm"))
-		return func(r *run) { r.alarm(on, pb.AlarmType_NOSPACE) }
+		return func(r *recording) { r.alarm(on, pb.AlarmType_NOSPACE) }
 	}
-	return func(r *run) {
+	return func(r *recording) {
 		pause()
 		r.timeToLive(2)
 	}

@@ -1,4 +1,4 @@
-package memetcd_test
+package sim
 
 import (
 	"context"
@@ -54,27 +54,27 @@ func dialer(t *testing.T) func(...func(*clientv3.Config)) (*clientv3.Client, err
 	}
 }
 
-// TestSuite runs every script against a real etcd and against this one, beginning at
+// TestMemoryIsAsEtcd runs every script against a real etcd and against the one in memory, beginning at
 // the same revision, and compares all that the client saw.
-func TestSuite(t *testing.T) {
+func TestMemoryIsAsEtcd(t *testing.T) {
 	dial := dialer(t)
 	for _, s := range scripts() {
 		t.Run(s.name, func(t *testing.T) {
-			truth := newRun(t, connectReal(t, dial))
+			truth := newRecording(t, connectReal(t, dial))
 			truth.play(s.play)
-			mem := inMemory(t, truth.base, s.play)
+			mem := playInMemory(t, truth.base, s.play)
 			require.Equal(t, strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"))
 		})
 	}
 }
 
-// inMemory plays a script in a bubble.
-func inMemory(t *testing.T, base int64, script func(*run)) (r *run) {
+// playInMemory plays a script in a bubble.
+func playInMemory(t *testing.T, base int64, script func(*recording)) (r *recording) {
 	synctest.Test(t, func(t *testing.T) {
 		c := memetcd.New(memetcd.Options{Revision: base})
 		link, err := c.Connect()
 		require.NoError(t, err)
-		r = newRun(t, link.Client)
+		r = newRecording(t, link.Client)
 		r.play(script)
 		require.NoError(t, c.Close())
 	})
@@ -90,8 +90,8 @@ func connectReal(t testing.TB, dial func(...func(*clientv3.Config)) (*clientv3.C
 	return cli
 }
 
-// run records what a client of one of the two sees.
-type run struct {
+// recording is what a client of one of the two sees.
+type recording struct {
 	t    testing.TB
 	ctx  context.Context
 	cli  *clientv3.Client
@@ -99,15 +99,15 @@ type run struct {
 	seen []string
 }
 
-func newRun(t testing.TB, cli *clientv3.Client) *run {
+func newRecording(t testing.TB, cli *clientv3.Client) *recording {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	resp, err := cli.Get(ctx, "head")
 	require.NoError(t, err)
-	return &run{t: t, ctx: ctx, cli: cli, base: resp.Header.Revision}
+	return &recording{t: t, ctx: ctx, cli: cli, base: resp.Header.Revision}
 }
 
-func (r *run) play(script func(*run)) {
+func (r *recording) play(script func(*recording)) {
 	script(r)
 	for _, id := range []int64{1, 2, 3} {
 		_, _ = r.cli.Revoke(r.ctx, r.lease(id))
@@ -115,9 +115,9 @@ func (r *run) play(script func(*run)) {
 }
 
 // lease returns the n-th lease id of this run, the same on both sides.
-func (r *run) lease(n int64) clientv3.LeaseID { return clientv3.LeaseID(r.base*100 + n) }
+func (r *recording) lease(n int64) clientv3.LeaseID { return clientv3.LeaseID(r.base*100 + n) }
 
-func (r *run) note(what string, m proto.Message, err error) {
+func (r *recording) note(what string, m proto.Message, err error) {
 	if err != nil {
 		r.seen = append(r.seen, fmt.Sprintf("%s: %s", what, describe(err)))
 		return
@@ -159,7 +159,7 @@ func scrub(m protoreflect.Message) {
 }
 
 // do carries out one operation.
-func (r *run) do(op clientv3.Op) {
+func (r *recording) do(op clientv3.Op) {
 	resp, err := r.cli.Do(r.ctx, op)
 	switch {
 	case err != nil:
@@ -175,34 +175,38 @@ func (r *run) do(op clientv3.Op) {
 	}
 }
 
-func (r *run) puts(pairs ...string) {
+func (r *recording) puts(pairs ...string) {
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		r.do(clientv3.OpPut(key, value))
 	}
 }
 
-func (r *run) get(key string, opts ...clientv3.OpOption)    { r.do(clientv3.OpGet(key, opts...)) }
-func (r *run) delete(key string, opts ...clientv3.OpOption) { r.do(clientv3.OpDelete(key, opts...)) }
+func (r *recording) get(key string, opts ...clientv3.OpOption) { r.do(clientv3.OpGet(key, opts...)) }
+func (r *recording) delete(key string, opts ...clientv3.OpOption) {
+	r.do(clientv3.OpDelete(key, opts...))
+}
 
-func (r *run) txn(ifs []clientv3.Cmp, then, or []clientv3.Op) { r.do(clientv3.OpTxn(ifs, then, or)) }
+func (r *recording) txn(ifs []clientv3.Cmp, then, or []clientv3.Op) {
+	r.do(clientv3.OpTxn(ifs, then, or))
+}
 
-func (r *run) compact(rev int64) {
+func (r *recording) compact(rev int64) {
 	resp, err := r.cli.Compact(r.ctx, rev, clientv3.WithCompactPhysical())
 	r.note("compact", (*pb.CompactionResponse)(resp), err)
 }
 
-func (r *run) grant(n, ttl int64) {
+func (r *recording) grant(n, ttl int64) {
 	resp, err := pb.NewLeaseClient(r.cli.ActiveConnection()).LeaseGrant(r.ctx, &pb.LeaseGrantRequest{ID: int64(r.lease(n)), TTL: ttl})
 	r.note("grant", resp, rpctypes.Error(err))
 }
 
-func (r *run) revoke(n int64) {
+func (r *recording) revoke(n int64) {
 	resp, err := r.cli.Revoke(r.ctx, r.lease(n))
 	r.note("revoke", (*pb.LeaseRevokeResponse)(resp), err)
 }
 
-func (r *run) keepAlive(n int64) {
+func (r *recording) keepAlive(n int64) {
 	resp, err := r.cli.KeepAliveOnce(r.ctx, r.lease(n))
 	if err == nil {
 		r.seen = append(r.seen, fmt.Sprintf("keep-alive: %d for %d at %d", resp.TTL, resp.ID, resp.ResponseHeader.Revision))
@@ -211,7 +215,7 @@ func (r *run) keepAlive(n int64) {
 	r.note("keep-alive", nil, err)
 }
 
-func (r *run) timeToLive(n int64) {
+func (r *recording) timeToLive(n int64) {
 	resp, err := r.cli.TimeToLive(r.ctx, r.lease(n), clientv3.WithAttachedKeys())
 	require.NoError(r.t, err)
 	keys := make(map[string]bool)
@@ -221,13 +225,13 @@ func (r *run) timeToLive(n int64) {
 	r.seen = append(r.seen, fmt.Sprintf("time to live: %d of %d, alive %t, keys %v", resp.ID, resp.GrantedTTL, resp.TTL >= 0, keys))
 }
 
-func (r *run) alarm(action pb.AlarmRequest_AlarmAction, alarm pb.AlarmType) {
+func (r *recording) alarm(action pb.AlarmRequest_AlarmAction, alarm pb.AlarmType) {
 	resp, err := pb.NewMaintenanceClient(r.cli.ActiveConnection()).Alarm(r.ctx, &pb.AlarmRequest{Action: action, Alarm: alarm, MemberID: 7})
 	r.note("alarm", resp, rpctypes.Error(err))
 }
 
 // list lists in chunks, on both unless the real etcd is of a release before 3.7, which cannot.
-func (r *run) list(key string, opts ...clientv3.OpOption) {
+func (r *recording) list(key string, opts ...clientv3.OpOption) {
 	if !streams {
 		return
 	}
@@ -240,7 +244,7 @@ func (r *run) list(key string, opts ...clientv3.OpOption) {
 
 // watching records a watch.
 type watching struct {
-	*run
+	*recording
 	name   string
 	cancel context.CancelFunc
 	watchC clientv3.WatchChan
@@ -248,8 +252,8 @@ type watching struct {
 	ctx    context.Context
 }
 
-func (r *run) watch(name, key string, opts ...clientv3.OpOption) *watching {
-	w := &watching{run: r, name: name, watch: clientv3.NewWatcher(r.cli)}
+func (r *recording) watch(name, key string, opts ...clientv3.OpOption) *watching {
+	w := &watching{recording: r, name: name, watch: clientv3.NewWatcher(r.cli)}
 	w.ctx, w.cancel = context.WithCancel(r.ctx)
 	w.watchC = w.watch.Watch(w.ctx, key, opts...)
 	return w

@@ -1,4 +1,4 @@
-package memetcd_test
+package sim
 
 import (
 	"strings"
@@ -13,17 +13,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
-const password = "secret"
-
 func asUser(cfg *clientv3.Config) { cfg.Username, cfg.Password = "user", password }
 
-// TestAuth compares what a user sees whose role covers "a/", and whose token ends.
-func TestAuth(t *testing.T) {
+// TestMemoryAuthIsAsEtcd compares what a user sees whose role covers "a/", and whose token ends.
+func TestMemoryAuthIsAsEtcd(t *testing.T) {
 	etcd := etcdtest.Start(t, localetcd.Options{}).Cluster
 	root := enableAuth(t, etcd)
 	cli, err := etcd.Client(asUser)
 	require.NoError(t, err)
-	truth := &run{t: t, ctx: t.Context(), cli: cli, base: 1}
+	truth := &recording{t: t, ctx: t.Context(), cli: cli, base: 1}
 	playAuth(truth, func() {
 		_, err := root.UserChangePassword(t.Context(), "user", password) // ends all tokens of the user
 		require.NoError(t, err)
@@ -33,7 +31,7 @@ func TestAuth(t *testing.T) {
 		link, err := c.Connect(asUser)
 		require.NoError(t, err)
 		link.Allow("a/", clientv3.GetPrefixRangeEnd("a/"))
-		mem := &run{t: t, ctx: t.Context(), cli: link.Client, base: 1}
+		mem := &recording{t: t, ctx: t.Context(), cli: link.Client, base: 1}
 		playAuth(mem, c.ExpireTokens)
 		require.NoError(t, c.Close())
 		require.Equal(t, strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"))
@@ -61,7 +59,7 @@ func enableAuth(t *testing.T, etcd *localetcd.Cluster) *clientv3.Client {
 	return root
 }
 
-func playAuth(r *run, expire func()) {
+func playAuth(r *recording, expire func()) {
 	r.puts("a/b=1", "b=1")
 	r.get("a/", clientv3.WithPrefix())
 	r.get("a/", clientv3.WithKeysOnly())
@@ -88,7 +86,7 @@ func playAuth(r *run, expire func()) {
 	r.puts("a/b=2")
 	first.expect(1)
 	r.list("a/", clientv3.WithPrefix())
-	second := &watching{run: r, name: "second", watch: first.watch, ctx: first.ctx, cancel: first.cancel, watchC: first.watch.Watch(first.ctx, "a/b")}
+	second := &watching{recording: r, name: "second", watch: first.watch, ctx: first.ctx, cancel: first.cancel, watchC: first.watch.Watch(first.ctx, "a/b")}
 	second.expect(2)
 	first.close()
 	r.revoke(1)

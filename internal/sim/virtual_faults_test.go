@@ -1,4 +1,4 @@
-package virtual
+package sim
 
 import (
 	"context"
@@ -15,30 +15,30 @@ import (
 // bubble is an etcd, a client and what was applied, until the test ends.
 type bubble struct {
 	*testing.T
-	*Etcd
-	link *Link
+	*virtual
+	wire *wire
 	cli  *clientv3.Client
-	seen []Applied
+	seen []applied
 }
 
-// with runs a test in a bubble: all goroutines of etcd and the client must end with it.
-func with(t *testing.T, test func(b *bubble)) {
+// virtually runs a test in a bubble: all goroutines of etcd and the client must end with it.
+func virtually(t *testing.T, test func(b *bubble)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := Start(dir)
+		e, err := startVirtual(dir)
 		require.NoError(t, err)
-		b := &bubble{T: t, Etcd: e, link: e.Link()}
-		b.cli, err = b.link.Client()
+		b := &bubble{T: t, virtual: e, wire: e.connect(false)}
+		b.cli, err = b.wire.client()
 		require.NoError(t, err)
-		e.OnApply(func(a Applied) { b.seen = append(b.seen, a) })
+		e.onApply(func(a applied) { b.seen = append(b.seen, a) })
 		test(b)
 		require.NoError(t, b.cli.Close())
-		require.NoError(t, e.Close())
+		e.close()
 	})
 }
 
-// applied returns what was, until nothing happens any more.
-func (b *bubble) applied() []Applied {
+// carriedOut returns what was applied until nothing happens any more.
+func (b *bubble) carriedOut() []applied {
 	synctest.Wait()
 	return b.seen
 }
@@ -58,66 +58,66 @@ func (b *bubble) get() string {
 }
 
 func TestStalledDiskAppliesWhatWasGivenUp(t *testing.T) {
-	with(t, func(b *bubble) {
+	virtually(t, func(b *bubble) {
 		require.NoError(b, b.put("1"))
-		b.Stall(true)
+		b.stall(true)
 		require.Error(b, b.put("2"))
-		require.Len(b, b.applied(), 1)
-		b.Stall(false)
+		require.Len(b, b.carriedOut(), 1)
+		b.stall(false)
 		require.Equal(b, "2", b.get())
-		require.Equal(b, b.link, b.applied()[1].Link, "known by what it wrote")
+		require.Equal(b, b.wire, b.carriedOut()[1].from, "known by what it wrote")
 	})
 }
 
 func TestHeldRequestArrivesAfterItsConnectionWasClosed(t *testing.T) {
-	with(t, func(b *bubble) {
+	virtually(t, func(b *bubble) {
 		require.NoError(b, b.put("1"))
-		b.link.Set(memetcd.Faults{HoldRequests: true})
+		b.wire.Set(memetcd.Faults{HoldRequests: true})
 		require.Error(b, b.put("2"))
 		<-time.After(20 * time.Second) // the keepalive closes the connection
-		b.link.Set(memetcd.Faults{})
+		b.wire.Set(memetcd.Faults{})
 		<-time.After(time.Second)
 		require.Equal(b, "2", b.get())
 	})
 }
 
 func TestLateAnswers(t *testing.T) {
-	with(t, func(b *bubble) {
+	virtually(t, func(b *bubble) {
 		require.NoError(b, b.put("1"))
-		b.link.Set(memetcd.Faults{Answer: time.Second})
+		b.wire.Set(memetcd.Faults{Answer: time.Second})
 		began := time.Now()
 		require.NoError(b, b.put("2"))
 		require.Equal(b, time.Second, time.Since(began))
-		b.link.Set(memetcd.Faults{HoldAnswers: true})
+		b.wire.Set(memetcd.Faults{HoldAnswers: true})
 		require.Error(b, b.put("3"))
-		require.Len(b, b.applied(), 3)
+		require.Len(b, b.carriedOut(), 3)
 	})
 }
 
 func TestKilledServerStartsFromItsFiles(t *testing.T) {
-	with(t, func(b *bubble) {
+	virtually(t, func(b *bubble) {
 		require.NoError(b, b.put("1"))
-		b.Kill()
+		b.kill()
 		require.Error(b, b.put("2"), "refused; it is not sent later")
-		require.NoError(b, b.Restart())
+		b.restart()
 		require.Equal(b, "1", b.get())
 		require.NoError(b, b.put("3"))
-		require.Equal(b, int64(3), b.applied()[1].Events[0].Kv.ModRevision)
+		require.Equal(b, int64(3), b.carriedOut()[1].events[0].Kv.ModRevision)
 	})
 }
 
 func TestRestore(t *testing.T) {
 	for name, how := range map[string]memetcd.Restored{"in place": {}, "new cluster": {NewCluster: true}, "bumped": {Bump: 1000}} {
 		t.Run(name, func(t *testing.T) {
-			with(t, func(b *bubble) {
+			virtually(t, func(b *bubble) {
 				require.NoError(b, b.put("1"))
 				was, err := b.cli.Get(b.Context(), "a")
 				require.NoError(b, err)
-				backup, err := b.Save()
+				backup, err := b.snapshot()
 				require.NoError(b, err)
 				require.NoError(b, b.put("2"))
-				b.Kill()
-				require.NoError(b, b.Restore(backup, how, func() {}))
+				b.kill()
+				require.NoError(b, b.replace(backup, how, func() {}))
 				require.Equal(b, "1", b.get())
 				is, err := b.cli.Get(b.Context(), "a")
 				require.NoError(b, err)
@@ -129,13 +129,13 @@ func TestRestore(t *testing.T) {
 }
 
 func TestLeaseEndsWithoutASender(t *testing.T) {
-	with(t, func(b *bubble) {
+	virtually(t, func(b *bubble) {
 		lease, err := b.cli.Grant(b.Context(), 5)
 		require.NoError(b, err)
 		_, err = b.cli.Put(b.Context(), "a", "1", clientv3.WithLease(lease.ID))
 		require.NoError(b, err)
 		<-time.After(10 * time.Second)
-		require.Len(b, b.applied(), 2)
-		require.Nil(b, b.applied()[1].Link)
+		require.Len(b, b.carriedOut(), 2)
+		require.Nil(b, b.carriedOut()[1].from)
 	})
 }
