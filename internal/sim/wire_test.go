@@ -254,9 +254,8 @@ func (l *wire) passes(end <-chan struct{}, sent time.Time, of func(memetcd.Fault
 		l.mu.Unlock()
 		left := takes - time.Since(sent)
 		if !hold && left <= 0 {
-			return true, held
+			return true, left < 0 // what waited after the first packet, too
 		}
-		held = held || hold
 		var arrived <-chan time.Time
 		if !hold {
 			arrived = time.After(left)
@@ -265,7 +264,7 @@ func (l *wire) passes(end <-chan struct{}, sent time.Time, of func(memetcd.Fault
 		case <-changed:
 		case <-arrived:
 		case <-end:
-			return false, held
+			return false, false
 		}
 	}
 }
