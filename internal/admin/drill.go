@@ -253,7 +253,7 @@ func (d *drill) release(ctx context.Context, l *mutex.Lock) error {
 	defer cancel()
 	err := l.Unlock(ctx)
 	if errors.Is(err, mutex.ErrLost) {
-		_, _, err = d.store.Unlock(ctx, d.name, l.UUID(), nil)
+		_, _, err = d.store.Unlock(ctx, d.name, lockstore.Held{UUID: l.UUID()}, nil)
 	}
 	if errors.Is(err, lockstore.ErrNoLock) || errors.Is(err, lockstore.ErrOtherUUID) || errors.Is(err, lockstore.ErrNoUUID) {
 		return nil

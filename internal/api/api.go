@@ -224,6 +224,51 @@ type Unlock struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// UnlockMany is the body of POST /api/v1/unlock. Without a digest it is answered with a Selection, and removes nothing.
+type UnlockMany struct {
+	// Match is a pattern for the names of the locks, as in policies.
+	Match string `json:"match"`
+	// Silent selects only locks whose holders have missed several renewals, and removes none that was renewed since.
+	Silent bool `json:"silent,omitempty"`
+	// Reason is why, for the records.
+	Reason string `json:"reason,omitempty"`
+	// Digest is that of the Selection that was agreed to.
+	Digest string `json:"digest,omitempty"`
+}
+
+// Selection has the locks that a request to unlock many would remove, by name.
+type Selection struct {
+	Locks []Lock `json:"locks"`
+	// Left counts those that match and stay: nobody holds them, or their names are not whole.
+	Left int `json:"left,omitempty"`
+	// Digest is of what each removal compares: the name, the uuid and the token and, of silent ones, the newest
+	// revision. It is left out where Locks is empty.
+	Digest string `json:"digest,omitempty"`
+}
+
+// Unlocked is a line of the answer of POST /api/v1/unlock with a digest: a lock, what became of it, and the counts up to
+// then. The last line has only counts; without it, the request ended early, and what else was removed has records.
+type Unlocked struct {
+	Name string `json:"name,omitempty"`
+	UUID string `json:"uuid,omitempty"`
+	// Outcome is OutcomeRemoved, at Revision, or OutcomeRefused or OutcomeUnknown, with an Error.
+	Outcome  string `json:"outcome,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Total    int    `json:"total"`
+	Removed  int    `json:"removed"`
+	Refused  int    `json:"refused"`
+	Unknown  int    `json:"unknown"`
+	NotTried int    `json:"not_tried"`
+}
+
+// What became of one of many locks. Unknown is that etcd did not answer: it may have been removed.
+const (
+	OutcomeRemoved = "removed"
+	OutcomeRefused = "refused"
+	OutcomeUnknown = "unknown"
+)
+
 // ForcedList answers GET /api/v1/forced-unlocks: the forced unlocks that this replica knows of
 // within the retention, newest first.
 type ForcedList struct {

@@ -23,14 +23,10 @@ import (
 // Limits of what the daemon takes from audit_prefix, where any client with the right may
 // write. It writes no records beyond maxRecords, some hundred megabytes at most. A manual unlock is
 // logged and counted, so that there are limits on their rate.
-const (
-	maxRecords       = 50_000
-	recordsPerSecond = 100
-	recordsBurst     = 1000
-)
+const maxRecords = 50_000
 
 func (a *App) newRecords() (err error) {
-	allowed, levels := rate.NewLimiter(recordsPerSecond, recordsBurst), etcd.Levels{}
+	allowed, levels := rate.NewLimiter(records.PerSecond, records.Burst), etcd.Levels{}
 	follow := a.follow(a.config.AuditKeys())
 	follow.MaxKeys, follow.MaxSize = maxRecords, records.MaxBytes+1 // one more, so that Parse refuses what is cut
 	follow.On = func(e etcd.Event) { a.record(e, allowed, &levels) }

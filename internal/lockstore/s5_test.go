@@ -41,7 +41,7 @@ func TestS5_NoPutInAnyBranch(t *testing.T) {
 	h.set("orphan", "alert_at", past)
 	h.remove("alone")
 	h.remove("b1", "b2", "nested", "big", "orphan")
-	_, _, err := h.Unlock(h.ctx, "manual", "u-manual", nil)
+	_, _, err := h.Unlock(h.ctx, "manual", Held{UUID: "u-manual"}, nil)
 	require.NoError(t, err)
 	require.Len(t, h.sent, 3)
 	for _, txn := range h.sent {
@@ -50,7 +50,7 @@ func TestS5_NoPutInAnyBranch(t *testing.T) {
 
 	h.expired("traced")
 	var removed Record
-	_, _, err = h.Unlock(h.ctx, "traced", "u-traced", func(_ context.Context, r Record) (clientv3.Op, error) {
+	_, _, err = h.Unlock(h.ctx, "traced", Held{UUID: "u-traced"}, func(_ context.Context, r Record) (clientv3.Op, error) {
 		removed = r
 		return clientv3.OpPut("/elsewhere", "why"), nil
 	})

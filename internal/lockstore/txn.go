@@ -136,6 +136,7 @@ func deletedBy(resp *clientv3.TxnResponse) (keys int64) {
 var (
 	ErrNoLock    = errors.New("no such lock")
 	ErrOtherUUID = errors.New("the lock is held under another uuid")
+	ErrRenewed   = errors.New("the lock was renewed, or modified otherwise, since it was selected")
 	ErrNoUUID    = errors.New("there are keys, but no uuid: nobody holds the lock")
 	ErrUnsteady  = errors.New("the lock was modified each time between reading and removing it")
 	ErrTooLarge  = errors.New("the lock has more keys, or more names nested in it, than one transaction can remove")

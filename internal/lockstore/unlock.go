@@ -51,24 +51,34 @@ const maxUnlockTries = 10
 // was renewed in the meantime. Its error ends the unlock.
 type Trace func(ctx context.Context, removed Record) (clientv3.Op, error)
 
+// Held is what a manual unlock compares.
+type Held struct {
+	UUID string
+	// Token, unless it is 0, is that of the acquisition, and Newest the newest revision that a key of the lock may have.
+	Token, Newest int64
+}
+
 // Unlock is a manual unlock. It removes the whole lock in one transaction that compares the
 // uuid, regardless of the times of the lock and of holds, and leaves the trace, unless that is nil.
 // It returns the removed lock and the revision of the deletion. The error is one of ReadOne,
-// ErrOtherUUID, ErrNoUUID, ErrUnsteady, ErrTooLarge or ErrAmbiguous, or an error of etcd.
-func (st Store) Unlock(ctx context.Context, name, uuid string, trace Trace) (rec Record, revision int64, err error) {
-	token := int64(0)
+// ErrOtherUUID, ErrRenewed, ErrNoUUID, ErrUnsteady, ErrTooLarge or ErrAmbiguous, or an error of etcd.
+func (st Store) Unlock(ctx context.Context, name string, held Held, trace Trace) (rec Record, revision int64, err error) {
+	token := held.Token
 	for range maxUnlockTries {
 		rec, err := st.ReadOne(ctx, name)
 		if err != nil {
 			return Record{}, 0, err
 		}
-		if err := rec.heldBy(uuid); err != nil {
+		if err := rec.heldBy(held.UUID); err != nil {
 			return rec, 0, err
 		}
 		if token = cmp.Or(token, rec.Token); token != rec.Token {
 			return rec, 0, ErrOtherUUID // released, and acquired again with the same uuid
 		}
-		deleted, revision, err := st.unlock(ctx, rec, uuid, trace)
+		if held.Newest != 0 && rec.Revision > held.Newest {
+			return rec, 0, ErrRenewed
+		}
+		deleted, revision, err := st.unlock(ctx, rec, held.UUID, trace)
 		if err != nil || deleted > 0 {
 			return rec, revision, err
 		}

@@ -24,7 +24,7 @@ func TestUnlockTakesTheLockWholeAndNothingElse(t *testing.T) {
 		h.native("a")
 		h.native("a/b")
 		own, others := h.under("a")
-		r, revision, err := h.Unlock(h.ctx, "a", "u-a", nil)
+		r, revision, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 		require.NoError(t, err)
 		require.ElementsMatch(t, others, h.keys())
 		require.EqualValues(t, len(own), r.Keys)
@@ -46,7 +46,7 @@ func TestUnlockComparesTheUUID(t *testing.T) {
 	h.expired("a", "b")
 	before := h.keys()
 	for _, uuid := range []string{"", "u", "U-a", "u-a ", "u-b"} {
-		r, _, err := h.Unlock(h.ctx, "a", uuid, nil)
+		r, _, err := h.Unlock(h.ctx, "a", Held{UUID: uuid}, nil)
 		require.ErrorIs(t, err, ErrOtherUUID)
 		require.Equal(t, "u-a", r.UUID(), "who holds it")
 	}
@@ -59,7 +59,7 @@ func TestUnlockLosesToTheNextHolder(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.set("a", "uuid", "next") }
-	r, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	r, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrOtherUUID)
 	require.Equal(t, "next", r.UUID())
 	require.Len(t, h.keys(), 5)
@@ -71,12 +71,12 @@ func TestUnlockLosesToTheRelease(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.commit(clientv3.OpDelete(h.Layout.Key("a", "uuid"))) }
-	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrNoUUID)
 	require.Len(t, h.keys(), 4)
 	h.expired("b")
 	h.before = func() { h.release("b") }
-	_, _, err = h.Unlock(h.ctx, "b", "u-b", nil)
+	_, _, err = h.Unlock(h.ctx, "b", Held{UUID: "u-b"}, nil)
 	require.ErrorIs(t, err, ErrNoLock)
 }
 
@@ -88,7 +88,7 @@ func TestUnlockLosesToTheSameUUIDTakenAgain(t *testing.T) {
 		h.release("a")
 		h.expired("a")
 	}
-	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrOtherUUID)
 	require.Len(t, h.keys(), 5)
 }
@@ -102,18 +102,42 @@ func TestUnlockOutlastsRenewals(t *testing.T) {
 				h.set("a", "alive_at", fmt.Sprint(past, renewals), "auto_unlock_at", past)
 			}
 		}
-		r, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+		r, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 		require.NoError(t, err)
 		require.Empty(t, h.keys(), "the key that came with the renewal is removed, too")
 		require.EqualValues(t, 6, r.Keys)
 	}
 }
 
+// What was selected some time ago is compared: a lock that was renewed since, also right before the transaction, or that
+// was taken again, also under the same uuid, stays.
+func TestUnlockComparesWhatWasSelected(t *testing.T) {
+	h := newHarness(t)
+	h.expired("a")
+	seen, err := h.ReadOne(h.ctx, "a")
+	require.NoError(t, err)
+	held := Held{UUID: "u-a", Token: seen.Token, Newest: seen.Revision}
+	h.before = func() { h.set("a", "auto_unlock_at", past) }
+	_, _, err = h.Unlock(h.ctx, "a", held, nil)
+	require.ErrorIs(t, err, ErrRenewed)
+	require.Len(t, h.sent, 1, "right before the transaction")
+	_, _, err = h.Unlock(h.ctx, "a", held, nil)
+	require.ErrorIs(t, err, ErrRenewed)
+	require.Len(t, h.sent, 1, "before the read")
+
+	h.before = func() {}
+	h.release("a")
+	h.expired("a")
+	_, _, err = h.Unlock(h.ctx, "a", Held{UUID: "u-a", Token: seen.Token}, nil)
+	require.ErrorIs(t, err, ErrOtherUUID)
+	require.Len(t, h.keys(), 5)
+}
+
 func TestUnlockGivesUp(t *testing.T) {
 	h := newHarness(t)
 	h.expired("a")
 	h.before = func() { h.set("a", "auto_unlock_at", past) }
-	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrUnsteady)
 	require.Len(t, h.keys(), 5)
 	require.Len(t, h.sent, maxUnlockTries)
@@ -128,7 +152,7 @@ func TestUnlockLeavesWhatCameMeanwhile(t *testing.T) {
 		h.native("a")
 		h.expired("a/nested")
 	}
-	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.NoError(t, err)
 	keys, leased := h.list()
 	require.Len(t, keys, 6)
@@ -140,7 +164,7 @@ func TestUnlockOfLeftovers(t *testing.T) {
 	h.set("orphan", "alert_at", past, "auto_unlock_at", past)
 	h.set("unknown", "x", "y")
 	for _, name := range []string{"orphan", "unknown"} {
-		r, _, err := h.Unlock(h.ctx, name, "", nil)
+		r, _, err := h.Unlock(h.ctx, name, Held{UUID: ""}, nil)
 		require.ErrorIs(t, err, ErrNoUUID)
 		fields, _ := r.Shown()
 		require.NotEmpty(t, fields)
@@ -156,9 +180,9 @@ func TestUnlockOfMalformedLocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
 			h.set("a", "uuid", uuid, "auto_unlock_at", "1700000000000", "locked_at", "soon")
-			_, _, err := h.Unlock(h.ctx, "a", uuid+"?", nil)
+			_, _, err := h.Unlock(h.ctx, "a", Held{UUID: uuid + "?"}, nil)
 			require.ErrorIs(t, err, ErrOtherUUID)
-			_, _, err = h.Unlock(h.ctx, "a", uuid, nil)
+			_, _, err = h.Unlock(h.ctx, "a", Held{UUID: uuid}, nil)
 			require.NoError(t, err)
 			require.Empty(t, h.keys())
 		})
@@ -167,7 +191,7 @@ func TestUnlockOfMalformedLocks(t *testing.T) {
 	lease, err := h.client.Grant(h.ctx, 600)
 	require.NoError(t, err)
 	h.commit(clientv3.OpPut(h.Layout.Key("leased", "uuid"), "u", clientv3.WithLease(lease.ID)))
-	_, _, err = h.Unlock(h.ctx, "leased", "u", nil)
+	_, _, err = h.Unlock(h.ctx, "leased", Held{UUID: "u"}, nil)
 	require.NoError(t, err)
 	require.Empty(t, h.keys())
 }
@@ -179,7 +203,7 @@ func TestUnlockOfAsMuchAsOneTransactionTakes(t *testing.T) {
 		h.crowd("a/n%04d/uuid", n)
 		h.crowd("a/n%04dx", n)
 		own, others := h.under("a")
-		_, _, err := h.Unlock(h.ctx, "a", "u-a", func(context.Context, Record) (clientv3.Op, error) {
+		_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, func(context.Context, Record) (clientv3.Op, error) {
 			return clientv3.OpPut("/elsewhere", "why"), nil
 		})
 		require.ErrorIs(t, err, want, n)
@@ -205,10 +229,10 @@ func TestUnlockWithoutATraceRemovesNothing(t *testing.T) {
 		asked++
 		return clientv3.Op{}, failed
 	}
-	_, _, err := h.Unlock(h.ctx, "a", "u-b", trace)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-b"}, trace)
 	require.ErrorIs(t, err, ErrOtherUUID)
 	require.Zero(t, asked)
-	_, _, err = h.Unlock(h.ctx, "a", "u-a", trace)
+	_, _, err = h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, trace)
 	require.ErrorIs(t, err, failed)
 	require.Equal(t, 1, asked)
 	require.Len(t, h.keys(), 5)
@@ -225,12 +249,12 @@ func TestUnlockWhereEtcdAllowsLess(t *testing.T) {
 		h.set("a", fmt.Sprintf("n%04d/uuid", i), "x", fmt.Sprintf("n%04dx", i), "x")
 	}
 	before := h.keys()
-	_, _, err := h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, rpctypes.ErrTooManyOps)
 	require.ErrorContains(t, err, "explained: ")
 	require.ErrorContains(t, err, "too many operations")
 	require.Equal(t, before, h.keys())
-	_, _, err = h.Unlock(h.ctx, "b", "u-b", nil)
+	_, _, err = h.Unlock(h.ctx, "b", Held{UUID: "u-b"}, nil)
 	require.NoError(t, err)
 }
 
@@ -254,11 +278,11 @@ func TestUnlockWithoutAnAnswer(t *testing.T) {
 			cancel()
 		}()
 	}
-	_, _, err = h.Unlock(ctx, "a", "u-a", nil)
+	_, _, err = h.Unlock(ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrAmbiguous)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, proxy.Heal())
-	_, _, err = h.Unlock(h.ctx, "a", "u-a", nil)
+	_, _, err = h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
 	require.ErrorIs(t, err, ErrNoLock)
 	require.Empty(t, h.keys())
 }
@@ -270,7 +294,7 @@ func TestUnlockAtFullQuota(t *testing.T) {
 	h.set("big", "backtrace", strings.Repeat("x", 64<<10))
 	h.fill()
 	for _, name := range []string{"a", "big"} {
-		_, _, err := h.Unlock(h.ctx, name, "u-"+name, nil)
+		_, _, err := h.Unlock(h.ctx, name, Held{UUID: "u-" + name}, nil)
 		require.NoError(t, err)
 	}
 	require.Len(t, h.keys(), 5)

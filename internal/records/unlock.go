@@ -44,33 +44,50 @@ func (u Unlocker) TryRecord(ctx context.Context, name string) (refused, err erro
 // errors are those of lockstore.Store.Unlock; for ErrOtherUUID, now is the lock as it is held now. If
 // the error is ErrAmbiguous, the lock may or may not be removed, and the record is there if it is.
 func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string, recorded bool) (removed api.Forced, now lockstore.Record, err error) {
-	var trace lockstore.Trace
-	var lease clientv3.LeaseID // one for all attempts
-	if recorded {
-		trace = func(ctx context.Context, removed lockstore.Record) (_ clientv3.Op, err error) {
-			if lease == 0 {
-				if lease, err = grant(ctx, u.Client, kept+shared, u.Config.Etcd.RequestTimeout); err != nil {
-					return clientv3.Op{}, err
-				}
-			}
-			r := Record{Prefix: u.Config.Prefix, When: u.Now().UTC(), Forced: removed.Removed()}
-			r.Trigger, r.Who, r.Reason = verdict.Manual, who, what.Reason
-			// Only this transaction ends this acquisition: a key that is there already was forged.
-			return clientv3.OpPut(keyOf(u.Config.AuditKeys(), &r.Forced), r.Encode(), clientv3.WithLease(lease)), nil
-		}
+	r := &remover{Unlocker: u, who: who, reason: what.Reason, recorded: recorded}
+	removed, now, err = r.unlock(ctx, name, lockstore.Held{UUID: what.UUID})
+	if r.lease != 0 && err != nil && !errors.Is(err, lockstore.ErrAmbiguous) {
+		u.Client.Abandon(ctx, r.lease)
 	}
-	record, revision, err := u.Store.Unlock(ctx, name, what.UUID, trace)
+	return removed, now, err
+}
+
+// remover removes locks for a user, with one lease for the records of all.
+type remover struct {
+	Unlocker
+	who, reason string
+	recorded    bool
+	// lease is 0 until the first is removed. Several are only removed concurrently if it is set.
+	lease clientv3.LeaseID
+}
+
+func (r *remover) unlock(ctx context.Context, name string, held lockstore.Held) (removed api.Forced, now lockstore.Record, err error) {
+	trace := r.trace
+	if !r.recorded {
+		trace = nil
+	}
+	record, revision, err := r.Store.Unlock(ctx, name, held, trace)
 	if err != nil {
-		if lease != 0 && !errors.Is(err, lockstore.ErrAmbiguous) {
-			u.Client.Abandon(ctx, lease)
-		}
 		return api.Forced{}, record, err
 	}
 	removed = record.Removed()
-	removed.At, removed.Trigger, removed.Revision = u.Now().UTC(), verdict.Manual, revision
+	removed.At, removed.Trigger, removed.Revision = r.Now().UTC(), verdict.Manual, revision
 	removed.Fields, removed.MoreFields = record.Shown()
-	removed.Who, removed.Reason = who, what.Reason
+	removed.Who, removed.Reason = r.who, r.reason
 	return removed, record, nil
+}
+
+// trace is a lockstore.Trace.
+func (r *remover) trace(ctx context.Context, removed lockstore.Record) (_ clientv3.Op, err error) {
+	if r.lease == 0 {
+		if r.lease, err = grant(ctx, r.Client, kept+shared, r.Config.Etcd.RequestTimeout); err != nil {
+			return clientv3.Op{}, err
+		}
+	}
+	rec := Record{Prefix: r.Config.Prefix, When: r.Now().UTC(), Forced: removed.Removed()}
+	rec.Trigger, rec.Who, rec.Reason = verdict.Manual, r.who, r.reason
+	// Only this transaction ends this acquisition: a key that is there already was forged.
+	return clientv3.OpPut(keyOf(r.Config.AuditKeys(), &rec.Forced), rec.Encode(), clientv3.WithLease(r.lease)), nil
 }
 
 // grant returns a lease for records.
