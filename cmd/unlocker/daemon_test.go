@@ -113,6 +113,16 @@ func TestSilentHoldersOfADaemon(t *testing.T) {
 	require.Equal(t, exitFailure, code)
 	require.Empty(t, stdout, "not all of them")
 	require.Contains(t, stderr, "does not answer")
+
+	silent := []string{"unlock", "--match", "**", "--silent", "--reason", "OPS-1", "--count", "1", "--yes", "--url"}
+	code, stdout, stderr = e.call(nil, append(silent, "http://127.0.0.1:1")...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "does not answer")
+	require.Empty(t, stdout)
+	code, stdout, stderr = e.call(nil, append(silent, url)...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Regexp(t, `^1/1 a removed at revision \d+ \(uuid u-a\)\n$`, stdout)
+	require.Len(t, e.Keys(""), 6, "the other one may be alive")
 }
 
 // show has what etcd holds, whatever the daemon does.

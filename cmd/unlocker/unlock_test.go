@@ -102,12 +102,59 @@ func TestUnlockRefusesReasons(t *testing.T) {
 	}
 }
 
+// Nothing is removed unless the user knows how many locks match. Each that is removed has a line.
+func TestUnlockManyCommand(t *testing.T) {
+	e := newEtcd(t)
+	hostile := "n/\x1b[2J\nremoved"
+	for _, name := range []string{"n/a", hostile, "other"} {
+		e.take(name, time.Hour, time.Hour)
+	}
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, null.Close()) }()
+	unlock := []string{"unlock", "--match", "n/*", "--reason", "OPS-1"}
+	code, stdout, stderr := e.call(null, unlock...)
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "\nRemove these 2 locks? Their holders may still be working. Their number, to confirm: unlocker: no answer: nothing was removed")
+	require.Regexp(t, `(?m)^n/a +held `, stderr)
+	require.NotContains(t, stderr, "\x1b")
+	code, _, stderr = e.call(nil, append(unlock, "--yes", "--count", "3")...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "unlocker: 2 locks match, not 3: nothing was removed\n")
+	code, _, stderr = e.call(nil, "unlock", "--match", "none/*", "--reason", "r", "--yes", "--count", "0")
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "none of the 3 locks under /mutexes/ matches and is held: nothing was removed\n")
+	require.Len(t, e.Keys(""), 18)
+
+	code, stdout, stderr = e.call(nil, append(unlock, "--yes", "--count", "2")...)
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "n/a removed at revision ")
+	require.Contains(t, stdout, `"n/\x1b[2J\nremoved" removed at revision `)
+	require.Regexp(t, `(?m)^2/2 `, stdout)
+	require.True(t, strings.HasSuffix(stderr, "\n2 locks removed\n"), stderr)
+	require.Len(t, e.Keys(""), 6)
+	_, stdout, _ = e.call(nil, "unlock", "--match", "**", "--reason", "OPS-1", "--yes", "--count", "1", "-o", "json")
+	var line api.Unlocked
+	require.NoError(t, json.Unmarshal([]byte(stdout), &line))
+	require.NotZero(t, line.Revision)
+	line.Revision = 0
+	require.Equal(t, api.Unlocked{Name: "other", UUID: "u-other", Outcome: "removed", Total: 1, Removed: 1}, line)
+	require.Empty(t, e.Keys(""))
+}
+
+func TestTheNumberOfLocksIsTyped(t *testing.T) {
+	for answer, allowed := range map[string]bool{"12\n": true, " 12 \n": true, "1\n": false, "y\n": false, "12 13\n": false, "": false} {
+		require.Equal(t, allowed, ask(t.Context(), strings.NewReader(answer), "12") == nil, "%q", answer)
+	}
+}
+
 func TestAsk(t *testing.T) {
 	for answer, allowed := range map[string]bool{
 		"y\n": true, "Y\n": true, "yes\n": true, " yes \r\n": true, "y": true,
 		"n\n": false, "\n": false, "": false, "yep\n": false, "no y\n": false, strings.Repeat("y", 1000): false,
 	} {
-		err := ask(t.Context(), strings.NewReader(answer))
+		err := ask(t.Context(), strings.NewReader(answer), "y", "yes")
 		require.Equal(t, allowed, err == nil, "%q", answer)
 		if !allowed {
 			require.ErrorContains(t, err, "nothing was removed")
@@ -120,7 +167,7 @@ func TestAskEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	require.ErrorIs(t, ask(ctx, r), admin.ErrInterrupted)
+	require.ErrorIs(t, ask(ctx, r, "y", "yes"), admin.ErrInterrupted)
 	require.NoError(t, w.Close()) // ends the read
 	require.False(t, isTerminal(r))
 	require.False(t, isTerminal(strings.NewReader("")))

@@ -45,7 +45,7 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	case shown.UUID != "" && shown.UUID != uuid:
 		return api.Forced{}, &OtherHolder{shown}
 	}
-	unlocker := records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}
+	unlocker := a.unlocker()
 	unrecorded, err := unlocker.TryRecord(ctx, name)
 	if err != nil {
 		return api.Forced{}, a.failed(ctx, err, etcd.ReadWrite)
@@ -58,6 +58,41 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 		return api.Forced{}, a.notRemoved(ctx, name, now, err)
 	}
 	return removed, nil
+}
+
+func (a *Admin) unlocker() records.Unlocker {
+	return records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}
+}
+
+// UnlockMany removes the locks that match a filter: each only if it is still held as it was listed and, if what.Silent is
+// set, was not renewed since. First it passes them to confirm and returns its error, if any. report is called for each
+// that was tried. The counts say what became of all, also where there is an error.
+func (a *Admin) UnlockMany(ctx context.Context, f Filter, what api.UnlockMany, confirm func(s api.Selection, unrecorded error) error, report func(api.Unlocked)) (api.Unlocked, error) {
+	found, err := a.List(ctx, f)
+	if err != nil {
+		return api.Unlocked{}, err
+	}
+	selected := records.Select(found.Locks(), what.Silent)
+	if len(selected.Locks) == 0 {
+		return api.Unlocked{}, fmt.Errorf("none of the %d locks under %s matches and is held: nothing was removed", found.Total, a.Prefix())
+	}
+	unlocker := a.unlocker()
+	unrecorded, err := unlocker.TryRecord(ctx, selected.Locks[0].Name)
+	if err != nil {
+		return api.Unlocked{}, a.failed(ctx, err, etcd.ReadWrite)
+	}
+	if err := confirm(selected, unrecorded); err != nil {
+		return api.Unlocked{}, err
+	}
+	counts := unlocker.UnlockSelected(ctx, selected.Locks, what, Who(), unrecorded == nil, report)
+	switch {
+	case counts.Error != "":
+		err = fmt.Errorf("nothing was removed: %s", counts.Error)
+	case counts.Removed < counts.Total:
+		err = fmt.Errorf("%d of %d locks removed, %d refused, %d unknown as etcd did not answer, %d not tried",
+			counts.Removed, counts.Total, counts.Refused, counts.Unknown, counts.NotTried)
+	}
+	return counts, err
 }
 
 // notRemoved returns the error of an unlock that failed. entry is the lock under another uuid.

@@ -32,6 +32,17 @@ func Removed(w io.Writer, f Format, r api.Forced) error {
 	})
 }
 
+// Unlocked prints what became of one of many locks.
+func Unlocked(w io.Writer, f Format, l api.Unlocked) error {
+	return printAs(w, f, []string{l.Name}, l, func(b *bufio.Writer) {
+		how := fmt.Sprintf("removed at revision %d", l.Revision)
+		if l.Outcome != api.OutcomeRemoved {
+			how = l.Outcome + ": " + terminal.Text(l.Error)
+		}
+		fmt.Fprintf(b, "%d/%d %s %s (uuid %s)\n", l.Total-l.NotTried, l.Total, terminal.Quote(l.Name), how, terminal.Quote(l.UUID))
+	})
+}
+
 // Unrecorded says that an unlock leaves no record, and why.
 func Unrecorded(err error) string {
 	return terminal.Text(protocol.Clip([]byte("etcd refuses the record of this unlock, so that none is left: "+err.Error()), 1000))
