@@ -22,6 +22,7 @@ type dashboard struct {
 	Title         string
 	SchemaVersion int
 	Templating    struct{ List []variable }
+	Annotations   struct{ List []annotation }
 	Panels        []panel
 }
 
@@ -30,6 +31,12 @@ type variable struct {
 	Query                any
 	IncludeAll, Multi    bool
 	Datasource           datasource
+}
+
+type annotation struct {
+	Name, Expr, TitleFormat, TextFormat, IconColor, TagKeys string
+	Enable                                                  bool
+	Datasource                                              datasource
 }
 
 type datasource struct{ Type, UID string }
@@ -71,6 +78,13 @@ func TestDashboardStructure(t *testing.T) {
 	}
 	require.Equal(t, []string{"datasource", "namespace", "job", "unlocker"}, variables)
 	require.Equal(t, "datasource", d.Templating.List[0].Type)
+	require.Len(t, d.Annotations.List, 5)
+	for _, a := range d.Annotations.List[1:] {
+		require.True(t, a.Enable, a.Name)
+		require.NotContains(t, []string{a.TitleFormat, a.TextFormat, a.IconColor}, "", a.Name)
+		require.Equal(t, datasource{"prometheus", "${datasource}"}, a.Datasource, a.Name)
+		requireSelectors(t, a.Name, a.Expr)
+	}
 	ids := map[int]string{}
 	for _, p := range d.Panels {
 		require.Empty(t, ids[p.ID], "%s has the id of another panel", p.Title)
@@ -109,11 +123,17 @@ func checkPanel(t *testing.T, p panel) {
 		require.Equal(t, p.Datasource, q.Datasource, p.Title)
 		require.NotEqual(t, q.Instant, q.Range, p.Title)
 		require.Equal(t, q.Instant, p.Type == "table", p.Title)
-		selectors := regexp.MustCompile(`\{[^{}]*\}`).FindAllString(q.Expr, -1)
-		require.Len(t, selectors, len(metricNames(q.Expr)), "%s: a metric has no selector\n%s", p.Title, q.Expr)
-		for _, selector := range selectors {
-			require.Contains(t, selector, `job=~"$job", namespace=~"$namespace"`, p.Title)
-		}
+		requireSelectors(t, p.Title, q.Expr)
+	}
+}
+
+// requireSelectors requires that each metric of the query is of the selected deployment.
+func requireSelectors(t *testing.T, title, expr string) {
+	t.Helper()
+	selectors := regexp.MustCompile(`\{[^{}]*\}`).FindAllString(expr, -1)
+	require.Len(t, selectors, len(metricNames(expr)), "%s: a metric has no selector\n%s", title, expr)
+	for _, selector := range selectors {
+		require.Contains(t, selector, `job=~"$job", namespace=~"$namespace"`, title)
 	}
 }
 
@@ -138,6 +158,16 @@ func (s *stack) testDashboard(t *testing.T) {
 		}
 	}
 	t.Logf("%d queries in %d panels", queries, len(d.Panels))
+	for _, a := range d.Annotations.List[1:] { // of what happened since the start, as they mark a range
+		var found []sample
+		require.Eventually(t, func() bool {
+			found = s.query("last_over_time((" + fill(a.Expr) + ")[15m:1s])")
+			return len(found) > 0
+		}, soon, poll, "%s: %s", a.Name, a.Expr)
+		for _, label := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(a.TitleFormat+a.TextFormat, -1) {
+			require.NotEmpty(t, found[0].labels[label[1]], "%s has no label %s", a.Name, label[1])
+		}
+	}
 	s.checkTable(t, d)
 }
 
@@ -147,7 +177,7 @@ func fill(expr string) string {
 }
 
 // provideData causes everything that the dashboard shows: overdue locks, renewals, a host with a wrong
-// clock, a forced unlock, and a native lock.
+// clock, a near miss, a forced unlock, and a native lock.
 func (s *stack) provideData() {
 	s.t.Helper()
 	_, err := s.etcd.client.Put(s.t.Context(), "/locks/deploy/694d9a3c1b7e5f02", "")
@@ -163,6 +193,10 @@ func (s *stack) provideData() {
 		workers[i].acquire(0, time.Hour)
 		workers[i].renew(0, time.Hour)
 	}
+	late := worker{etcd: s.etcd.server, lock: "data/late", hostname: "worker-3.example.org", offset: -59 * time.Minute}
+	late.acquire(2*time.Hour, time.Hour)
+	late.offset = 0 // its clock was set, so a minute of an hour was left at its renewal
+	late.renew(2*time.Hour, time.Hour)
 	dead := worker{etcd: s.etcd.server, lock: "data/dead", hostname: "worker-1.example.org"}
 	dead.acquire(time.Second, 2*time.Second)
 	s.etcd.awaitGone(dead.lock + "/")
