@@ -57,6 +57,7 @@ install() {
   command -v script >/dev/null || need+=(bsdutils)
   command -v chronyd >/dev/null || need+=(chrony)
   command -v sshd >/dev/null || need+=(openssh-server openssh-client)
+  command -v htpasswd >/dev/null || need+=(apache2-utils)
   command -v dbus-daemon >/dev/null || need+=(dbus)
   command -v ruby >/dev/null || need+=(ruby)
   command -v node >/dev/null || need+=(nodejs)

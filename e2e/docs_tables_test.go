@@ -104,8 +104,9 @@ var expected = map[string]expectation{
 	`etcdctl --command-timeout=10m get "" --prefix -w json | jq -r '.kvs[] | [(.key | @base64d | split("/")[:3] | join("/")), (.key + (.value // "") | length * 3 / 4)] | @tsv' | awk -F'\t' '{n[$1]++; b[$1] += $2} END {for (k in n) printf "%d bytes in %d keys: %s\n", b[k], n[k], k}' | sort -rn | head | cat -v`: {output: `^10\d{5} bytes in 1 keys: /other/big\n`},
 	`curl -s -u ada localhost:9481/api/v1/locks/billing/invoices/unlock --json '{"uuid": "UUID", "reason": "worker-17 was replaced"}'`:                                                                                                                                                                                 {before: "people_unlock", output: `"who": "ada@`},
 	"unlocker drill --url http://unlocker-0:9481 --url http://unlocker-1:9481 --alertmanager http://alertmanager:9093":                                                                                                                                                                                                 {codes: []int{1}, output: "(?s)✗ +-  alert in Alertmanager: does not answer.*✓ .*handed over to a waiter"},
-	"chronyc makestep": {codes: []int{1}, output: "500 Failure"}, // this chronyd must not set the clock
-	"etcdctl watch --rev=REVISION /mutexes/billing/invoices/uuid":                                                        {until: "DELETE"},
+	"htpasswd -niBC 10 ada < password":                            {before: "echo secret >password", output: `ada:\$2y\$10\$`},
+	"chronyc makestep":                                            {codes: []int{1}, output: "500 Failure"}, // this chronyd must not set the clock
+	"etcdctl watch --rev=REVISION /mutexes/billing/invoices/uuid": {until: "DELETE"},
 	"/usr/local/bin/unlocker check -v --url http://unlocker-0:9481 --url http://unlocker-1:9481 -w '$ARG1$' -c '$ARG2$'": {codes: []int{1}, output: "^UNLOCKER WARNING: "},
 }
 

@@ -115,7 +115,7 @@ type docsMachine struct {
 
 func startDocsMachine(t *testing.T) *docsMachine {
 	t.Helper()
-	for _, name := range []string{"chronyd", "curl", "dbus-daemon", "icinga2", "jq", "make", "openssl", "promtool", "python3", "script", "ssh", "sshd"} {
+	for _, name := range []string{"chronyd", "curl", "dbus-daemon", "htpasswd", "icinga2", "jq", "make", "openssl", "promtool", "python3", "script", "ssh", "sshd"} {
 		program(t, name)
 	}
 	cache, err := os.UserCacheDir()

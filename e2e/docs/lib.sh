@@ -260,6 +260,7 @@ DIRECTORY /run/docs/restored
 MEMBER default
 CLUSTER default=http://127.0.0.1:2380
 URL http://127.0.0.1:2380
+CHART $chart
 V
 }
 
