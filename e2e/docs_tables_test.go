@@ -23,8 +23,9 @@ var scenes = map[string]scene{
 		always: "daemon && locks",
 		after:  "refused_start && release enforce",
 	},
-	"deploy/icinga/README.md":     {dir: "deploy/icinga", once: "cp /usr/local/bin/unlocker . && systemctl start icinga2"},
-	"deploy/prometheus/README.md": {dir: "deploy/prometheus", once: "mkdir -p /etc/prometheus"},
+	"deploy/helm/unlocker/templates/NOTES.txt": {after: "release enforce"}, // one of its commands begins a dry run
+	"deploy/icinga/README.md":                  {dir: "deploy/icinga", once: "cp /usr/local/bin/unlocker . && systemctl start icinga2"},
+	"deploy/prometheus/README.md":              {dir: "deploy/prometheus", once: "mkdir -p /etc/prometheus"},
 	"deploy/systemd/README.md": {
 		dir:    "/run/docs/release",
 		once:   "systemctl stop unlocker && no_pods && cp /usr/local/bin/unlocker /src/config.example.yaml . && cp -r /src/deploy/systemd .",

@@ -47,7 +47,9 @@ many renewals it has missed since the last one. --silent lists only the locks of
 have missed three or more: they are dead, stopped or cut off, not slow.
 
 With --watch the list is kept current until Ctrl-C. On a terminal it is drawn again on the
-alternate screen, as many locks as fit. Otherwise, and with -o json or jsonpath, all locks
+alternate screen, as many locks as fit: the arrows and the page keys scroll, / and a text
+lists only the names that contain it until Esc, and q ends. A narrow terminal shows no
+HOSTNAME, then no OWNER, HELD and ALERT. Otherwise, and with -o json or jsonpath, all locks
 are printed, and then a line for each lock that changes, its state by time included. A
 lock that does not exist any more has the state gone. What -o json prints are the events
 lock and gone of the daemon's API. If etcd does not answer, the list stays as it was, the

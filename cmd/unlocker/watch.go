@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -102,6 +104,8 @@ func troubleWords(err error) string {
 const (
 	// frameInterval is the minimum time between two frames that changes cause.
 	frameInterval = 100 * time.Millisecond
+	// keyInterval is how often it is looked for keys.
+	keyInterval = 50 * time.Millisecond
 	// idleShare is how much longer than the last reading of the list took, or the last frame, it
 	// rests, at least.
 	idleShare = 20
@@ -114,6 +118,11 @@ type display struct {
 	options output.Options
 	screen  *terminal.Screen
 	signals chan os.Signal
+	// skip is how many locks are above the screen. Only those whose name contains search are listed; typing
+	// reports whether it is being typed.
+	skip   int
+	search string
+	typing bool
 }
 
 // watchScreen draws the list each second and after changes.
@@ -134,20 +143,34 @@ func watchScreen(ctx context.Context, out *os.File, list *admin.Watch, o output.
 
 func (d *display) draw(ctx context.Context) error {
 	columns, rows, _ := terminal.Size(d.out)
-	note, view := "", d.list.View(ctx, rows)
+	d.list.Find(d.search)
+	note, view := "", d.list.View(ctx, d.skip+rows)
+	d.skip = max(0, min(d.skip, view.Matched-1))
+	if d.skip > 0 {
+		view.Sort += fmt.Sprintf(", %d above", d.skip)
+	}
+	if d.typing || d.search != "" {
+		view.Sort += "; /" + terminal.Text(d.search)
+	}
 	if view.Trouble != nil {
 		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(view.Since)), troubleWords(view.Trouble))
 	}
-	return d.screen.Draw(output.Frame(d.options, view, note, terminal.Colored(d.out), columns, rows))
+	return d.screen.Draw(output.Frame(d.options, view, d.skip, note, terminal.Colored(d.out), columns, rows))
 }
 
-// wait waits for a reason to draw again, and reports whether there is one. Only a signal is one
+// wait waits for a reason to draw again, and reports whether there is one. Only a signal or a key is one
 // before the screen has rested.
 func (d *display) wait(ctx context.Context, rest time.Duration) (again bool, err error) {
 	var changed <-chan struct{}
 	rested, late := time.After(rest), time.After(max(rest, time.Second))
+	keys := time.NewTicker(keyInterval)
+	defer keys.Stop()
 	for {
 		select {
+		case <-keys.C:
+			if typed := d.screen.Typed(); typed != "" {
+				return d.press(typed), nil
+			}
 		case <-rested:
 			changed = d.list.Changed()
 		case <-changed:
@@ -163,6 +186,39 @@ func (d *display) wait(ctx context.Context, rest time.Duration) (again bool, err
 			return false, nil
 		}
 	}
+}
+
+// press does what a key says, or several that were typed at once, and reports whether to continue.
+func (d *display) press(typed string) bool {
+	_, rows, _ := terminal.Size(d.out)
+	moves := map[string]int{"\x1b[A": -1, "\x1b[B": 1, "\x1b[5~": -rows, "\x1b[6~": rows}
+	for typed != "" {
+		key := typed[:1]
+		for move := range moves {
+			if strings.HasPrefix(typed, move) {
+				key = move
+			}
+		}
+		typed = typed[len(key):]
+		switch {
+		case moves[key] != 0:
+			d.skip = max(0, d.skip+moves[key])
+		case key == "\x1b":
+			d.search, d.typing = "", false
+		case d.typing && strings.Contains("\r\n", key):
+			d.typing = false
+		case d.typing && strings.Contains("\b\x7f", key):
+			_, size := utf8.DecodeLastRuneInString(d.search)
+			d.search = d.search[:len(d.search)-size]
+		case d.typing:
+			d.search += key
+		case key == "q":
+			return false
+		case key == "/":
+			d.search, d.typing, d.skip = "", true, 0
+		}
+	}
+	return true
 }
 
 // suspend gives the terminal back until this process is continued. Without a shell that would

@@ -103,6 +103,36 @@ func TestWatchOnATerminal(t *testing.T) {
 	s.enter(controlC, " echo ")
 }
 
+func TestKeysOfTheWatch(t *testing.T) {
+	e := newEtcd(t)
+	for _, name := range []string{"a", "b/ü", "c"} {
+		e.take(name, time.Hour, 2*time.Hour)
+	}
+	s := e.newShell()
+	s.resize(200, 10)
+	press := func(keys, want string) string {
+		t.Helper()
+		_, err := s.terminal.WriteString(keys)
+		require.NoError(t, err)
+		return strings.Join(s.awaitFrame(want), "\n")
+	}
+	s.enter("NO_COLOR=1 TERM=xterm $U list -w\n", "\x1b[?1049h")
+	s.awaitFrame("\na ")
+	require.NotContains(t, press("\x1b[B", "by name, 1 above\n"), "\na ")
+	require.NotContains(t, press("\x1b[B\x1b[B\x1b[B", "by name, 2 above\n"), "\nb/ü ", "the last one stays")
+	press("\x1b[A", "\nb/ü ")
+	require.Contains(t, press("\x1b[5~", "\na "), "by name\n")
+	require.NotContains(t, press("/q\x7f/ü", "1 of 3 locks under /mutexes/: 1 held; by name; //ü\n\nNAME"), "\nc ")
+	press("\r\x1b", "\na ")
+	require.Regexp(t, `\nNAME +STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK\n`, press("", "\nc "))
+	s.resize(60, 10)
+	require.Regexp(t, `\nNAME +STATE +OWNER +HELD +ALERT +UNLOCK\n`, press("", "\nNAME   STATE   OWNER"))
+	s.resize(40, 10)
+	require.Regexp(t, `\nNAME +STATE +ALERT +UNLOCK\n`, press("", "\nNAME   STATE   ALERT"))
+	s.enter("q", "\x1b[?1049l")
+	s.enter("echo sta\"\"tus-$?\n", "status-0")
+}
+
 // Without a terminal that can draw, and with a pipe, there are lines.
 func TestWatchOfADumbTerminal(t *testing.T) {
 	e := newEtcd(t)

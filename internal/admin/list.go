@@ -31,6 +31,8 @@ type Filter struct {
 	Owner string
 	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
 	Match string
+	// contains is a part of the name.
+	contains string
 	// silent, if it is not nil, are the only locks to select, unless they were renewed since.
 	silent map[string]api.Lock
 	// Sort is one of Orders; "" means name.
@@ -62,7 +64,7 @@ func (f Filter) wants(l *protocol.Lock, now instant) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now.of(l)).String())) &&
 		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
 		(f.Owner == "" || l.Owner() == f.Owner) &&
-		f.named(l.Name) && (f.silent == nil || f.isSilent(l))
+		f.named(l.Name) && strings.Contains(l.Name, f.contains) && (f.silent == nil || f.isSilent(l))
 }
 
 func (f Filter) isSilent(l *protocol.Lock) bool {

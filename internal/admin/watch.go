@@ -238,6 +238,9 @@ type View struct {
 	Since   time.Time
 }
 
+// Find restricts what View returns to locks whose name contains a text.
+func (w *Watch) Find(text string) { w.filter.contains = text }
+
 // View returns the first n locks of the list. While etcd is listed again, these are those of the last
 // call.
 func (w *Watch) View(ctx context.Context, n int) View {

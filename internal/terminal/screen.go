@@ -36,8 +36,8 @@ func Moves(w io.Writer) bool {
 // NO_COLOR is empty or not set (https://no-color.org).
 func Colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && Moves(w) }
 
-// Screen is the alternate screen of a terminal, on which keys are not echoed. Close brings
-// back what the terminal showed before.
+// Screen is the alternate screen of a terminal, on which keys are not echoed, and can be read one by one.
+// Close brings back what the terminal showed before.
 type Screen struct {
 	file  *os.File
 	modes *unix.Termios // before; nil if they are not known
@@ -60,7 +60,8 @@ func OpenScreen(file *os.File) (*Screen, error) {
 	if modes, err := unix.IoctlGetTermios(int(file.Fd()), getModes); err == nil {
 		s.modes = modes
 		quiet := *modes
-		quiet.Lflag &^= unix.ECHO
+		quiet.Lflag &^= unix.ECHO | unix.ICANON
+		quiet.Cc[unix.VMIN], quiet.Cc[unix.VTIME] = 0, 0
 		_ = unix.IoctlSetTermios(int(file.Fd()), setModes, &quiet)
 	}
 	_, err := file.WriteString(enter)
@@ -72,6 +73,16 @@ func OpenScreen(file *os.File) (*Screen, error) {
 func (s *Screen) Draw(lines []string) error {
 	_, err := s.file.WriteString(beginFrame + strings.Join(lines, endLine+"\r\n") + endLine + endFrame)
 	return err
+}
+
+// Typed returns the keys that were typed since it was last called. It does not wait for any.
+func (s *Screen) Typed() string {
+	var keys [64]byte
+	if s.modes == nil {
+		return ""
+	}
+	n, _ := unix.Read(int(s.file.Fd()), keys[:])
+	return string(keys[:max(n, 0)])
 }
 
 // Close switches back. Keys that were typed meanwhile are dropped; those after it belong to the shell.

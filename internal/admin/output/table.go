@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
@@ -78,6 +79,21 @@ func (t *table[T]) row(r *T, limit int) string {
 		}
 		return terminal.Truncate(c.cell(r), c.limit), color
 	})
+}
+
+// narrow drops columns by their titles, one after the other, until a row fits.
+func (t *table[T]) narrow(limit int, titles ...string) {
+	for _, title := range titles {
+		width := -t.gap
+		for _, w := range t.widths {
+			width += w + t.gap
+		}
+		i := slices.IndexFunc(t.columns, func(c column[T]) bool { return c.title == title })
+		if width <= limit {
+			return
+		}
+		t.columns, t.widths = slices.Delete(t.columns, i, i+1), slices.Delete(t.widths, i, i+1)
+	}
 }
 
 // unbounded is a limit for what is not cut off.

@@ -98,9 +98,10 @@ func printEvent(b *bufio.Writer, f Format, c *admin.Change, at time.Time) error 
 	return err
 }
 
-// Frame returns what a screen shows of a list: at most so many rows of so many columns. note
-// says what is wrong with the list.
-func Frame(o Options, v admin.View, note string, colored bool, columns, rows int) []string {
+// Frame returns what a screen shows of a list: at most so many rows of so many columns, without the
+// first skip locks. note says what is wrong with the list. A row that does not fit has no holder, and then
+// no times but that of the removal.
+func Frame(o Options, v admin.View, skip int, note string, colored bool, columns, rows int) []string {
 	o.At = v.At
 	t := newLockTable(o, colored)
 	line := terminal.Truncate(terminal.Text(strings.ReplaceAll(note, "\n", " ")), columns)
@@ -112,13 +113,16 @@ func Frame(o Options, v admin.View, note string, colored bool, columns, rows int
 	if t.headers {
 		room = max(1, room-1)
 	}
-	shown, rest := v.Locks[:min(len(v.Locks), room)], ""
-	if v.Matched > room {
-		shown = v.Locks[:min(len(v.Locks), room-1)]
-		rest = terminal.Truncate(fmt.Sprintf("… and %d more", v.Matched-len(shown)), columns)
+	shown, rest := v.Locks[min(len(v.Locks), skip):], ""
+	if v.Matched-skip > room {
+		shown = shown[:min(len(shown), room-1)]
+		rest = terminal.Truncate(fmt.Sprintf("… and %d more", v.Matched-skip-len(shown)), columns)
 	}
 	for i := range shown {
 		t.fit(&shown[i])
+	}
+	if o.Format == Table {
+		t.narrow(columns, "HOSTNAME", "OWNER", "HELD", "ALERT")
 	}
 	if t.headers && len(shown) > 0 {
 		frame = append(frame, t.titles(columns))
