@@ -56,8 +56,8 @@ lock and gone of the daemon's API. If etcd does not answer, the list stays as it
 screen or stderr says so, and the command continues when etcd answers again.
 
 --sort urgency lists the locks that need attention first: expired, overdue, malformed,
-undated, orphaned, and then held locks by alert_at. held lists the oldest locks first,
-alert and unlock the earliest times.
+undated, orphaned, and then held locks by alert_at, with those that expired and that a
+policy keeps. held lists the oldest locks first, alert and unlock the earliest times.
 
 With --native the locks and elections of etcd's own clients below native_prefixes are
 listed: concurrency.Mutex and Election, etcdctl lock. A lock has a line for the key that

@@ -18,6 +18,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -127,7 +128,7 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 		return nil, a.failed(ctx, err, etcd.Read)
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
-	compare := compareBy(f.Sort, at)
+	compare := a.compareBy(f.Sort, at)
 	slices.SortFunc(l.locks, func(a, b protocol.Lock) int { return compare(&a, &b) })
 	if f.Limit > 0 && len(l.locks) > f.Limit {
 		l.locks = slices.Clone(l.locks[:f.Limit])
@@ -142,13 +143,14 @@ func Orders() []string {
 
 // compareBy returns the comparison of an order at now. Locks without what they are ordered by
 // come last, and those that are equal in it are ordered by name.
-func compareBy(order string, now instant) func(a, b *protocol.Lock) int {
+func (a *Admin) compareBy(order string, now instant) func(a, b *protocol.Lock) int {
 	by := func(_, _ *protocol.Lock) int { return 0 }
 	switch order {
 	case "urgency":
+		rules := verdict.RulesFromConfig(a.config)
 		by = func(a, b *protocol.Lock) int {
-			first, at := a.Urgency(a.State(now.of(a)))
-			second, other := b.Urgency(b.State(now.of(b)))
+			first, at := a.Urgency(rules.Urgent(a.Name, a.State(now.of(a))))
+			second, other := b.Urgency(rules.Urgent(b.Name, b.State(now.of(b))))
 			return cmp.Or(cmp.Compare(first, second), compareTimes(at, other))
 		}
 	case "hostname":

@@ -180,7 +180,7 @@ func (w *Watch) Changes(ctx context.Context) []Change {
 	}
 	if w.shown == nil {
 		w.shown = make(map[string]*Change)
-		order := compareBy(w.filter.Sort, now)
+		order := w.admin.compareBy(w.filter.Sort, now)
 		compare = func(a, b *Change) int { return order(&a.Lock, &b.Lock) }
 	}
 	w.reads++
@@ -246,7 +246,7 @@ func (w *Watch) Find(text string) { w.filter.contains = text }
 func (w *Watch) View(ctx context.Context, n int) View {
 	now := w.admin.instant()
 	v := View{At: now.Time, Prefix: w.admin.Prefix(), Sort: cmp.Or(w.filter.Sort, Orders()[0])}
-	first := best{n: max(n, 1), compare: compareBy(w.filter.Sort, now)}
+	first := best{n: max(n, 1), compare: w.admin.compareBy(w.filter.Sort, now)}
 	if w.each(ctx, now, func(l *protocol.Lock) {
 		v.Total++
 		if w.filter.wants(l, now) {

@@ -207,12 +207,14 @@ func TestView(t *testing.T) {
 
 func TestSort(t *testing.T) {
 	t.Parallel()
-	e := newWorld(t)
+	e := newWorld(t, func(c *config.Config) { c.Policies = []config.Policy{{Match: "off/**", Mode: "off"}} })
+	e.Set("off/k", "uuid", "u", "auto_unlock_at", in(-24*time.Hour))
 	e.Set("a", "uuid", "u", "hostname", "y", "locked_at", in(-time.Minute), "alert_at", in(time.Hour), "auto_unlock_at", in(5*time.Hour))
 	e.Set("b", "uuid", "u", "hostname", "x", "owner", "q", "locked_at", in(-time.Hour), "alert_at", in(-time.Hour), "auto_unlock_at", in(4*time.Hour))
 	e.Set("c", "uuid", "u", "owner", "p")
 	for order, want := range map[string]string{
-		"": "a b c", "name": "a b c", "urgency": "b c a", "hostname": "b a c", "owner": "c b a", "held": "b a c", "alert": "b a c", "unlock": "b a c",
+		"": "a b c off/k", "name": "a b c off/k", "urgency": "b c off/k a", "hostname": "b a c off/k", "owner": "c b a off/k",
+		"held": "b a c off/k", "alert": "b a c off/k", "unlock": "off/k b a c",
 	} {
 		_, names := e.list(admin.Filter{Sort: order})
 		require.Equal(t, want, strings.Join(names, " "), order)

@@ -240,7 +240,7 @@ const noTime = 99_999_999_999_999
 // urgency returns the position of a lock in the order of urgency, by the daemon's clock as of its
 // last step, so that no position changes with the jitter of clocks.
 func (c *core) urgency(e *entry, state protocol.State) Position {
-	rank, at := e.Urgency(state)
+	rank, at := e.Urgency(c.options.Rules.Urgent(e.Name, state))
 	p := Position{rank: rank, at: noTime, name: e.Name}
 	if at != 0 {
 		ahead := c.ahead(e, c.clock.last)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -93,6 +94,8 @@ func TestUrgencyOrdersStatesAndTheirTimes(t *testing.T) {
 		for name, f := range unhealthy() {
 			w.live(w.put(name, f))
 		}
+		w.acquire("off/expired", -time.Minute, -2*time.Minute)
+		w.acquire("off/overdue", -time.Millisecond, time.Hour)
 		w.acquire("held later", 2*time.Minute, time.Hour)
 		w.acquire("held soon", time.Minute, 2*time.Hour)
 		w.acquire("held soon, too", time.Minute, time.Hour)
@@ -112,8 +115,10 @@ func TestUrgencyOrdersStatesAndTheirTimes(t *testing.T) {
 		for _, it := range page.Items {
 			got = append(got, it.Name)
 		}
-		require.Equal(t, []string{"expired longest", "expired by a slow clock", "expired", "overdue longest", "overdue", "malformed", "undated, alert soon", "undated", "undated, no times",
-			"orphaned", "held soon", "held soon, too", "held later"}, got)
+		require.Equal(t, []string{"expired longest", "expired by a slow clock", "expired", "overdue longest", "off/overdue", "overdue", "malformed", "undated, alert soon", "undated", "undated, no times",
+			"orphaned", "off/expired", "held soon", "held soon, too", "held later"}, got)
+	}, func(o *Options) {
+		o.Rules.Policies = []verdict.Policy{{Match: "off/*", Mode: verdict.Off, Grace: grace}}
 	})
 }
 

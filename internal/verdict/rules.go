@@ -95,6 +95,18 @@ func (r Rules) Policy(name string) (p Policy, index int) {
 	return Policy{Mode: r.Mode, Grace: r.Grace, Brake: r.Brake}, -1
 }
 
+// Urgent returns the state by which a lock is ordered by urgency. One that expired and that a policy keeps needs no
+// person: it comes with those that are held.
+func (r Rules) Urgent(name string, s protocol.State) protocol.State {
+	if s != protocol.Expired {
+		return s
+	}
+	if p, i := r.Policy(name); i >= 0 && p.Mode != Enforce {
+		return protocol.Held
+	}
+	return s
+}
+
 // Brakes reports whether a brake applies to any lock.
 func (r Rules) Brakes() bool {
 	return r.Brake.MaxForced > 0 || slices.ContainsFunc(r.Policies, func(p Policy) bool { return p.Brake.MaxForced > 0 })

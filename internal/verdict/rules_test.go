@@ -141,3 +141,19 @@ func TestS3_OutagesCountForTheLastWrite(t *testing.T) {
 		require.EqualValues(t, 2, in.PatienceAllowance)
 	}
 }
+
+// An expired lock that a policy keeps needs no person, unlike one that reaper.mode keeps.
+func TestUrgent(t *testing.T) {
+	const held, expired = protocol.Held, protocol.Expired
+	for mode, want := range map[verdict.Mode][]protocol.State{
+		verdict.Enforce: {held, held, expired, expired}, verdict.DryRun: {held, held, expired, expired}, verdict.Off: {expired, held, expired, expired},
+	} {
+		r := verdict.Rules{Mode: mode, Policies: []verdict.Policy{
+			{Match: "dry", Mode: verdict.DryRun}, {Match: "off", Mode: verdict.Off}, {Match: "enforce", Mode: verdict.Enforce},
+		}}
+		for i, name := range []string{"dry", "off", "enforce", "other"} {
+			require.Equal(t, want[i], r.Urgent(name, expired), "%s: %s", mode, name)
+			require.Equal(t, protocol.Overdue, r.Urgent(name, protocol.Overdue))
+		}
+	}
+}
