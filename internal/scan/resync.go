@@ -83,7 +83,7 @@ func (w *watching) begin(ctx context.Context) (rev int64, err error) {
 }
 
 // await waits until the watch has reached a revision. If it never does, ctx ends after the
-// freshness.
+// freshness. The revision may be of before a restore, so a watch that resumes is checked here too.
 func (w *watching) await(ctx context.Context, rev int64, progress func(context.Context) error) error {
 	poll := time.NewTicker(w.Freshness / 100)
 	defer poll.Stop()
@@ -93,6 +93,10 @@ func (w *watching) await(ctx context.Context, rev int64, progress func(context.C
 		}
 		select {
 		case <-poll.C:
+		case <-w.resumed:
+			if err := w.resume(ctx); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -482,6 +482,13 @@ func TestJ_ARollbackBehindTheWatchIsNoticedAtOnce(t *testing.T) {
 	require.GreaterOrEqual(t, j.gone("dead"), s(58.5+15))
 }
 
+// A listing waits for the watch, which has been silent, until the library resumes that on another cluster.
+func TestJ_AnotherClusterIsNoticedWhileAListingWaits(t *testing.T) {
+	j := judged(t, history{Replicas: 1, Lasts: s(80), Resync: s(5), Holders: living(1),
+		Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(34), For: s(8.9)}, {Kind: newCluster, At: s(42.8), By: s(15)}}})
+	require.Less(t, j.of[j.w.daemons[0]].forgot, s(44), "not after the freshness")
+}
+
 // It is set right while a worker has the orphan.
 func TestK_AClockOfOursThatWasWrongDelaysNoOrphan(t *testing.T) {
 	day, o := 24*time.Hour, lease("o", 5, 30)
