@@ -67,7 +67,8 @@ func (j *judge) counts(d *daemon, stats reaper.Stats, listed []api.Forced) {
 	}
 	const quiet = 30 * time.Second
 	for _, r := range j.removed {
-		undisturbed := d.started+quiet < r.at && r.at+time.Second < now && !j.disturbed(d, r.at-quiet, r.at+time.Second)
+		from := min(r.at-quiet, r.stamped-time.Second-j.delay(d)) // a stamp that was long on its way looks like a slow clock
+		undisturbed := d.started+quiet < r.at && r.at+time.Second < now && !j.disturbed(d, from, r.at+time.Second)
 		if undisturbed && r.past && !j.again(r) && d.clock.Offset == 0 && len(d.clock.Steps) == 0 && entries(listed, r, "") != 1 {
 			j.convict("S7", d, r.name, "its removal at %d by %s is not listed once: %+v", r.revision, r.by.identity(), listed)
 		}

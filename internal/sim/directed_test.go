@@ -519,3 +519,23 @@ func TestS7_ARemovalWithoutAnAnswerIsNotBegunAgain(t *testing.T) {
 		}})
 	require.InDelta(t, 42+drift(20)+4.9, j.gone("a").Seconds(), 0.1)
 }
+
+// Histories of which the judge was wrong, and the daemon right.
+func TestN_NobodyIsConvictedOf(t *testing.T) {
+	back := lease("a", 12, 17)
+	back.Clock, back.Fixed, back.Seconds = clock{Drift: 200, Steps: []step{{s(39), -24 * time.Hour}}}, true, true
+	back.TTL, back.Interval = s(60), s(4)
+	ahead := lease("a", 20, 15)
+	ahead.Clock.Offset, ahead.AliveAt, ahead.Interval = 24*time.Hour, false, s(5)
+	slow := lease("a", 37, 35).dies(60)
+	slow.Interval = 0
+	for name, h := range map[string]history{
+		"the drift of a clock that is a day behind": {Replicas: 1, Lasts: s(90), Holders: []holder{back}},
+		"an outage before a renewal that was heard of late": {Replicas: 1, Lasts: s(100), Holders: []holder{ahead},
+			Faults: []fault{{Kind: slowDisk, At: s(28), For: s(12.7)}, {Kind: silentWatch, Who: replicas, At: s(27), For: s(21)}}},
+		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
+			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
+	} {
+		t.Run(name, func(t *testing.T) { judged(t, h) })
+	}
+}

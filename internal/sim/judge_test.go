@@ -50,7 +50,9 @@ type removal struct {
 	token, revision int64
 	// past reports that its deadline had passed by all clocks that are right.
 	past bool
-	by   *daemon
+	// stamped is when its holder's clock could last be observed.
+	stamped time.Duration
+	by      *daemon
 }
 
 // violation is a broken promise.

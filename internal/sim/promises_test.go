@@ -213,7 +213,11 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		j.removals++
 		auto, dated := s.Deadline()
 		past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
-		j.removed = append(j.removed, removal{name, s.Value("uuid"), now, s.token(), revision, past, d})
+		stamped := s.taken.at
+		if s.write.stamped {
+			stamped = s.write.at
+		}
+		j.removed = append(j.removed, removal{name, s.Value("uuid"), now, s.token(), revision, past, stamped, d})
 		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
 		if a := j.of[d].log.Last(name); a != nil {
 			deletion.Records = append(deletion.Records, a)
@@ -409,7 +413,7 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	earliest, since, why := j.due(d, s)
 	sent.Passes, sent.Why = j.w.at(earliest), why
 	written := max(s.write.at, s.restored, d.started)
-	if !s.write.stamped { // nothing shows how long it was on its way
+	if late, _ := j.heard(d, s); !s.write.stamped && !late { // nothing shows how long it was on its way
 		written = max(s.write.at-j.w.config.Etcd.RequestTimeout, s.write.made, s.restored, d.started)
 	}
 	if forgot := j.of[d].forgot; forgot > s.write.at { // earlier outages do not count
@@ -457,9 +461,10 @@ func latestOf(bounds []bound, outages func(bound) time.Duration) (last time.Dura
 	return last
 }
 
-// due returns the earliest instant at which the lock may be removed, outages aside, and since when they count.
-func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why string) {
-	own, learned, late := s.write.passes, max(s.write.at, d.started), s.write.at < d.started
+// heard reports whether the last write of a lock is late knowledge for a daemon, and when it learned of it at the
+// earliest.
+func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
+	late, learned = s.write.at < d.started, max(s.write.at, d.started)
 	for _, f := range j.w.Faults {
 		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
 		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && f.At+precise < s.write.at && s.write.at < f.end() {
@@ -468,6 +473,13 @@ func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why str
 			}
 		}
 	}
+	return late, learned
+}
+
+// due returns the earliest instant at which the lock may be removed, outages aside, and since when they count.
+func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why string) {
+	own := s.write.passes
+	late, learned := j.heard(d, s)
 	if restored := j.changed(d, s); restored > 0 {
 		late, learned = true, max(learned, restored)
 	}

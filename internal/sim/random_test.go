@@ -109,7 +109,7 @@ func (s *sums) add(j *judge) {
 
 // String writes a history so that it can be made a directed one.
 func (h history) String() string {
-	s := fmt.Sprintf("replicas %d, lasts %s, rate %v, clocks %+v\n", h.Replicas, h.Lasts, h.Rate, h.Clocks)
+	s := fmt.Sprintf("replicas %d, lasts %s, rate %v, resync %s, clocks %+v\n", h.Replicas, h.Lasts, h.Rate, h.Resync, h.Clocks)
 	for _, o := range h.Holders {
 		s += fmt.Sprintf("  holder %+v\n", o)
 	}

@@ -52,10 +52,13 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	}
 	learned := max(s.write.at+time.Second, noticed)
 	apart := d.clock.apart(now)
-	// A stamp that was long on its way looks like a slow clock.
-	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), s.write.passes+r.Grace+r.ClockTolerance+time.Second+s.write.at-s.write.made)
-	if taken := s.write.without(s.write.apart - s.taken.apart); !s.write.stamped {
-		due = max(due, taken+r.Grace+r.ClockTolerance+time.Second+s.taken.at-s.taken.made, auto.Add(r.Grace+r.ClockTolerance-s.taken.apart).Sub(j.w.epoch))
+	// A stamp that was long on its way looks like a slow clock. That the holder's runs fast shows nowhere.
+	observed := func(w sign) time.Duration {
+		return auto.Sub(j.w.epoch) - w.apart + r.Grace + r.ClockTolerance + time.Second + w.at - w.made
+	}
+	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), observed(s.write))
+	if !s.write.stamped {
+		due = max(due, observed(s.taken))
 	}
 	due += max(0, auto.Sub(j.w.epoch)-min(s.write.made+s.write.apart, s.taken.made+s.taken.apart)) / 1_000_000 * drifts
 	if j.quietFor(d, s) {
