@@ -118,6 +118,7 @@ func TestMarginsOfRenewals(t *testing.T) {
 		{"alive_at", stamp(200), "auto_unlock_at", stamp(500)},
 	} {
 		want = append(want, w.Set("a", times...))
+		w.Set("a", "answered_at", stamp(999), "stack", "goroutine 1", "status", "x") // an answer is no renewal
 	}
 	h := w.history(enough)
 	require.Len(t, h.Periods, 1)

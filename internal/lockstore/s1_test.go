@@ -40,6 +40,7 @@ var changes = map[string]struct {
 	}},
 	"renewed within the second": {change: func(h *harness) { h.set("a", "auto_unlock_at", past) }},
 	"first alive_at":            {change: func(h *harness) { h.set("a", "alive_at", past) }},
+	"answered":                  {change: func(h *harness) { h.set("a", "answered_at", past, "stack", "goroutine 1", "status", "x") }},
 	"released":                  {change: func(h *harness) { h.release("a") }},
 	"taken again": {change: func(h *harness) {
 		h.release("a")

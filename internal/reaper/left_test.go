@@ -1,6 +1,7 @@
 package reaper_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -50,6 +51,25 @@ func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
 			require.Len(t, h.source.postponed(), 1)
 		})
 	}
+}
+
+// The answer of a holder that was asked comes between the verdict and its transaction, which therefore fails: the next
+// attempt does not wait.
+func TestS6_AnAnswerDelaysNoRemoval(t *testing.T) {
+	h := newHarness(t, sharedClient(t))
+	h.expired("a")
+	d, asked := h.due("a"), false
+	h.before = func(context.Context) {
+		if !asked {
+			asked = true
+			h.set("a", "stack", "goroutine 1", "status", "7 of 9", "answered_at", expiry)
+		}
+	}
+	h.handle(d)
+	require.EqualValues(t, 1, h.Stats().Conflicts)
+	require.Zero(t, h.putBack())
+	h.remove("a")
+	require.Empty(t, h.keys())
 }
 
 // The watch lags behind a renewal: until it shows that, the lock is read ever more rarely.

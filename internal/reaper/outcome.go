@@ -65,7 +65,7 @@ var ends = struct {
 	early:    end{again: untilDue},
 	kept:     end{again: after(table.UntilModified)},
 	braked:   end{again: after(table.WhileBraked)},
-	modified: end{count: conflict, again: doubling(maxBackoff)}, // released or renewed: the watch will show it
+	modified: end{count: conflict, again: atOnce}, // released or renewed: the watch will show it
 	crowded:  end{again: after(aloneRetry)},
 
 	unreadable:  end{slog.LevelWarn, api.LogCannotRead, false, failure, doubling(refusedBackoff)},
@@ -80,7 +80,7 @@ var ends = struct {
 	ambiguous: end{slog.LevelWarn, api.LogAmbiguous, true, failure, afterFailure},
 	failed:    end{slog.LevelWarn, api.LogRefused, true, failure, afterFailure},
 	refused:   end{slog.LevelError, api.LogCannotRemove, true, failure, after(refusedBackoff)},
-	lost:      end{slog.LevelInfo, api.LogConflict, true, conflict, doubling(maxBackoff)},
+	lost:      end{slog.LevelInfo, api.LogConflict, true, conflict, atOnce},
 	won:       end{slog.LevelInfo, api.LogRemoved, true, removed, afterRemoval},
 	presumed:  end{level: slog.LevelInfo, message: api.LogPresumed, count: presumed},
 }
@@ -121,6 +121,15 @@ func doubling(longest time.Duration) func(*attempt) time.Duration {
 		a.due.Attempts++
 		return backoff(a.due.Attempts, longest)
 	}
+}
+
+// atOnce is for a lock that was written concurrently. Of what that may be only a renewal or a release ends the matter, and
+// not the answer to a question: the first further attempt does not wait.
+func atOnce(a *attempt) time.Duration {
+	if a.due.Attempts++; a.due.Attempts == 1 {
+		return 0
+	}
+	return backoff(a.due.Attempts-1, maxBackoff)
 }
 
 // untilDue is for a lock that has to wait for longer than the lead. A standby looks at it again earlier.

@@ -375,7 +375,7 @@ func TestS7_ConflictsAndEventsInEitherOrder(t *testing.T) {
 			}
 			h.handle(d)
 			require.Len(t, h.log.with(t, api.LogConflict, "a"), 1)
-			require.Positive(t, h.putBack())
+			require.GreaterOrEqual(t, h.putBack(), time.Duration(0))
 			require.Empty(t, h.Ledger().Recent(10))
 			if !eventFirst {
 				event()

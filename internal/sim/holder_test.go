@@ -25,7 +25,7 @@ type holder struct {
 	// It dies or releases; from Stall on it does nothing for a while.
 	Dies, Releases   time.Duration
 	Stall, StallsFor time.Duration
-	// Note is between writes of a field of its own, which are no renewals.
+	// Note is between answers to questions, which are no renewals.
 	Note time.Duration
 	// Deadline is written in place of one, "none" for none.
 	Deadline string
@@ -170,7 +170,10 @@ func (h *holding) notes(ctx context.Context) {
 		if sleep(ctx, h.Note); ctx.Err() != nil {
 			return
 		}
-		_, _ = h.commit(ctx, h.ifMine(), []clientv3.Op{clientv3.OpPut(key(h.Name, "status"), strconv.Itoa(i))})
+		_, _ = h.commit(ctx, h.ifMine(), []clientv3.Op{
+			clientv3.OpPut(key(h.Name, "status"), strconv.Itoa(i)), clientv3.OpPut(key(h.Name, "stack"), "goroutine 1"),
+			clientv3.OpPut(key(h.Name, "answered_at"), strconv.FormatInt(h.w.epoch.Add(h.w.elapsed()).Unix(), 10)),
+		})
 	}
 }
 

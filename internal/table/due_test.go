@@ -151,6 +151,56 @@ func TestS3_AnOutageCountsForWhatWasWrittenBeforeItsEnd(t *testing.T) {
 	})
 }
 
+// A holder that was asked answers: nothing that a verdict, a list or a metric says of the lock depends on that, neither at
+// once nor later.
+func TestS2_AnAnswerIsNoSignOfLife(t *testing.T) {
+	for name, taken := range map[string]func(*world, string){
+		"observed live": func(w *world, name string) {
+			w.live(w.put(name, fields(time.Minute, 2*time.Minute)))
+			for range 3 {
+				w.pass(40 * time.Second)
+				w.live(w.put(name, slow.renews(2*time.Minute)))
+			}
+		},
+		"replayed": func(w *world, name string) { w.replay(w.put(name, fields(time.Minute, 2*time.Minute))) },
+		"listed": func(w *world, name string) {
+			w.put(name, fields(time.Minute, 2*time.Minute))
+			w.listing(false)
+		},
+		"without a stamp": func(w *world, name string) {
+			f := fields(time.Minute, 2*time.Minute)
+			delete(f, "locked_at")
+			w.live(w.put(name, f))
+		},
+		"dead": func(w *world, name string) { w.live(w.put(name, fields(-time.Hour, -time.Hour))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := func(asked bool) (all []any) {
+				inBubble(t, func(_ *testing.T, w *world) {
+					taken(w, "a")
+					for i := range 6 {
+						w.pass(20 * time.Second)
+						answer := map[string]string{"answered_at": at(0), "stack": "goroutine 1", "status": "x"}
+						switch {
+						case asked && i%2 == 0:
+							w.live(w.put("a", answer))
+						case asked:
+							w.replay(w.put("a", answer))
+						}
+						v, s := w.get("a"), w.stats()
+						all = append(all, w.dueAt("a"), v.Observation, v.Rhythm, v.Margin, v.State, v.Written, v.AliveAt(), v.AutoUnlockText(), v.Renewed(),
+							s.Backlog, s.Locks, s.Renewed, s.Acquired, s.Clocks.Hosts, len(*w.margins))
+					}
+					w.listing(true)
+					all = append(all, w.dueAt("a"), w.get("a").Observation)
+				})
+				return all
+			}
+			require.Equal(t, view(false), view(true))
+		})
+	}
+}
+
 // A renewal that carries no stamp may have waited for the end of the outage.
 func TestS3_AnOutageCountsForAnUnstampedRenewalAfterItsEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
