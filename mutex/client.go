@@ -1,10 +1,13 @@
 package mutex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,6 +30,8 @@ type Client struct {
 	stacks   stacks
 	traces   traces
 	recent   recent
+	deaf     atomic.Int64 // until when it does not try to read questions, for which it has no right
+	sayDeaf  func()       // once
 }
 
 // New returns a client over one of etcd, which the caller closes after the last lock has been
@@ -42,14 +47,17 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mutex: %w", err)
 	}
-	if set.audit == "" {
-		set.audit = "/unlocker/audit" + set.prefix
-	}
+	set.audit = cmp.Or(set.audit, "/unlocker/audit"+set.prefix)
+	set.ask = cmp.Or(set.ask, "/unlocker/ask"+set.prefix)
 	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, settings: set}
+	c.sayDeaf = func() {} // a client without a context has no logger
 	c.keeper = scheduler{open: context.Background(), overlap: true}
 	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
 	if ctx := etcd.Ctx(); ctx != nil {
 		c.cleaner.open = ctx
+		c.sayDeaf = sync.OnceFunc(func() {
+			etcd.GetLogger().Warn("mutex: no right to read questions under " + set.ask + ": unlocker ask gets no answers from this client")
+		})
 	}
 	c.hostname, _ = os.Hostname()
 	return c, nil

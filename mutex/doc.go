@@ -19,7 +19,7 @@
 // set it, and the lock counts as lost a tenth of the patience before it. All transactions compare
 // the uuid of the acquisition, and are repeated if their answer is lost.
 //
-// No goroutine outlives its lock. There is one for each lock that is held for longer than
+// No goroutine outlives its lock. There are two for each lock that is held for longer than
 // 100 ms, and for all locks of a client with KeepAlive one, and one for each of their
 // transactions that has no answer yet. One more per client ends with the patience or with
 // etcd's client: etcd may execute late what it has not answered, and so take a lock without

@@ -58,6 +58,11 @@ func (l *Lock) tick() {
 	if !l.guarded {
 		l.guarded = true
 		l.start(l.guard)
+		l.start(l.listen)
+	}
+	if l.asked && !now.Before(l.mute) {
+		l.asked, l.mute = false, now.Add(maxDuration)
+		l.start(l.answerQuestion)
 	}
 	if l.goroutine != 0 && !l.stacked && elapsed(l.began, now) >= l.alertAt.Sub(l.began) {
 		l.stacked = true
@@ -84,69 +89,82 @@ func (l *Lock) arm(now time.Time) {
 	if !l.guarded {
 		next = min(next, guardDelay)
 	}
+	if l.asked {
+		next = min(next, l.mute.Sub(now))
+	}
 	l.timer.Reset(max(next, time.Millisecond))
 }
 
-// guard watches the key of the lock until it is lost or released.
+// guard watches the uuid until the lock is lost or released.
 func (l *Lock) guard() {
-	from := l.token
+	l.follow(l.c.store.key(l.name, protocol.FieldUUID), l.token, func(uuid *mvccpb.KeyValue) {
+		switch {
+		case uuid == nil:
+			l.lose(answer{})
+		case string(uuid.Value) != l.uuid:
+			l.lose(answer{found: map[string]*mvccpb.KeyValue{string(uuid.Key): uuid}})
+		}
+	}, func(error) bool { return false })
+}
+
+// follow calls see with each change of a key from a revision on, nil being its deletion, until the lock is lost or
+// released. If the revision is 0, and after a watch broke, it reads the key. Where it cannot, over reports whether to
+// give up.
+func (l *Lock) follow(key string, from int64, see func(*mvccpb.KeyValue), over func(error) bool) {
 	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, longestPause) {
-		if l.watch(from) {
+		if from > 0 && l.watch(key, from, see) {
 			pause = firstPause
 		}
 		select {
 		case <-time.After(jitter(pause)):
 		case <-l.ctx.Done():
 		}
-		from = l.look(from)
+		revision, err := l.look(key, see)
+		if err == nil {
+			from = revision + 1
+		} else if over(err) {
+			return
+		}
 	}
 }
 
-// watch watches the key until the watch or the lock ends. It reports whether etcd showed anything.
-func (l *Lock) watch(from int64) (healthy bool) {
+// watch watches a key until the watch or the lock ends. It reports whether etcd showed anything.
+func (l *Lock) watch(key string, from int64, see func(*mvccpb.KeyValue)) (healthy bool) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.ctx))
 	defer cancel()
-	w := l.c.watcher.Watch(ctx, l.c.store.key(l.name, protocol.FieldUUID), clientv3.WithRev(from), clientv3.WithCreatedNotify())
+	w := l.c.watcher.Watch(ctx, key, clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	for resp := range w {
 		if resp.Err() != nil {
 			return healthy
 		}
 		healthy = true
 		for _, ev := range resp.Events {
-			if ev.Kv.ModRevision < from {
-				continue
-			}
 			switch {
+			case ev.Kv.ModRevision < from:
 			case ev.Type == clientv3.EventTypeDelete:
-				l.lose(answer{})
-				return true
-			case string(ev.Kv.Value) != l.uuid:
-				l.lose(l.found(ev.Kv))
-				return true
+				see(nil)
+			default:
+				see(ev.Kv)
 			}
 		}
 	}
 	return healthy
 }
 
-func (l *Lock) found(uuid *mvccpb.KeyValue) answer {
-	return answer{found: map[string]*mvccpb.KeyValue{string(uuid.Key): uuid}}
-}
-
-// look reads the key after a watch broke, and returns from where to watch again.
-func (l *Lock) look(from int64) int64 {
+// look reads a key once.
+func (l *Lock) look(key string, see func(*mvccpb.KeyValue)) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
-	resp, err := l.c.store.kv.Get(ctx, l.c.store.key(l.name, protocol.FieldUUID))
-	switch {
-	case err != nil:
-		return from
-	case len(resp.Kvs) == 0:
-		l.lose(answer{})
-	case string(resp.Kvs[0].Value) != l.uuid:
-		l.lose(l.found(resp.Kvs[0]))
+	resp, err := l.c.store.kv.Get(ctx, key)
+	if err != nil {
+		return 0, err
 	}
-	return resp.Header.Revision
+	if len(resp.Kvs) == 0 {
+		see(nil)
+	} else {
+		see(resp.Kvs[0])
+	}
+	return resp.Header.Revision, nil
 }
 
 // Context returns a context that is derived from parent and canceled when the lock is lost or

@@ -40,6 +40,9 @@ type Lock struct {
 	alertAt  time.Time
 	stacked  bool // for this alertAt
 	guarded  bool
+	asked    bool        // a question is to be answered
+	mute     time.Time   // not before this
+	saying   chan string // what OnAsk will return; of the answer only
 	released bool
 	unsure   int // attempts of failed Unlocks that may have released it
 	timer    *time.Timer

@@ -53,10 +53,12 @@ const (
 const fieldIdentity = "identity"
 
 type settings struct {
-	prefix, audit    string
+	prefix           string
+	audit, ask       string
 	expect, patience time.Duration // 0 until resolve
 	owner, purpose   string
 	status           string
+	onAsk            func() string
 	metadata         map[string]string
 	trace            bool
 	keep             time.Duration
@@ -85,10 +87,31 @@ func Prefix(prefix string) Option {
 // read there, to say who removed the lock, when and why: see LostError.Removal. That needs the right to read it;
 // without, the rest works. The default is /unlocker/audit followed by the prefix of the locks.
 func AuditPrefix(prefix string) Option {
-	return Option{"AuditPrefix", inNew, func(s *settings) error {
-		if s.audit = strings.TrimSuffix(prefix, "/") + "/"; prefix == "" {
+	return prefixOption("AuditPrefix", prefix, func(s *settings) *string { return &s.audit })
+}
+
+// AskPrefix is the prefix of the questions to holders, as ask_prefix of the daemon. A lock that is held for longer
+// than 100 ms is asked there by unlocker ask, and answers with its stack (see Backtrace) and its status (see OnAsk), at
+// most every five seconds. That needs the right to read there: without it, a warning goes once to the logger of etcd's
+// client, and the rest works. The default is /unlocker/ask followed by the prefix of the locks.
+func AskPrefix(prefix string) Option {
+	return prefixOption("AskPrefix", prefix, func(s *settings) *string { return &s.ask })
+}
+
+func prefixOption(name, prefix string, place func(*settings) *string) Option {
+	return Option{name, inNew, func(s *settings) error {
+		if *place(s) = strings.TrimSuffix(prefix, "/") + "/"; prefix == "" {
 			return errors.New("is empty")
 		}
+		return nil
+	}}
+}
+
+// OnAsk is called when the holder is asked (see AskPrefix): what it returns is the status of the answer, instead of
+// the one that Status has set. It is called in a goroutine of its own, once at a time, and nothing waits for it but the answer.
+func OnAsk(status func() string) Option {
+	return Option{"OnAsk", inNew | inLock, func(s *settings) error {
+		s.onAsk = status
 		return nil
 	}}
 }

@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,8 +84,8 @@ func TestRecordsAreReadAfterALossOnly(t *testing.T) {
 		_, admin := connect()
 		reads := 0
 		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			_, read := req.(*etcdserverpb.RangeRequest)
-			if read {
+			r, read := req.(*etcdserverpb.RangeRequest)
+			if read = read && strings.HasPrefix(string(r.Key), "/unlocker/audit/"); read {
 				reads++
 			}
 			return memetcd.Faults{HoldAnswers: read}

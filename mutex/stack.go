@@ -2,15 +2,12 @@ package mutex
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -140,32 +137,3 @@ func format(stack string) string {
 	}
 	return protocol.Clip([]byte(b.String()), maxText)
 }
-
-// writeStack writes where the holder is when alert_at has passed.
-func (l *Lock) writeStack() {
-	st := l.c.store
-	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
-	defer cancel()
-	st.settle(ctx, attemptTimeout, &note{st: st, l: l, text: l.c.stacks.of(l.goroutine)})
-}
-
-// note is the request that writes a stack.
-type note struct {
-	outcome
-	st   *store
-	l    *Lock
-	text string
-}
-
-func (n *note) step() step {
-	n.l.mu.Lock()
-	defer n.l.mu.Unlock()
-	s := step{compares: []clientv3.Cmp{n.st.is(n.l.name, n.l.uuid)}}
-	if n.l.ctx.Err() == nil { // Unlock sees that it may have been written
-		n.l.written["stack"] = ""
-		s.then = []clientv3.Op{clientv3.OpPut(n.st.key(n.l.name, protocol.FieldStack), n.text)}
-	}
-	return s
-}
-
-func (n *note) answered(answer) bool { return true }

@@ -11,6 +11,7 @@ const (
 	FieldUnknown Field = iota
 	FieldAlertAt
 	FieldAliveAt
+	FieldAnsweredAt
 	FieldAutoUnlockAt
 	FieldBacktrace
 	FieldHostname
@@ -27,6 +28,7 @@ const (
 var fieldNames = [...]string{
 	FieldAlertAt:      "alert_at",
 	FieldAliveAt:      "alive_at",
+	FieldAnsweredAt:   "answered_at",
 	FieldAutoUnlockAt: "auto_unlock_at",
 	FieldBacktrace:    "backtrace",
 	FieldHostname:     "hostname",

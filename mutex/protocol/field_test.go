@@ -9,7 +9,7 @@ import (
 
 func TestParseFieldRoundTrip(t *testing.T) {
 	want := []string{
-		"alert_at", "alive_at", "auto_unlock_at", "backtrace", "hostname",
+		"alert_at", "alive_at", "answered_at", "auto_unlock_at", "backtrace", "hostname",
 		"locked_at", "owner", "pid", "purpose", "stack", "status", "uuid",
 	}
 	var got []string

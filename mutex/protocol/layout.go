@@ -62,6 +62,10 @@ func RecordsOf(auditPrefix, name string) string {
 	return auditPrefix + Clip([]byte(name), MaxName) + "//"
 }
 
+// QuestionKey returns the key of the question to a holder under askPrefix, which ends in a slash:
+// <askPrefix><name>//<uuid>.
+func QuestionKey(askPrefix, name, uuid string) string { return askPrefix + name + "//" + uuid }
+
 // Split splits a key under the prefix into the name and the field of a lock. A key
 // that belongs to no lock (no name, no field, an empty segment, or a name that is
 // not UTF-8) is not valid. Its name is a slash and the key without the prefix,

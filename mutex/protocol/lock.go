@@ -242,7 +242,7 @@ func (b *Builder) Add(kv KV) {
 	case FieldUnknown:
 		b.unknown++
 		return
-	case FieldBacktrace, FieldPID, FieldStack:
+	case FieldAnsweredAt, FieldBacktrace, FieldPID, FieldStack:
 		kv.Value = nil
 	case FieldAutoUnlockAt:
 		b.written = max(b.written, kv.Mod)

@@ -1,0 +1,133 @@
+package mutex
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
+)
+
+const (
+	// answerInterval is the minimum time between two answers of a lock, whoever asks.
+	answerInterval = 5 * time.Second
+	// statusTimeout is how long the function of OnAsk may take. Then the answer has the stack only.
+	statusTimeout = 500 * time.Millisecond
+	// deafInterval is how often a client without the right to read questions tries again.
+	deafInterval = 10 * time.Minute
+)
+
+// note is the request that writes what the holder does: under its uuid, and without renewing the lock.
+type note struct {
+	outcome
+	l      *Lock
+	fields map[protocol.Field]string
+}
+
+func (n *note) step() step {
+	l := n.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := step{compares: []clientv3.Cmp{l.c.store.is(l.name, l.uuid)}}
+	for f, value := range n.fields {
+		if l.ctx.Err() == nil && value != "" { // Unlock sees that it may have been written
+			l.written[f.String()] = ""
+			s.then = append(s.then, clientv3.OpPut(l.c.store.key(l.name, f), value))
+		}
+	}
+	return s
+}
+
+func (n *note) answered(answer) bool { return true }
+
+func (l *Lock) write(fields map[protocol.Field]string) {
+	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
+	defer cancel()
+	l.c.store.settle(ctx, attemptTimeout, &note{l: l, fields: fields})
+}
+
+// writeStack writes where the holder is when alert_at has passed.
+func (l *Lock) writeStack() {
+	l.write(map[protocol.Field]string{protocol.FieldStack: l.c.stacks.of(l.goroutine)})
+}
+
+// listen waits for questions until the lock is lost or released. It reads the key before it watches it: etcd's client
+// 3.7 may not close after a watch that was refused. It logs each refusal, so that one lock tries for all.
+func (l *Lock) listen() {
+	for l.ctx.Err() == nil {
+		if left := time.Until(time.Unix(0, l.c.deaf.Load())); left > 0 {
+			select {
+			case <-time.After(left + rand.N(time.Minute)):
+			case <-l.ctx.Done():
+			}
+			continue
+		}
+		l.follow(protocol.QuestionKey(l.c.settings.ask, l.name, l.uuid), 0, l.question, func(err error) (over bool) {
+			if code(err) != codes.PermissionDenied {
+				return false
+			}
+			l.c.deaf.Store(time.Now().Add(deafInterval).UnixNano())
+			l.c.sayDeaf()
+			return true
+		})
+	}
+}
+
+// question has the timer of the lock start the answer.
+func (l *Lock) question(asked *mvccpb.KeyValue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if asked != nil && l.ctx.Err() == nil {
+		l.asked = true
+		l.arm(time.Now())
+	}
+}
+
+// answerQuestion is called once at a time. It acts on nothing in the question, which any client may have written.
+func (l *Lock) answerQuestion() {
+	began := time.Now()
+	fields := map[protocol.Field]string{protocol.FieldStatus: l.status(), protocol.FieldAnsweredAt: timestamp(began, 0)}
+	if l.goroutine != 0 {
+		fields[protocol.FieldStack] = l.c.stacks.of(l.goroutine)
+	}
+	l.write(fields)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mute = began.Add(answerInterval); l.ctx.Err() == nil {
+		l.arm(time.Now())
+	}
+}
+
+// status returns what OnAsk says, or else what Status said. A function that hangs, perhaps as the work does, is not
+// called again.
+func (l *Lock) status() string {
+	l.mu.Lock()
+	set := l.set
+	l.mu.Unlock()
+	if set.onAsk == nil {
+		return set.status
+	}
+	select {
+	case <-l.saying: // too late for the last answer
+		l.saying = nil
+	default:
+	}
+	if l.saying == nil {
+		saying := make(chan string, 1)
+		l.saying = saying
+		go func() { saying <- protocol.Clip([]byte(set.onAsk()), maxText) }()
+	}
+	select {
+	case text := <-l.saying:
+		l.saying = nil
+		return text
+	case <-time.After(statusTimeout):
+		return set.status
+	case <-l.ctx.Done():
+		return ""
+	}
+}
