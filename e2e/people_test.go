@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
 // requirePeople pauses and unlocks as a person with the role of the page for people, and requires that
@@ -28,6 +30,12 @@ func (l *lockedEtcd) requirePeople(d *daemon) {
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "paused")
 	ada("resume")
 	d.awaitMetric(0, "unlocker_reaper_hold", "reason", "paused")
+	locks, err := mutex.New(l.client, mutex.KeepAlive(time.Hour))
+	require.NoError(l.t, err)
+	held, err := locks.TryLock(l.t.Context(), "asked")
+	require.NoError(l.t, err)
+	require.Regexp(l.t, `(?s)^its process answered within .*Answered: .*Stack:`, ada("ask", "asked"))
+	require.NoError(l.t, held.Unlock(l.t.Context()))
 	unlock := func(name string) string {
 		return ada("unlock", name, "--uuid", "uuid of "+name, "--reason", "OPS-1", "--yes")
 	}

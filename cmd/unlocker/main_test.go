@@ -58,7 +58,7 @@ func TestWrongCommandLines(t *testing.T) {
 	for args, names := range map[string]string{
 		"frob":                             `"frob"`,
 		"serv":                             `unknown command "serv" for "unlocker" (did you mean serve?); see unlocker --help`,
-		"lst":                              `unknown command "lst" for "unlocker" (did you mean list?); see unlocker --help`,
+		"lst":                              `unknown command "lst" for "unlocker" (did you mean ask or list?); see unlocker --help`,
 		"config chek":                      `unknown command "chek" for "unlocker config" (did you mean check?); see unlocker config --help`,
 		"--frob":                           "--frob",
 		"config frob":                      `"frob"`,

@@ -1,9 +1,9 @@
-// Package admin implements the commands list, show, history, unlock, pause, resume, drill and config check
+// Package admin implements the commands list, show, history, ask, unlock, pause, resume, drill and config check
 // --connect. It connects to etcd with the configuration of the daemon and needs no daemon, except for drill. It has no
 // rules of its own about when a lock is removed: Explain asks a daemon.
 //
-// Guaranteed: it writes nothing to etcd except the deletion by Unlock, the record of that and
-// the keys of pauses, neither of which is under the prefix of the locks, and the lock of a drill. If etcd does not
+// Guaranteed: it writes nothing to etcd except the deletion by Unlock, the record of that,
+// the keys of pauses and questions, none of which is under the prefix of the locks, and the lock of a drill. If etcd does not
 // answer within etcd.request_timeout, a call returns an error that names the endpoints. A Watch
 // says so and continues.
 // Results are valid UTF-8 and bounded, apart from the number of locks; package output prints

@@ -16,6 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/history"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/native"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -46,6 +47,17 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	d, err := a.detail(ctx, entry)
 	d.Paused = a.paused(ctx, name)
 	return d, a.failed(ctx, err, etcd.Read)
+}
+
+// Ask asks the holder of a lock what it does now, and returns the lock with its answer.
+func (a *Admin) Ask(ctx context.Context, name string) (Detail, error) {
+	if _, err := a.Show(ctx, name); err != nil {
+		return Detail{}, err
+	}
+	if err := (records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}).Ask(ctx, name, Who()); err != nil {
+		return Detail{}, a.failedOn(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite, a.config.AskKeys())
+	}
+	return a.Show(ctx, name)
 }
 
 func (a *Admin) detail(ctx context.Context, e lockstore.Record) (Detail, error) {

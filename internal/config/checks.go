@@ -236,7 +236,8 @@ func (c Config) placeRelations() (all []relation) {
 	}
 	places = append(places,
 		place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"},
-		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"})
+		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"},
+		place{"ask_prefix", c.AskKeys(), c.AskKeys(), "questions"})
 	for _, prefix := range c.NativePrefixes {
 		places = append(places, place{"native_prefixes", prefix, prefix, ""})
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	ResyncInterval time.Duration
 	AuditPrefix    string // as configured, possibly empty: see Config.AuditKeys
 	PausePrefix    string // as configured, possibly empty: see Config.PauseKeys
+	AskPrefix      string // as configured, possibly empty: see Config.AskKeys
 	NativePrefixes []string
 	Ops            struct {
 		Listen, WebConfigFile string
@@ -130,14 +131,16 @@ func (c Config) ElectionPrefix() string { return strings.TrimSuffix(c.ElectionKe
 
 // AuditKeys returns the prefix of the records of removals, which ends with a slash: AuditPrefix
 // or, if that is empty, /unlocker/audit followed by the prefix.
-func (c Config) AuditKeys() string {
-	return strings.TrimSuffix(cmp.Or(c.AuditPrefix, "/unlocker/audit"+c.Prefix), "/") + "/"
-}
+func (c Config) AuditKeys() string { return c.under(c.AuditPrefix, "/unlocker/audit") }
 
-// PauseKeys returns the prefix of the pauses' keys, which ends with a slash: PausePrefix or, if that
-// is empty, /unlocker/pause followed by the prefix.
-func (c Config) PauseKeys() string {
-	return strings.TrimSuffix(cmp.Or(c.PausePrefix, "/unlocker/pause"+c.Prefix), "/") + "/"
+// PauseKeys returns the prefix of the pauses' keys, likewise.
+func (c Config) PauseKeys() string { return c.under(c.PausePrefix, "/unlocker/pause") }
+
+// AskKeys returns the prefix of the questions to holders, likewise.
+func (c Config) AskKeys() string { return c.under(c.AskPrefix, "/unlocker/ask") }
+
+func (c Config) under(configured, base string) string {
+	return strings.TrimSuffix(cmp.Or(configured, base+c.Prefix), "/") + "/"
 }
 
 const redacted = "<redacted>"

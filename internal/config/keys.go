@@ -98,6 +98,8 @@ func (c *Config) keys() []key {
 			"etcd prefix of the records of removals, outside the prefix; empty: /unlocker/audit followed by the prefix"),
 		bind("pause_prefix", &c.PausePrefix, "", checkOptionalPath,
 			"etcd prefix of the pauses of unlocker pause, outside the prefix; empty: /unlocker/pause followed by the prefix"),
+		bind("ask_prefix", &c.AskPrefix, "", checkOptionalPath,
+			"etcd prefix of the questions of unlocker ask, outside the prefix; empty: /unlocker/ask followed by the prefix"),
 		bind("native_prefixes", &c.NativePrefixes, "", checkNativePrefixes,
 			"etcd prefixes of the locks and elections of etcd's own clients (concurrency.Mutex, etcdctl lock), which are shown and never touched; at most 16"),
 		bind("ops.listen", &c.Ops.Listen, ":9480", checkListen, "listen address of /metrics, /livez and /readyz"),

@@ -90,13 +90,13 @@ func (r *remover) trace(ctx context.Context, removed lockstore.Record) (_ client
 	return clientv3.OpPut(keyOf(r.Config.AuditKeys(), &rec.Forced), rec.Encode(), clientv3.WithLease(r.lease)), nil
 }
 
-// grant returns a lease for records.
+// grant returns a lease for records and questions.
 func grant(ctx context.Context, client *etcd.Client, ttl, timeout time.Duration) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	granted, err := client.Grant(ctx, int64(ttl/time.Second))
 	if err != nil {
-		return 0, fmt.Errorf("get a lease for the record of a removal: %w", err)
+		return 0, fmt.Errorf("get a lease: %w", err)
 	}
 	return granted.ID, nil
 }
