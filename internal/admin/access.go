@@ -146,6 +146,9 @@ func (t *trial) rights(ctx context.Context) {
 	if c.Web.AllowUnlock || permission == etcd.ReadWrite {
 		t.write(ctx, "write", c.AuditKeys())
 	}
+	if c.Web.AllowUnlock {
+		t.write(ctx, "write", c.AskKeys())
+	}
 	if election := c.ElectionPrefix(); c.Election.Enabled {
 		t.read(ctx, etcd.ReadWrite, election)
 		t.watch(ctx, etcd.ReadWrite, election)

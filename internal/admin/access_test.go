@@ -193,9 +193,10 @@ func TestRightToUnlockIsTried(t *testing.T) {
 	w.read(audits)
 	w.config.Reaper.Mode, w.config.Web.AllowUnlock = "dry-run", true
 	_, _, failed := w.try(t.Context())
-	require.Len(t, failed, 2)
+	require.Len(t, failed, 3)
 	require.Contains(t, failed["delete below "+locks], `user "ada" needs readwrite on [/mutexes/, `)
 	require.Contains(t, failed[writeRecords], `user "ada" needs readwrite on [/unlocker/audit/mutexes/, `)
+	require.Contains(t, failed["write below /unlocker/ask/mutexes/"], `user "ada" needs readwrite on [/unlocker/ask/mutexes/, `)
 }
 
 func TestLoginsAreTried(t *testing.T) {

@@ -159,6 +159,17 @@ type LockDetail struct {
 	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 
+// Answered returns when the holder last answered a question, by the daemon's clock as far as its offset is known; zero
+// for never.
+func (l *LockDetail) Answered() time.Time {
+	for _, f := range l.Fields {
+		if at, err := protocol.ParseTimestamp([]byte(f.Value)); err == nil && f.Name == protocol.FieldAnsweredAt.String() {
+			return l.Corrected(at.Time())
+		}
+	}
+	return time.Time{}
+}
+
 // Field is one key of a lock.
 type Field struct {
 	Name  string `json:"name"`

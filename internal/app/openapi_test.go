@@ -34,6 +34,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
 // contract is the OpenAPI document, made strict: it refuses fields that it does not have.
@@ -145,7 +146,7 @@ func (c *contract) stream(d *daemon, change func()) {
 func TestOpenAPIHasEveryPath(t *testing.T) {
 	files, err := filepath.Glob("../web/*.go")
 	require.NoError(t, err)
-	served := map[string]bool{"/api/v1/locks/{name}/unlock": true}
+	served := map[string]bool{"/api/v1/locks/{name}/unlock": true, "/api/v1/locks/{name}/ask": true}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
@@ -263,6 +264,20 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, get(one, "=absent"))
 	require.Equal(t, http.StatusBadRequest, get("/api/v1/events", "?unknown=1"))
 	c.stream(d, func() { e.Put(clientv3.OpPut(prefix+"new/uuid", "u")) })
+
+	locks, err := mutex.New(e.Client, mutex.Prefix(prefix))
+	require.NoError(t, err)
+	asked, err := locks.TryLock(t.Context(), "asked")
+	require.NoError(t, err)
+	question := func(name, user string) int {
+		return c.ask(d, http.MethodPost, "/api/v1/locks/{name}/ask", "="+name, "", "X-Forwarded-User", user)
+	}
+	require.Equal(t, http.StatusOK, question("asked", "ada"))
+	require.NoError(t, asked.Unlock(t.Context()))
+	require.Equal(t, http.StatusNotFound, question("asked", "ada"))
+	require.Equal(t, http.StatusConflict, question("orphan", "ada"))
+	require.Equal(t, http.StatusUnauthorized, question("held", ""))
+	require.Equal(t, http.StatusGatewayTimeout, question("held", "ada"), "its process does not answer")
 
 	post := func(name, body string, header ...string) int {
 		return c.ask(d, http.MethodPost, unlock, "="+name, body, append([]string{"Content-Type", "application/json", "X-Forwarded-User", "ada"}, header...)...)

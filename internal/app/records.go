@@ -84,6 +84,20 @@ func (u unlocker) User(r *http.Request) (string, error) {
 	return name + "@" + u.host, err
 }
 
+// Ask implements web.Unlocker.
+func (u unlocker) Ask(ctx context.Context, name, who string) error {
+	err := u.manual.Ask(ctx, name, who)
+	switch {
+	case errors.Is(err, lockstore.ErrNoLock):
+		return web.ErrNoLock
+	case errors.Is(err, lockstore.ErrNoUUID), errors.Is(err, records.ErrReleased):
+		return &web.Error{Status: http.StatusConflict, Err: err}
+	case errors.As(err, new(*records.NoAnswer)):
+		return &web.Error{Status: http.StatusGatewayTimeout, Err: err}
+	}
+	return u.manual.Client.Explain(err, etcd.ReadWrite, u.manual.Config.AskKeys())
+}
+
 // Unlock implements web.Unlocker. Nothing is removed without a record.
 func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error) {
 	refused, err := u.manual.TryRecord(ctx, name)

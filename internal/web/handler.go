@@ -6,7 +6,7 @@
 // with their type and nosniff. An error has the right status, in JSON or as a page. Few requests are
 // served at a time, because a page of locks scans the table, which removals need too. Not
 // guaranteed: authentication, which is up to the configuration of the listener; an unlock needs a
-// user. Only an unlock changes anything.
+// user. Only an unlock changes anything, and a question to a holder.
 package web
 
 import (
@@ -67,11 +67,12 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// maxInFlight and maxUnlocks bound the number of requests in flight, requestTimeout the time of each.
+// maxInFlight, maxUnlocks and maxAsks bound the number of requests in flight, requestTimeout the time of each.
 // Up to maxQueued further ones wait, each for at most maxWait: people who poll a page do so at once.
 const (
 	maxInFlight    = 8
 	maxUnlocks     = 4
+	maxAsks        = 16 // each waits for a holder
 	maxQueued      = 256
 	maxWait        = 2 * time.Second
 	requestTimeout = 10 * time.Second
@@ -85,6 +86,7 @@ type handler struct {
 	single  http.HandlerFunc // /api/v1/locks/NAME
 	shown   http.HandlerFunc // /locks/NAME
 	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
+	asks    http.HandlerFunc // POST /api/v1/locks/NAME/ask
 	origin  http.CrossOriginProtection
 	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time.
 	slots, unlockSlots, turn, queue *semaphore.Weighted
@@ -128,6 +130,7 @@ func New(o Options) (http.Handler, error) {
 	list, single, forced := semaphore.NewWeighted(1), semaphore.NewWeighted(2), semaphore.NewWeighted(2)
 	h.single = h.answer(h.send, inTurn(single, h.lock))
 	h.unlocks = h.respond(h.unlockSlots, h.send, h.unlock)
+	h.asks = h.respond(semaphore.NewWeighted(maxAsks), h.send, h.ask)
 	h.shown = h.answer(h.sendPage, inTurn(single, h.lockPage), liveParam)
 	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks), "state", "q", "hostname", "owner", "silent", "sort", "limit", "after"))
 	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced), "name", "limit"))
@@ -165,6 +168,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, h.send, notFound())
 	case strings.HasPrefix(path, apiLock) && r.Method == http.MethodPost && strings.HasSuffix(path[len(apiLock):], verb):
 		h.unlocks(w, r)
+	case strings.HasPrefix(path, apiLock) && r.Method == http.MethodPost && strings.HasSuffix(path[len(apiLock):], askVerb):
+		h.asks(w, r)
 	case strings.HasPrefix(path, apiLock):
 		h.single(w, r)
 	case strings.HasPrefix(path, pageLock):

@@ -84,7 +84,7 @@ func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, a
 func (h *handler) name(r *http.Request, path string) (string, error) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), h.PathPrefix+path))
 	// A browser would resolve these names: the links of pages have a slash after them.
-	if dots, rest, _ := strings.Cut(name, "/"); (dots == "." || dots == "..") && (rest == "" || rest == verb) {
+	if dots, rest, _ := strings.Cut(name, "/"); (dots == "." || dots == "..") && (rest == "" || rest == verb || rest == askVerb) {
 		name = dots + rest
 	}
 	if err == nil {

@@ -24,11 +24,16 @@ type Unlocker interface {
 	// error is ErrNoLock, a context's, or an Error: of 409 if the state of the lock does not allow it, of
 	// 504 if the lock may have been removed. After any other nothing was removed.
 	Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error)
+	// Ask has the holder of a lock write what it does now into the lock. The error is ErrNoLock, a context's, or an Error:
+	// of 409 if nobody holds the lock, of 504 if its holder does not answer.
+	Ask(ctx context.Context, name, who string) error
 }
 
-// verb is the last segment of the path of an unlock. A GET of the same path is of the lock whose name
-// ends with it.
-const verb = "/unlock"
+// The verbs are the last segment of the path of a POST. A GET of the same path is of the lock whose name ends with it.
+const (
+	verb    = "/unlock"
+	askVerb = "/ask"
+)
 
 const (
 	maxBody   = 4 << 10 // bytes
@@ -37,15 +42,9 @@ const (
 
 // unlock removes the lock whose name stands before the verb.
 func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
-	if h.Unlocker == nil {
-		return nil, failure(http.StatusForbidden, "web.allow_unlock is off: use the command unlocker unlock")
-	}
-	if err := h.origin.Check(r); err != nil {
-		return nil, failure(http.StatusForbidden, "only a page of the same origin may unlock; a proxy must pass on the Host of the browser")
-	}
-	who, err := h.Unlocker.User(r)
+	who, err := h.user(r, "unlock")
 	if err != nil {
-		return nil, failure(http.StatusUnauthorized, err.Error())
+		return nil, err
 	}
 	name, what, err := h.unlockRequest(r)
 	if err != nil {
@@ -61,6 +60,38 @@ func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
 	h.Logger.Info(api.LogUnlockRequested, "lock", clip(name), "uuid", clip(what.UUID), "who", who, "reason", what.Reason,
 		"client", r.RemoteAddr, "outcome", outcome)
 	return removed, err
+}
+
+// user returns who makes a request that has an effect, if that is allowed.
+func (h *handler) user(r *http.Request, command string) (string, error) {
+	if h.Unlocker == nil {
+		return "", failure(http.StatusForbidden, "web.allow_unlock is off: use the command unlocker "+command)
+	}
+	if err := h.origin.Check(r); err != nil {
+		return "", failure(http.StatusForbidden, "only a page of the same origin may "+command+"; a proxy must pass on the Host of the browser")
+	}
+	who, err := h.Unlocker.User(r)
+	if err != nil {
+		return "", failure(http.StatusUnauthorized, err.Error())
+	}
+	return who, nil
+}
+
+// ask answers with the lock and the answer of its holder.
+func (h *handler) ask(r *http.Request, _ url.Values) (any, error) {
+	who, err := h.user(r, "ask")
+	if err != nil {
+		return nil, err
+	}
+	name, err := h.name(r, apiLock)
+	if err != nil {
+		return nil, err
+	}
+	name = strings.TrimSuffix(name, askVerb)
+	if err := h.Unlocker.Ask(r.Context(), name, who); err != nil {
+		return nil, err
+	}
+	return h.Source.Lock(r.Context(), name)
 }
 
 // unlockRequest returns what is asked for. It refuses whatever could be meant otherwise.

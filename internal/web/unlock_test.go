@@ -30,6 +30,11 @@ func (u *unlocker) Unlock(_ context.Context, name string, what api.Unlock, who s
 	return api.Forced{Name: name, Who: who, Fields: []api.Field{}}, u.err
 }
 
+func (u *unlocker) Ask(_ context.Context, name, who string) error {
+	u.asked = append(u.asked, name+"|"+who)
+	return u.err
+}
+
 // post sends a request to unlock with a changed header or body.
 func post(t *testing.T, u *unlocker, path, body string, header ...string) (status int, answer, logged string) {
 	t.Helper()
@@ -96,6 +101,33 @@ func TestUnlockOfNamesThatEndLikeTheVerb(t *testing.T) {
 	resp, _ := get(t, http.MethodGet, server.URL+"/api/v1/locks/x/unlock")
 	require.Equal(t, http.StatusOK, resp.status)
 	require.Equal(t, "x/unlock", s.name)
+}
+
+// A question needs what an unlock needs, but no body.
+func TestAsk(t *testing.T) {
+	const sentence = "its process does not answer within 5s"
+	for path, c := range map[string]struct {
+		u      unlocker
+		header []string
+		status int
+		asked  []string
+		want   string
+	}{
+		"a/b/ask":     {status: 200, asked: []string{"a/b|ada@host"}, want: `"name": `},
+		"ask/ask":     {status: 200, asked: []string{"ask|ada@host"}},
+		"a/ask?x=1":   {status: 400},
+		"dead/ask":    {u: unlocker{err: failure(http.StatusGatewayTimeout, sentence)}, status: 504, asked: []string{"dead|ada@host"}, want: sentence},
+		"none/ask":    {u: unlocker{err: ErrNoLock}, status: 404, asked: []string{"none|ada@host"}},
+		"foreign/ask": {header: []string{"Sec-Fetch-Site", "cross-site"}, status: 403, want: "may ask"},
+		"nobody/ask":  {u: unlocker{userErr: errors.New("no user")}, status: 401},
+	} {
+		t.Run(path, func(t *testing.T) {
+			status, body, _ := post(t, &c.u, "/p/api/v1/locks/"+path, "", c.header...)
+			require.Equal(t, c.status, status, body)
+			require.Equal(t, c.asked, c.u.asked)
+			require.Contains(t, body, c.want)
+		})
+	}
 }
 
 // Nothing is removed that could have been meant otherwise.

@@ -87,15 +87,11 @@ const (
 func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	p := description{w: w, bounds: bounds}
 	var leftovers []api.Field
-	var answered string
 	for _, f := range d.Fields {
 		if slices.Contains(d.Leftovers, f.Name) {
 			leftovers = append(leftovers, f)
 		} else {
 			p.others = append(p.others, f)
-		}
-		if f.Name == protocol.FieldAnsweredAt.String() {
-			answered = f.Value
 		}
 	}
 	p.line("Name:", terminal.Truncate(terminal.Quote(d.Name), bounds.columns))
@@ -114,9 +110,7 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	}
 	p.known("Locked:", "locked_at", moment(d.Corrected(d.LockedAt), d.At))
 	p.known("Renewed:", "alive_at", moment(d.Corrected(d.AliveAt), d.At))
-	if at, err := protocol.ParseTimestamp([]byte(answered)); err == nil {
-		p.known("Answered:", "answered_at", moment(d.Corrected(at.Time()), d.At))
-	}
+	p.known("Answered:", "answered_at", moment(d.Answered(), d.At))
 	if d.Verdict != nil && d.Token != 0 { // of a daemon, whose clock counts
 		p.text("Alive:", cmp.Or(d.Sentence(d.Verdict.Now), "not known: the daemon has seen no rhythm of renewals"))
 	}

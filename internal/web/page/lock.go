@@ -55,7 +55,7 @@ func (l Lock) Version() string {
 type trace struct{ Title, ID string }
 
 func traces() []trace {
-	return []trace{{"Backtrace of the acquisition", "backtrace"}, {"Stack when alert_at passed", "stack"}}
+	return []trace{{"Backtrace of the acquisition", "backtrace"}, {"Stack when alert_at passed, or when asked", "stack"}}
 }
 
 func field(d *api.LockDetail, name string) *value {

@@ -1,4 +1,4 @@
-// What a reader can do on the page of a lock: copy, and remove the lock.
+// What a reader can do on the page of a lock: copy, ask its holder, and remove the lock.
 import { at, refresh } from './live.js';
 
 // copy works without HTTPS, too, where there is no navigator.clipboard.
@@ -41,6 +41,21 @@ function say(text, good) {
   outcome.textContent = text;
   outcome.scrollIntoView({ block: 'nearest' });
 }
+
+document.addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-ask]');
+  if (!button) return;
+  button.disabled = true;
+  try {
+    const response = await fetch(at(button.dataset.ask), { method: 'POST' });
+    const answer = await response.json().catch(() => ({}));
+    say(response.ok ? 'Its process answers: its stack and status are of now.' : `No answer: ${answer.error ?? `the daemon answers ${response.status}`}.`, response.ok);
+  } catch {
+    say('No answer from the daemon.');
+  }
+  button.disabled = false;
+  refresh();
+});
 
 const outcomes = {
   401: 'Nothing was removed: the proxy did not say who you are. Sign in again.',
