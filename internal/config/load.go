@@ -11,14 +11,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 )
 
+// here is the file in the working directory, which may be anybody's.
+const here = "unlocker.yaml"
+
 // searchPaths are tried in order if there is no --config.
-func searchPaths() []string { return []string{"unlocker.yaml", "/etc/unlocker/unlocker.yaml"} }
+func searchPaths() []string { return []string{here, "/etc/unlocker/unlocker.yaml"} }
 
 // Load returns the configuration, and the path of the file that it read, or "" if there is none.
 // flags are the parsed flags of Flags. An environment variable with an empty value is not used. An
@@ -30,7 +34,7 @@ func Load(flags *pflag.FlagSet) (Config, string, error) {
 	}
 	var data []byte
 	if path != "" {
-		if data, err = os.ReadFile(path); err != nil {
+		if data, err = read(path, !named(flags) && path == here); err != nil {
 			return Config{}, path, fmt.Errorf("reading the configuration: %w", err)
 		}
 	}
@@ -45,11 +49,12 @@ func Load(flags *pflag.FlagSet) (Config, string, error) {
 // findFile returns the file of --config, or the first existing one of the search paths, or "". It
 // includes files that cannot be read: an error is better than the use of another file.
 func findFile(flags *pflag.FlagSet, search []string) (string, error) {
-	if f := flags.Lookup(configFlag); f != nil && f.Changed {
-		if f.Value.String() == "" {
+	if named(flags) {
+		path := flags.Lookup(configFlag).Value.String()
+		if path == "" {
 			return "", errors.New("--config: must not be empty")
 		}
-		return f.Value.String(), nil
+		return path, nil
 	}
 	for _, path := range search {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -57,6 +62,26 @@ func findFile(flags *pflag.FlagSet, search []string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+func named(flags *pflag.FlagSet) bool { return flags.Changed(configFlag) }
+
+// read reads a file. One that was only found must be trustworthy: it says where the password is sent.
+func read(path string, found bool) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if of, is := info.Sys().(*syscall.Stat_t); found && is && (info.Mode()&0o022 != 0 || of.Uid != 0 && int(of.Uid) != os.Geteuid()) {
+		return nil, fmt.Errorf("%s belongs to user %d and has mode %04o: in the working directory it must be yours or root's, and nobody else may write it; "+
+			"--config %s uses it all the same", path, of.Uid, info.Mode().Perm(), path)
+	}
+	return io.ReadAll(f)
 }
 
 // merge lets viper choose for each key among flag, variable, file and default.

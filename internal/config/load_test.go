@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -206,6 +208,25 @@ func TestVariablesOfKubernetesAreIgnored(t *testing.T) {
 		require.NotRegexp(t, ofChildren, k.env())
 		require.False(t, names[k.env()] || names[k.flag()], "%s shares a name with another key", k.name)
 		names[k.env()], names[k.flag()] = true, true
+	}
+}
+
+// A file that was only found in the working directory may be there to learn the password.
+func TestFileOfOthers(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, here, "etcd: {endpoints: [etcd.example:2379]}")
+	load := func(args ...string) error { _, _, err := Load(given(t, args...)); return err }
+	require.NoError(t, load())
+	for _, mode := range []fs.FileMode{0o620, 0o602} {
+		require.NoError(t, os.Chmod(here, mode))
+		require.ErrorContains(t, load(), fmt.Sprintf("unlocker.yaml belongs to user %d and has mode %04o: in the working directory it must be yours or root's", os.Geteuid(), mode))
+		require.NoError(t, load("--config", here))
+	}
+	require.NoError(t, os.Chmod(here, 0o644))
+	require.NoError(t, load())
+	if os.Geteuid() == 0 { // only root can give files away
+		require.NoError(t, os.Chown(here, 65534, -1))
+		require.ErrorContains(t, load(), "unlocker.yaml belongs to user 65534 and has mode 0644")
 	}
 }
 
