@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/config"
@@ -31,7 +34,18 @@ const maxLockDuration = 30 * 24 * time.Hour
 
 type lockFlags struct {
 	job.Options
-	conflict int
+	conflict     int
+	now, quietly bool
+}
+
+// seconds is a duration that has seconds where it has no unit, as flock has them.
+type seconds struct{ pflag.Value }
+
+func (s seconds) Set(text string) error {
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		text += "s"
+	}
+	return s.Value.Set(text)
 }
 
 func newLock() *cobra.Command {
@@ -53,6 +67,9 @@ group gets SIGTERM, and SIGKILL --kill-after later: before another process can g
 lock, unless it was removed by hand. An outage of etcd that lasts for a part of --patience
 does not stop the command.
 
+-n, -w and -E are those of flock. For cron jobs that overlap use -n -q -E 0. A job that is
+quick, on hosts whose clocks differ, runs once with -n --at-least 50s.
+
 The lock names the program, but not its arguments, which may be secret: use --purpose.
 
 Exit codes:
@@ -65,7 +82,7 @@ Exit codes:
   127    the command was not found
   128+n  signal n ended the wait for the lock`,
 		Example: `  unlocker lock reports/nightly -- /usr/local/bin/nightly-report --all
-  unlocker lock billing/invoices --timeout 0 -- run-invoices   # not while another does
+  unlocker lock billing/invoices -n -q -E 0 -- run-invoices   # not while another does
   unlocker lock export --timeout 10m --alert-after 1h -- sh -c 'pg_dump | gzip > dump.gz'`,
 		// RunE refuses arguments, with an exit code of its own.
 		Args:              cobra.ArbitraryArgs,
@@ -86,8 +103,13 @@ Exit codes:
 func (f *lockFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	config.DurationVar(flags, &f.Timeout, "timeout", -1, "wait at most this long for the lock; 0 does not wait (default no limit)")
-	flags.IntVar(&f.conflict, "conflict-exit-code", exitConflict, "exit code if another process holds the lock")
+	f.Timeout = -1
+	flags.VarP(seconds{config.Duration(&f.Timeout)}, "timeout", "w", "wait at most this long for the lock, and for etcd; in seconds without a unit; 0 does not wait (default no limit)")
+	flags.Lookup("timeout").DefValue = ""
+	flags.BoolVarP(&f.now, "nonblock", "n", false, "do not wait: --timeout 0")
+	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitConflict, "exit code if another process holds the lock")
+	flags.BoolVarP(&f.quietly, "quiet", "q", false, "print nothing if another process holds the lock")
+	config.DurationVar(flags, &f.AtLeast, "at-least", 0, "hold the lock at least this long, also if the command ends before")
 	config.DurationVar(flags, &f.AlertAfter, "alert-after", 10*time.Minute, "the lock is overdue after this time; at most half of --max-hold by default")
 	config.DurationVar(flags, &f.Patience, "patience", 2*time.Minute, "how long the lock stays without a renewal")
 	config.DurationVar(flags, &f.MaxHold, "max-hold", 24*time.Hour, "stop the command after this time")
@@ -115,6 +137,9 @@ func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err erro
 	if f.Owner == "" {
 		f.Owner = filepath.Base(f.Command[0])
 	}
+	if isTerminal(os.Stderr) && !f.quietly {
+		f.Waiting = func(held error) { cmd.PrintErrln(line(held) + "; waiting for its release, Ctrl-C ends that") }
+	}
 	return job.Run(cmd.Context(), c, clientLogger(cmd, c), f.Options)
 }
 
@@ -133,6 +158,7 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 		{"max-hold", f.MaxHold, time.Second},
 		{"kill-after", f.KillAfter, 0},
 		{"timeout", max(f.Timeout, 0), 0},
+		{"at-least", f.AtLeast, 0},
 	} {
 		if d.value < d.least || d.value > maxLockDuration {
 			return fmt.Errorf("--%s must be %s to %s", d.name, d.least, maxLockDuration)
@@ -145,14 +171,21 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 		f.KillAfter = min(f.KillAfter, f.Patience/3)
 	}
 	switch {
+	case f.now && given("timeout"):
+		return errors.New("give either --nonblock or --timeout")
 	case given("timeout") && f.Timeout < 0:
 		return errors.New("--timeout must not be negative")
 	case f.conflict < 0 || f.conflict > 255:
 		return errors.New("--conflict-exit-code must be 0 to 255")
+	case f.AtLeast > f.MaxHold:
+		return errors.New("--at-least must be at most --max-hold")
 	case f.AlertAfter > f.MaxHold:
 		return errors.New("--alert-after must be at most --max-hold")
 	case f.KillAfter > f.Patience/3:
 		return errors.New("--kill-after must be at most a third of --patience")
+	}
+	if f.now {
+		f.Timeout = 0
 	}
 	return nil
 }
@@ -164,6 +197,8 @@ func (f *lockFlags) code(status int, err error) error {
 		return nil
 	case errors.As(err, &coded) && coded.code == exitUsage:
 		return codedError{err, exitLockUsage}
+	case errors.Is(err, mutex.ErrHeld) && f.quietly:
+		return exitCode(f.conflict)
 	case errors.Is(err, mutex.ErrHeld):
 		return codedError{err, f.conflict}
 	case errors.Is(err, job.ErrStopped), errors.Is(err, mutex.ErrLost):

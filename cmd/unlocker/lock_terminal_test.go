@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -129,6 +130,13 @@ func TestLockOnATerminal(t *testing.T) {
 		},
 		"Ctrl-C": func() {
 			s.enter("$L a -- sh -c 'echo re\"\"ady; exec sleep 1000'\n", "ready")
+			s.enter(controlC, "$ ")
+			s.enter("echo status-$?\n", "status-130")
+		},
+		"waits": func() {
+			e.take("waits", time.Hour, time.Hour)
+			defer e.remove("waits")
+			s.enter("$L waits -- true\n", "; waiting for its release, Ctrl-C ends that")
 			s.enter(controlC, "$ ")
 			s.enter("echo status-$?\n", "status-130")
 		},

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,10 +92,15 @@ func TestLockConflict(t *testing.T) {
 	e.take("a", time.Hour, time.Hour)
 	e.Set("hostile", "uuid", "u", "owner", "\x1b[2J\u202e"+strings.Repeat("x", 1<<20), "purpose", "\n\nunlocker: all is well")
 	began := time.Now()
-	h := e.lock("a", "--timeout", "10s", "--conflict-exit-code", "75", "--", "touch", "ran") // for etcd, too
+	h := e.lock("a", "-w", "10", "-E", "75", "--", "touch", "ran") // for etcd, too
 	code, stderr := e.lock("a", "--timeout", "0", "--", "touch", "ran").end()
 	require.Equal(t, exitConflict, code)
 	require.Regexp(t, `^unlocker: lock "a" is held by "billing" on "worker-1" .*since .* until .*\n$`, stderr)
+	for _, status := range []string{"0", "75"} {
+		code, stderr = e.lock("a", "-n", "-q", "-E", status, "--", "touch", "ran").end()
+		require.Equal(t, status, strconv.Itoa(code))
+		require.Empty(t, stderr)
+	}
 	code, stderr = h.end()
 	require.Equal(t, 75, code)
 	require.Greater(t, time.Since(began), 10*time.Second)
@@ -120,6 +126,36 @@ func TestLockWaits(t *testing.T) {
 	code, stderr = second.end()
 	require.Zero(t, code, stderr)
 	require.Equal(t, "second\n", second.out())
+	require.Empty(t, e.Keys(""))
+}
+
+func TestLockWaitsForEtcd(t *testing.T) {
+	e := newEtcd(t)
+	p := e.Proxy(0)
+	p.Break()
+	h := e.lockAt(p.Addr(), "a", "--etcd-dial-timeout", "100ms", "--etcd-request-timeout", "100ms", "-w", "60", "--", "echo", "ran")
+	time.Sleep(time.Second) // longer than it waits without a timeout; more does not hurt
+	require.NoError(t, p.Heal())
+	code, stderr := h.end()
+	require.Zero(t, code, stderr)
+	require.Equal(t, "ran\n", h.out())
+}
+
+func TestLockIsHeldAtLeast(t *testing.T) {
+	e := newEtcd(t)
+	began := time.Now()
+	code, stderr := e.lock("a", "--at-least", "1s", "--", "sh", "-c", "exit 3").end()
+	require.Equal(t, 3, code, stderr)
+	require.Greater(t, time.Since(began), time.Second)
+	h := e.lock("a", "--at-least", "1h", "--", "sh", "-c", "echo child $$")
+	h.await("child")
+	requireDead(t, h.pids("child")...)
+	code, _ = e.lock("a", "-n", "--", "true").end()
+	require.Equal(t, exitConflict, code)
+	require.NoError(t, h.cmd.Process.Signal(syscall.SIGTERM))
+	code, stderr = h.end()
+	require.Zero(t, code, stderr)
+	require.Empty(t, stderr)
 	require.Empty(t, e.Keys(""))
 }
 
@@ -328,7 +364,10 @@ func TestLockUsage(t *testing.T) {
 		"a// -- true":                     "",
 		"/mutexes/a -- true":              "is a key",
 		"a --frob -- true":                "--frob",
-		"a --timeout 10 -- true":          "--timeout",
+		"a --alert-after 10 -- true":      "--alert-after",
+		"a -n -w 5 -- true":               "give either --nonblock or --timeout",
+		"a -w soon -- true":               "--timeout",
+		"a --at-least 25h -- true":        "--at-least must be at most --max-hold",
 		"a --timeout -1s -- true":         "--timeout must not be negative",
 		"a --conflict-exit-code 256 -- x": "--conflict-exit-code must be 0 to 255",
 		"a --patience 1s -- true":         "--patience must be 3s to 720h0m0s",

@@ -74,12 +74,16 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 		return exitOK
 	}
 	if !errors.Is(err, errPrinted) {
-		// The error may quote the answer of a server.
-		_, _ = fmt.Fprintf(root.ErrOrStderr(), "unlocker: %s\n", terminal.Text(protocol.Clip([]byte(err.Error()), maxError)))
+		_, _ = fmt.Fprintln(root.ErrOrStderr(), line(err))
 	}
 	coded := codedError{code: exitFailure}
 	errors.As(err, &coded)
 	return coded.code
+}
+
+// line is how an error is printed. It may quote the answer of a server, or a lock.
+func line(err error) string {
+	return "unlocker: " + terminal.Text(protocol.Clip([]byte(err.Error()), maxError))
 }
 
 func newRoot() *cobra.Command {

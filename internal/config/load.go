@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// here is the file in the working directory, which may be anybody's.
+// here is the file in the working directory, which may be another user's.
 const here = "unlocker.yaml"
 
 // searchPaths are tried in order if there is no --config.

@@ -96,10 +96,13 @@ func parseDuration(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("%q is not a duration with a unit, such as 10s, 5m, 1h30m or 2d", text)
 }
 
-// DurationVar defines a flag with a duration as the file has them. A default below 1ns is not printed.
+// Duration returns the value of a flag with a duration as the file has them.
+func Duration(p *time.Duration) pflag.Value { return key{place: p} }
+
+// DurationVar defines a flag of that kind. A default below 1ns is not printed.
 func DurationVar(flags *pflag.FlagSet, p *time.Duration, name string, value time.Duration, usage string) {
 	*p = value
-	flags.Var(key{place: p}, name, usage)
+	flags.Var(Duration(p), name, usage)
 	if value <= 0 {
 		flags.Lookup(name).DefValue = ""
 	}

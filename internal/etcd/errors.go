@@ -121,6 +121,8 @@ func (c *Client) advise(cause string) string {
 		return "use an endpoint that etcd's certificate names, or set etcd.tls.server_name to a name in it"
 	case is("x509:"), !handshake && !preface:
 		return ""
+	case is("use of closed network connection"): // by us, after the dial timeout
+		return "it accepts connections and does not answer"
 	case !secure:
 		return "etcd may require TLS: begin etcd.endpoints with https://, and see etcd.tls.ca_file"
 	case o.TLS.CertFile == "" && (c.asked.Load() || is("certificate required")):

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -173,6 +174,9 @@ func TestNoConnectionSaysWhatToChange(t *testing.T) {
 	client, stranger, end := s.ca.issue(t, s.dir, "client"), bad.issue(t, s.dir, "stranger"), until(-time.Minute)
 	expired := s.ca.issueUntil(t, filepath.Join(s.dir, "expired"), "expired", end)
 	badCA := bad.file(t, s.dir)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
 	for name, tt := range map[string]struct {
 		edit  func(*Options)
 		cause string
@@ -196,6 +200,10 @@ func TestNoConnectionSaysWhatToChange(t *testing.T) {
 			"the client certificate of etcd.tls.cert_file " + expired.cert + " expired at " + end.Format(time.RFC3339)},
 		"a stranger's certificate": {func(o *Options) { o.TLS.CertFile, o.TLS.KeyFile = stranger.cert, stranger.key }, "error reading server preface: ",
 			"etcd may not trust the client certificate of etcd.tls.cert_file " + stranger.cert},
+		"plain etcd that hangs": {func(o *Options) { // which is noticed after a second, the first backoff of gRPC
+			o.TLS, o.Endpoints, o.DialTimeout, o.RequestTimeout = config.TLS{}, []string{silent.Addr().String()}, time.Second, 3*time.Second
+		},
+			"error reading server preface: ", "it accepts connections and does not answer"},
 		"refused": {func(o *Options) { o.Endpoints = []string{"127.0.0.1:1"} }, "dial tcp 127.0.0.1:1: connect: connection refused", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

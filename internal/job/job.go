@@ -43,8 +43,12 @@ type Options struct {
 	// a renewal. The command is stopped after MaxHold. KillAfter is how long it has to end after
 	// TERM: at most a third of Patience, so that there is time to renew before.
 	AlertAfter, Patience, MaxHold, KillAfter time.Duration
+	// AtLeast is how long the lock is held, also if the command ends before.
+	AtLeast time.Duration
 	// Owner and Purpose are written into the lock.
 	Owner, Purpose string
+	// Waiting is called before a wait with a *mutex.HeldError, unless it is nil.
+	Waiting func(error)
 }
 
 var (
@@ -115,7 +119,8 @@ type job struct {
 	signals chan os.Signal
 }
 
-// take takes the lock. etcd must answer once within a time; later it may be away for longer.
+// take takes the lock. etcd must answer once within the timeout, or without one within a time; later it may be away for
+// longer.
 func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duration) (l *mutex.Lock, err error) {
 	ctx, stop := j.interruptible(ctx)
 	defer func() {
@@ -135,10 +140,13 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 		waiting, cancel = context.WithTimeout(ctx, j.Timeout)
 		defer cancel()
 	}
-	first, cancel := context.WithTimeout(waiting, answer)
+	first, cancel := context.WithTimeout(waiting, max(answer, j.Timeout))
 	defer cancel()
 	l, err = locks.TryLock(first, j.Name)
 	if errors.Is(err, mutex.ErrHeld) && j.Timeout != 0 {
+		if j.Waiting != nil {
+			j.Waiting(err)
+		}
 		l, err = locks.Lock(waiting, j.Name)
 	}
 	if held, is := errors.AsType[*mutex.HeldError](err); is && held.Err != nil {
@@ -174,10 +182,18 @@ func (j *job) interruptible(parent context.Context) (ctx context.Context, stop f
 func (j *job) hold(l *mutex.Lock) (status int, err error) {
 	until, cancel := j.until(l)
 	defer cancel()
+	least := time.After(j.AtLeast)
 	status, err = j.run(until, l)
 	stopped := context.Cause(until)
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
+	if err == nil {
+		select {
+		case <-least:
+		case <-ctx.Done():
+		case <-until.Done():
+		}
+	}
 	if stopped != nil {
 		stop() // one attempt, since others may hold the lock by now
 	}
