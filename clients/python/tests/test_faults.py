@@ -36,7 +36,7 @@ class LossTest(TestCase):
             fields = self.etcd.keys()
             self.assertEqual(fields["a/alert_at"], alert_at)
             self.assertEqual(self.lost(lock), "deadline")
-            self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 15.001)
+            self.assertLessEqual(float(self.etcd.keys()["a/auto_unlock_at"]), locked_at + 15.5)  # a renewal more would add seconds; two clocks are read
         self.assertEqual(raised.exception.reason, "deadline")
         eventually(lambda: self.etcd.keys() == {})
 
