@@ -15,6 +15,9 @@ type Query struct {
 	// Contains is a part of the name, Hostname and Owner the whole host and service name of the
 	// holder; empty means any.
 	Contains, Hostname, Owner string
+	// Match is a pattern for the whole name, as in policies; empty means any. It is not a parameter: a request to
+	// unlock many has it in its body.
+	Match string
 	// Silent leaves out all locks but those whose holders have missed several renewals.
 	Silent bool
 	// ByUrgency orders the locks by urgency instead of by name.

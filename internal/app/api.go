@@ -31,11 +31,11 @@ type view struct {
 
 func (a *App) newWebHandler() (http.Handler, error) {
 	store := a.newStore()
-	unlocker, err := a.newUnlocker(store)
+	source := view{a, store, make(chan struct{}, 1)}
+	unlocker, err := a.newUnlocker(source)
 	if err != nil {
 		return nil, err
 	}
-	source := view{a, store, make(chan struct{}, 1)}
 	if a.events, err = live.New(live.Options{Source: source, Logger: a.logger}); err != nil {
 		return nil, err
 	}

@@ -49,6 +49,16 @@ const documentFile = "../web/openapi.yaml"
 
 func readContract(t *testing.T) *contract {
 	t.Helper()
+	openapi3filter.RegisterBodyDecoder("application/x-ndjson", func(body io.Reader, h http.Header, s *openapi3.SchemaRef, e openapi3filter.EncodingFn) (any, error) {
+		text, err := io.ReadAll(body)
+		require.NoError(t, err)
+		lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+		require.Len(t, lines, 2)
+		var first any
+		require.NoError(t, json.Unmarshal(lines[0], &first))
+		require.NoError(t, s.Value.VisitJSON(first))
+		return openapi3filter.JSONBodyDecoder(bytes.NewReader(lines[1]), h, s, e)
+	})
 	openapi3filter.RegisterBodyDecoder("text/event-stream", openapi3filter.JSONBodyDecoder) // of the data of one event
 	text, err := os.ReadFile(documentFile)
 	require.NoError(t, err)
@@ -172,7 +182,7 @@ func TestOpenAPIHasEveryPath(t *testing.T) {
 func TestOpenAPIHasEveryField(t *testing.T) {
 	c := readContract(t)
 	compared := map[string]bool{"State": true, "Time": true, "Duration": true, "Revision": true, "Margin": true}
-	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.Event{}, api.Status{}, api.Unlock{}, api.Error{}} {
+	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.Error{}} {
 		c.compare(reflect.TypeOf(answer), compared)
 	}
 	for name := range c.Components.Schemas {
@@ -292,10 +302,25 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	require.Equal(t, http.StatusUnsupportedMediaType, post("other", `{}`, "Content-Type", "text/plain"))
 	require.Equal(t, http.StatusRequestEntityTooLarge, post("other", strings.Repeat(" ", 5000)))
 	require.Equal(t, http.StatusOK, get("/api/v1/forced-unlocks", "?name=held"))
+	many := func(body string, header ...string) int {
+		return c.ask(d, http.MethodPost, "/api/v1/unlock", "", body, append([]string{"Content-Type", "application/json", "X-Forwarded-User", "ada"}, header...)...)
+	}
+	require.Equal(t, http.StatusOK, many(`{"match": "**", "silent": true}`))
+	require.Equal(t, http.StatusOK, many(`{"match": "ne*"}`))
+	selected := d.selects(api.UnlockMany{Match: "ne*"})
+	require.Equal(t, http.StatusOK, many(fmt.Sprintf(`{"match": "ne*", "digest": %q, "reason": "why"}`, selected.Digest)))
+	require.Equal(t, http.StatusConflict, many(`{"match": "**", "digest": "d", "reason": "why"}`))
+	require.Equal(t, http.StatusBadRequest, many(`{"match": "["}`))
+	require.Equal(t, http.StatusUnauthorized, many(`{}`, "X-Forwarded-User", ""))
+	require.Equal(t, http.StatusForbidden, many(`{}`, "Sec-Fetch-Site", "cross-site"))
+	require.Equal(t, http.StatusUnsupportedMediaType, many(`{}`, "Content-Type", "text/plain"))
+	require.Equal(t, http.StatusRequestEntityTooLarge, many(strings.Repeat(" ", 5000)))
+	selected = d.selects(api.UnlockMany{Match: "other"})
 
 	proxy.Cut()
 	etcdtest.Eventually(t, func() bool { return get(one, "=other") >= http.StatusBadGateway })
 	require.GreaterOrEqual(t, post("other", `{"uuid": "u-other"}`), http.StatusBadGateway)
+	require.GreaterOrEqual(t, many(fmt.Sprintf(`{"match": "other", "digest": %q, "reason": "why"}`, selected.Digest)), http.StatusBadGateway)
 	require.Equal(t, http.StatusOK, get("/api/v1/status", ""))
 
 	w := newWebFiles(t, withUsers(t, "ada", "secret"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web"
@@ -64,10 +66,11 @@ func (a *App) record(e etcd.Event, allowed *rate.Limiter, levels *etcd.Levels) {
 type unlocker struct {
 	manual records.Unlocker
 	host   string
+	locks  func(context.Context, api.Query) (api.LockPage, error)
 }
 
 // newUnlocker returns nil unless the configuration allows unlocks.
-func (a *App) newUnlocker(store lockstore.Store) (web.Unlocker, error) {
+func (a *App) newUnlocker(v view) (web.Unlocker, error) {
 	if !a.config.Web.AllowUnlock {
 		return nil, nil
 	}
@@ -75,7 +78,7 @@ func (a *App) newUnlocker(store lockstore.Store) (web.Unlocker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web.allow_unlock: %w", err)
 	}
-	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: store, Now: time.Now}, host}, nil
+	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: v.store, Now: time.Now}, host, v.Locks}, nil
 }
 
 // User implements web.Unlocker.
@@ -98,13 +101,60 @@ func (u unlocker) Ask(ctx context.Context, name, who string) error {
 	return u.manual.Client.Explain(err, etcd.ReadWrite, u.manual.Config.AskKeys())
 }
 
-// Unlock implements web.Unlocker. Nothing is removed without a record.
-func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error) {
+// recordable returns an error if no record of the unlock of a lock can be left: without one, nothing is removed.
+func (u unlocker) recordable(ctx context.Context, name string) error {
 	refused, err := u.manual.TryRecord(ctx, name)
 	if refused != nil {
 		err = fmt.Errorf("nothing was removed, as no record can be left: %w; the command unlocker unlock can do without one", refused)
 	}
+	return err
+}
+
+// Limits of a selection, which is answered whole.
+const (
+	selectedPage  = 1000 // locks, or api.MaxPage
+	selectedPages = 16
+)
+
+// Select implements web.Unlocker.
+func (u unlocker) Select(ctx context.Context, what api.UnlockMany) (api.Selection, error) {
+	if err := pause.CheckMatch(what.Match); err != nil {
+		return api.Selection{}, &web.Error{Status: http.StatusBadRequest, Err: fmt.Errorf("match: %w", err)}
+	}
+	var all []api.Lock
+	q := api.Query{Match: what.Match, Silent: what.Silent, Limit: selectedPage}
+	for range selectedPages {
+		page, err := u.locks(ctx, q)
+		if err != nil {
+			return api.Selection{}, err
+		}
+		all = append(all, page.Locks...)
+		if q.After = page.Next; q.After == "" {
+			return records.Select(slices.Values(all), what.Silent), nil
+		}
+	}
+	return api.Selection{}, &web.Error{Status: http.StatusBadRequest, Err: errors.New("match: selects more locks than fit into an answer: narrow it")}
+}
+
+// UnlockMany implements web.Unlocker.
+func (u unlocker) UnlockMany(ctx context.Context, what api.UnlockMany, who string, report func(api.Unlocked)) error {
+	selected, err := u.Select(ctx, what)
 	if err != nil {
+		return err
+	}
+	if selected.Digest != what.Digest {
+		return &web.Error{Status: http.StatusConflict, Err: errors.New("nothing was removed: the digest is of other locks, or some were taken again: select them again")}
+	}
+	if err := u.recordable(ctx, selected.Locks[0].Name); err != nil { // there is one, as there is a digest
+		return err
+	}
+	report(u.manual.UnlockSelected(ctx, selected.Locks, what, who, true, report))
+	return nil
+}
+
+// Unlock implements web.Unlocker.
+func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error) {
+	if err := u.recordable(ctx, name); err != nil {
 		return api.Forced{}, err
 	}
 	removed, now, err := u.manual.Unlock(ctx, name, what, who, true)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bmatcuk/doublestar/v4"
+
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -178,7 +180,8 @@ func (s *selection) matches(e *entry, state protocol.State) bool {
 	return s.states[state] &&
 		(s.Hostname == "" || e.Hostname() == s.Hostname) &&
 		(s.Owner == "" || e.Owner() == s.Owner) &&
-		strings.Contains(e.Name, s.Contains)
+		strings.Contains(e.Name, s.Contains) &&
+		(s.Match == "" || doublestar.MatchUnvalidated(s.Match, e.Name))
 }
 
 // room is for how many items there is room before the scan continues.

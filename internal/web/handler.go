@@ -6,7 +6,7 @@
 // with their type and nosniff. An error has the right status, in JSON or as a page. Few requests are
 // served at a time, because a page of locks scans the table, which removals need too. Not
 // guaranteed: authentication, which is up to the configuration of the listener; an unlock needs a
-// user. Only an unlock changes anything, and a question to a holder.
+// user. Only unlocks change anything, and questions to holders.
 package web
 
 import (
@@ -88,8 +88,9 @@ type handler struct {
 	unlocks http.HandlerFunc // POST /api/v1/locks/NAME/unlock
 	asks    http.HandlerFunc // POST /api/v1/locks/NAME/ask
 	origin  http.CrossOriginProtection
-	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time.
-	slots, unlockSlots, turn, queue *semaphore.Weighted
+	// slots are for what reads. Unlocks have their own, and one of them removes a lock at a time. many is for the one that
+	// removes many.
+	slots, unlockSlots, turn, queue, many *semaphore.Weighted
 }
 
 // getter returns the value to answer, by the parameters in the query.
@@ -124,7 +125,7 @@ func New(o Options) (http.Handler, error) {
 		return nil, err
 	}
 	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: semaphore.NewWeighted(maxInFlight),
-		queue: semaphore.NewWeighted(maxQueued), unlockSlots: semaphore.NewWeighted(maxUnlocks), turn: semaphore.NewWeighted(1),
+		queue: semaphore.NewWeighted(maxQueued), unlockSlots: semaphore.NewWeighted(maxUnlocks), turn: semaphore.NewWeighted(1), many: semaphore.NewWeighted(1),
 		encoder: make(chan struct{}, 1)}
 	// A page of locks blocks the table; the other answers may take megabytes.
 	list, single, forced := semaphore.NewWeighted(1), semaphore.NewWeighted(2), semaphore.NewWeighted(2)
@@ -137,6 +138,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
+	h.mux.HandleFunc("/api/v1/unlock", h.unlockMany)
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, func(*http.Request, url.Values) (any, error) { return document, nil }))

@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // Unlocker removes locks for users. It is called concurrently.
@@ -27,6 +31,13 @@ type Unlocker interface {
 	// Ask has the holder of a lock write what it does now into the lock. The error is ErrNoLock, a context's, or an Error:
 	// of 409 if nobody holds the lock, of 504 if its holder does not answer.
 	Ask(ctx context.Context, name, who string) error
+	// Select returns the locks that UnlockMany would remove. The error is an Error of 400 if there are too many, or the
+	// pattern is not valid.
+	Select(ctx context.Context, what api.UnlockMany) (api.Selection, error)
+	// UnlockMany removes what Select returns, and records that. It calls report for each lock, one call at a time, and
+	// then with the counts. The error is an Error of 409 if the digest is of another selection: then, as after any other
+	// error, nothing was removed, and report was not called.
+	UnlockMany(ctx context.Context, what api.UnlockMany, who string, report func(api.Unlocked)) error
 }
 
 // The verbs are the last segment of the path of a POST. A GET of the same path is of the lock whose name ends with it.
@@ -38,6 +49,8 @@ const (
 const (
 	maxBody   = 4 << 10 // bytes
 	maxReason = 512     // as in a record
+	// maxWrite is how long a client may take to read a line.
+	maxWrite = 10 * time.Second
 )
 
 // unlock removes the lock whose name stands before the verb.
@@ -46,9 +59,17 @@ func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, what, err := h.unlockRequest(r)
+	name, err := h.name(r, apiLock)
 	if err != nil {
 		return nil, err
+	}
+	name = strings.TrimSuffix(name, verb)
+	var what api.Unlock
+	if err := readBody(r, map[string]any{"uuid": &what.UUID, "reason": &what.Reason}); err != nil {
+		return nil, err
+	}
+	if what.UUID == "" {
+		return nil, badRequest("body: uuid: required, as GET shows it")
 	}
 	removed, err := inTurn(h.turn, func(r *http.Request, _ url.Values) (any, error) {
 		return h.Unlocker.Unlock(r.Context(), name, what, who)
@@ -57,8 +78,7 @@ func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
 	if err != nil {
 		outcome = errorBody(err).Error
 	}
-	h.Logger.Info(api.LogUnlockRequested, "lock", clip(name), "uuid", clip(what.UUID), "who", who, "reason", what.Reason,
-		"client", r.RemoteAddr, "outcome", outcome)
+	h.requested(r, name, what.UUID, who, what.Reason, outcome)
 	return removed, err
 }
 
@@ -94,68 +114,146 @@ func (h *handler) ask(r *http.Request, _ url.Values) (any, error) {
 	return h.Source.Lock(r.Context(), name)
 }
 
-// unlockRequest returns what is asked for. It refuses whatever could be meant otherwise.
-func (h *handler) unlockRequest(r *http.Request) (name string, what api.Unlock, err error) {
-	if name, err = h.name(r, apiLock); err != nil {
-		return "", what, err
+func (h *handler) requested(r *http.Request, name, uuid, who, reason, outcome string) {
+	h.Logger.Info(api.LogUnlockRequested, "lock", clip(name), "uuid", clip(uuid), "who", who, "reason", reason,
+		"client", r.RemoteAddr, "outcome", outcome)
+}
+
+// unlockMany answers which locks would be removed or, with the digest of these, removes them and sends a line for each.
+// A client that closes the connection stops that.
+func (h *handler) unlockMany(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		h.fail(w, r, h.send, failure(http.StatusMethodNotAllowed, "only POST is allowed here"))
+		return
 	}
-	name = strings.TrimSuffix(name, verb)
+	var what api.UnlockMany
+	who, err := h.manyRequest(r, &what)
+	switch {
+	case err != nil:
+		h.fail(w, r, h.send, err)
+	case what.Digest == "":
+		h.respond(h.unlockSlots, h.send, always(func(ctx context.Context) (api.Selection, error) { return h.Unlocker.Select(ctx, what) }))(w, r)
+	case !h.many.TryAcquire(1):
+		h.fail(w, r, h.send, ErrBusy)
+	default:
+		defer h.many.Release(1)
+		ctx, stop := context.WithCancel(r.Context())
+		defer stop()
+		if err := h.Unlocker.UnlockMany(ctx, what, who, func(l api.Unlocked) {
+			if l.Name != "" {
+				h.requested(r, l.Name, l.UUID, who, what.Reason, strings.TrimSuffix(l.Outcome+": "+l.Error, ": "))
+			}
+			if sendLine(w, l) != nil {
+				stop()
+			}
+		}); err != nil {
+			h.fail(w, r, h.send, err)
+		}
+	}
+}
+
+func (h *handler) manyRequest(r *http.Request, what *api.UnlockMany) (who string, err error) {
+	if who, err = h.user(r, "unlock"); err != nil {
+		return "", err
+	}
+	if _, err = known(r); err != nil {
+		return "", err
+	}
+	err = readBody(r, map[string]any{"match": &what.Match, "silent": &what.Silent, "reason": &what.Reason, "digest": &what.Digest})
+	if err == nil && what.Digest != "" && strings.TrimSpace(what.Reason) == "" {
+		err = badRequest("body: reason: required with a digest")
+	}
+	return who, err
+}
+
+// sendLine sends one line of JSON at once.
+func sendLine(w http.ResponseWriter, line any) error {
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := http.NewResponseController(w)
+	_ = out.SetWriteDeadline(time.Now().Add(maxWrite)) // where it is supported
+	if _, err := w.Write(append(terminal.EscapeJSON(text), '\n')); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// readBody reads the body, which is one object with these fields: each a *string or a *bool. It refuses whatever could be
+// meant otherwise.
+func readBody(r *http.Request, fields map[string]any) error {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return "", what, failure(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
+		return failure(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err != nil {
-		return "", what, badRequest("cannot read the body")
+		return badRequest("cannot read the body")
 	}
 	if len(body) > maxBody {
-		return "", what, failure(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have at most %d bytes", maxBody))
+		return failure(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have at most %d bytes", maxBody))
 	}
-	if what, err = parseUnlock(body); err != nil {
-		return "", what, badRequest("body: " + err.Error())
+	if err := parseBody(body, fields); err != nil {
+		return badRequest("body: " + err.Error())
 	}
-	return name, what, nil
+	return nil
 }
 
-// parseUnlock reads one object token by token: json.Unmarshal would take the last of two uuids, and
+// parseBody reads one object token by token: json.Unmarshal would take the last of two uuids, and
 // those of any case.
-func parseUnlock(body []byte) (what api.Unlock, err error) {
+func parseBody(body []byte, fields map[string]any) error {
 	if !utf8.Valid(body) {
-		return what, errors.New("is not UTF-8")
+		return errors.New("is not UTF-8")
 	}
-	fields := map[string]*string{"uuid": &what.UUID, "reason": &what.Reason}
+	names := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 	d := json.NewDecoder(bytes.NewReader(body))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return what, errors.New("must be a JSON object")
+		return errors.New("must be a JSON object")
 	}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
-			return what, errors.New("is not JSON")
+			return errors.New("is not JSON")
 		}
 		key, _ := t.(string)
 		place := fields[key]
 		if place == nil {
-			return what, fmt.Errorf("unknown or repeated field %q: want uuid and reason, once", clip(key))
+			return fmt.Errorf("unknown or repeated field %q: want %s, each once", clip(key), names)
 		}
 		delete(fields, key)
-		t, err = d.Token()
-		value, ok := t.(string)
+		if err := parseField(d, key, place); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return errors.New("is not JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("must be one JSON object")
+	}
+	return nil
+}
+
+func parseField(d *json.Decoder, key string, place any) error {
+	t, err := d.Token()
+	switch place := place.(type) {
+	case *string:
+		text, ok := t.(string)
 		if err != nil || !ok {
-			return what, fmt.Errorf("%s: must be a string", key)
+			return fmt.Errorf("%s: must be a string", key)
+		}
+		if key == "reason" && len(text) > maxReason {
+			return fmt.Errorf("reason: must have at most %d bytes", maxReason)
+		}
+		*place = text
+	case *bool:
+		value, ok := t.(bool)
+		if err != nil || !ok {
+			return fmt.Errorf("%s: must be true or false", key)
 		}
 		*place = value
 	}
-	if _, err := d.Token(); err != nil {
-		return what, errors.New("is not JSON")
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return what, errors.New("must be one JSON object")
-	}
-	switch {
-	case what.UUID == "":
-		return what, errors.New("uuid: required, as GET shows it")
-	case len(what.Reason) > maxReason:
-		return what, fmt.Errorf("reason: must have at most %d bytes", maxReason)
-	}
-	return what, nil
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,8 @@ import (
 type unlocker struct {
 	userErr, err error
 	asked        []string
+	// selected is what a request selects; each of its locks is removed.
+	selected api.Selection
 }
 
 func (u *unlocker) User(*http.Request) (string, error) { return "ada@host", u.userErr }
@@ -32,6 +35,24 @@ func (u *unlocker) Unlock(_ context.Context, name string, what api.Unlock, who s
 
 func (u *unlocker) Ask(_ context.Context, name, who string) error {
 	u.asked = append(u.asked, name+"|"+who)
+	return u.err
+}
+
+func (u *unlocker) Select(_ context.Context, what api.UnlockMany) (api.Selection, error) {
+	u.asked = append(u.asked, fmt.Sprintf("select %s %t", what.Match, what.Silent))
+	return u.selected, u.err
+}
+
+func (u *unlocker) UnlockMany(ctx context.Context, what api.UnlockMany, who string, report func(api.Unlocked)) error {
+	u.asked = append(u.asked, fmt.Sprintf("many %s %t %s %s %s", what.Match, what.Silent, what.Reason, what.Digest, who))
+	for i, l := range u.selected.Locks {
+		if ctx.Err() == nil {
+			report(api.Unlocked{Name: l.Name, UUID: l.UUID, Outcome: api.OutcomeRefused, Error: "no\x1b", Total: 2, Refused: i + 1})
+		}
+	}
+	if u.err == nil {
+		report(api.Unlocked{Total: 2, Refused: 2})
+	}
 	return u.err
 }
 
@@ -48,7 +69,10 @@ func post(t *testing.T, u *unlocker, path, body string, header ...string) (statu
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	require.True(t, json.Valid(w.Body.Bytes()), w.Body.String())
+	for line := range strings.Lines(w.Body.String()) {
+		require.True(t, w.Header().Get("Content-Type") != "application/x-ndjson" || json.Valid([]byte(line)), line)
+	}
+	require.True(t, w.Header().Get("Content-Type") == "application/x-ndjson" || json.Valid(w.Body.Bytes()), w.Body.String())
 	require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 	require.Empty(t, w.Header().Get("Access-Control-Allow-Origin"))
 	return w.Code, w.Body.String(), log.String()
@@ -63,6 +87,63 @@ func TestUnlock(t *testing.T) {
 	for _, word := range []string{api.LogUnlockRequested, `"who":"ada@host"`, `"reason":"OPS-1"`, `"outcome":"removed"`, `"lock":"a/b"`} {
 		require.Contains(t, log, word)
 	}
+}
+
+// Without a digest nothing is removed. With one there is a line for each lock, also in the log, and one with the counts.
+func TestUnlockMany(t *testing.T) {
+	const path = "/p/api/v1/unlock"
+	u := &unlocker{selected: api.Selection{Locks: []api.Lock{{Name: "n/a", UUID: "u"}, {Name: "n/b", UUID: "v"}}, Digest: "d"}}
+	status, body, log := post(t, u, path, `{"match": "n/*", "silent": true}`)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, `"digest": "d"`)
+	require.NotContains(t, log, api.LogUnlockRequested)
+	status, body, log = post(t, u, path, `{"match": "n/*", "digest": "d", "reason": "OPS-1"}`)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Equal(t, []string{"select n/* true", "many n/* false OPS-1 d ada@host"}, u.asked)
+	lines := strings.Split(strings.TrimSpace(body), "\n")
+	require.Len(t, lines, 3)
+	require.JSONEq(t, `{"name":"n/a","uuid":"u","outcome":"refused","error":"no\u001b","total":2,"removed":0,"refused":1,"unknown":0,"not_tried":0}`, lines[0])
+	require.JSONEq(t, `{"total":2,"removed":0,"refused":2,"unknown":0,"not_tried":0}`, lines[2])
+	require.Equal(t, 2, strings.Count(log, api.LogUnlockRequested))
+	for _, word := range []string{`"who":"ada@host"`, `"reason":"OPS-1"`, `"outcome":"refused: no`, `"lock":"n/a"`, `"uuid":"v"`} {
+		require.Contains(t, log, word)
+	}
+}
+
+func TestUnlockManyRefuses(t *testing.T) {
+	const path, body = "/p/api/v1/unlock", `{"match": "n/*", "digest": "d", "reason": "OPS-1"}`
+	for name, c := range map[string]struct {
+		body   string
+		status int
+		want   string
+		header []string
+	}{
+		"no reason":        {`{"match": "n/*", "digest": "d", "reason": " "}`, 400, "reason: required with a digest", nil},
+		"two patterns":     {`{"match": "n/*", "match": "**"}`, 400, `repeated field \"match\": want digest, match, reason, silent`, nil},
+		"silent is a word": {`{"match": "n/*", "silent": "true"}`, 400, "silent: must be true or false", nil},
+		"force":            {`{"match": "n/*", "force": true}`, 400, `field \"force\"`, nil},
+		"a long reason":    {`{"match": "n/*", "reason": "` + strings.Repeat("x", maxReason+1) + `"}`, 400, "at most 512 bytes", nil},
+		"another site":     {body, 403, "same origin", []string{"Sec-Fetch-Site", "cross-site"}},
+		"another origin":   {body, 403, "same origin", []string{"Origin", "https://evil.example"}},
+		"a form":           {body, 415, "application/json", []string{"Content-Type", "text/plain"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unlocker{}
+			status, answer, log := post(t, u, path, c.body, c.header...)
+			require.Equal(t, c.status, status, answer)
+			require.Contains(t, answer, c.want)
+			require.Empty(t, u.asked)
+			require.NotContains(t, log, api.LogUnlockRequested)
+		})
+	}
+	u := &unlocker{userErr: errors.New("no user")}
+	status, _, _ := post(t, u, path, body)
+	require.Equal(t, http.StatusUnauthorized, status)
+	require.Empty(t, u.asked)
+	u = &unlocker{err: failure(http.StatusConflict, "other locks")}
+	status, answer, _ := post(t, u, path, body)
+	require.Equal(t, http.StatusConflict, status)
+	require.Contains(t, answer, "other locks")
 }
 
 // The last segment of a POST is the verb, whatever the lock is called.
