@@ -243,7 +243,10 @@ const noTime = 99_999_999_999_999
 // urgency returns the position of a lock in the order of urgency, by the daemon's clock as of its
 // last step, so that no position changes with the jitter of clocks.
 func (c *core) urgency(e *entry, state protocol.State) Position {
-	rank, at := e.Urgency(c.options.Rules.Urgent(e.Name, state))
+	if state = c.options.Rules.Urgent(e.Name, state); e.phase == paused {
+		state = protocol.Held // a user has acknowledged it
+	}
+	rank, at := e.Urgency(state)
 	p := Position{rank: rank, at: noTime, name: e.Name}
 	if at != 0 {
 		ahead := c.ahead(e, c.clock.last)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -28,6 +29,9 @@ func untilResume(t *testing.T, delay time.Duration, braked int) {
 		require.Zero(t, w.stats().Backlog)
 		require.Equal(t, braked, w.stats().Braked)
 		require.Equal(t, 1, w.stats().Locks[protocol.Expired])
+		page, err := w.Page(w.ctx, api.Query{ByUrgency: true, Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, []byte{'6', '1'}[braked], page.Items[0].Position.String()[0], "a user knows of what a pause keeps")
 		require.Empty(t, w.within(time.Hour))
 		require.NoError(t, w.Reschedule(w.ctx))
 		require.Empty(t, w.within(time.Hour))

@@ -37,6 +37,14 @@ func (l Lock) Gone() bool { return l.Detail == nil && l.Unread == "" }
 // Dashed reports whether a command would take the name for a flag.
 func (l Lock) Dashed() bool { return strings.HasPrefix(l.Name, "-") }
 
+// Pattern is the pattern of a pause that matches only this name; empty if a command cannot have it as it is.
+func (l Lock) Pattern() string {
+	if terminal.Quote(l.Name) != l.Name {
+		return ""
+	}
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`, "}", `\}`).Replace(l.Name)
+}
+
 // Version changes if the lock is taken or removed, and with what is known of its removals: then
 // everything on the page is outdated.
 func (l Lock) Version() string {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -25,6 +26,17 @@ func TestShell(t *testing.T) {
 	} {
 		require.Equal(t, want, shell(given))
 	}
+}
+
+func TestPatternMatchesOnlyTheName(t *testing.T) {
+	for _, name := range []string{"billing/invoices", "a*b?", `a\b`, "x[1]/{y,z}", "**"} {
+		pattern := Lock{Name: name}.Pattern()
+		require.True(t, doublestar.MatchUnvalidated(pattern, name), pattern)
+		for _, other := range []string{"billing/invoices/a", "aXb?", "ab", "x1/y", "any"} {
+			require.False(t, doublestar.MatchUnvalidated(pattern, other), pattern)
+		}
+	}
+	require.Empty(t, Lock{Name: "evil\x1b[2J"}.Pattern(), "no command has it as it is")
 }
 
 func TestValue(t *testing.T) {
