@@ -205,9 +205,9 @@ func (d *display) press(typed string) bool {
 			d.skip = max(0, d.skip+moves[key])
 		case key == "\x1b":
 			d.search, d.typing = "", false
-		case d.typing && strings.Contains("\r\n", key):
+		case d.typing && (key == "\r" || key == "\n"):
 			d.typing = false
-		case d.typing && strings.Contains("\b\x7f", key):
+		case d.typing && (key == "\b" || key == "\x7f"):
 			_, size := utf8.DecodeLastRuneInString(d.search)
 			d.search = d.search[:len(d.search)-size]
 		case d.typing:
