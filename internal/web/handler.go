@@ -142,7 +142,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, func(*http.Request, url.Values) (any, error) { return document, nil }))
-	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "silent", "limit", "after"))
+	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "silent", "limit", "after", "group"))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))
 	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, always(h.nativePage)), liveParam))
 	h.mux.HandleFunc("/health", h.answer(h.sendPage, always(h.healthPage), liveParam))

@@ -245,11 +245,16 @@ func TestQuery(t *testing.T) {
 	_, body = get(t, "GET", server.URL+"/api/v1/locks?after="+page.Next)
 	require.Equal(t, api.Query{After: "eC__", Limit: defaultLimit}, s.query)
 	require.NotContains(t, body, "next")
+	resp, _ := get(t, "GET", server.URL+"/?group=hostname&q=a")
+	require.Equal(t, http.StatusOK, resp.status)
+	resp, body = get(t, "GET", server.URL+"/?group=name")
+	require.Equal(t, http.StatusBadRequest, resp.status)
+	require.Contains(t, body, "group: must be owner or hostname")
 	get(t, "GET", server.URL+"/api/v1/forced-unlocks?limit=3&name=a%2Fb+%2B1")
 	require.Equal(t, 3, s.limit)
 	require.Equal(t, "a/b +1", s.name)
 	s.err = api.ErrAfter
-	resp, body := get(t, "GET", server.URL+"/api/v1/locks?sort=name&after=!")
+	resp, body = get(t, "GET", server.URL+"/api/v1/locks?sort=name&after=!")
 	require.Equal(t, http.StatusBadRequest, resp.status)
 	require.Contains(t, body, `after: \"!\" is not the value of a next`)
 }

@@ -3,8 +3,10 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,15 +22,20 @@ func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 		return nil, err
 	}
 	q.ByUrgency = true
+	filter := page.Filter{Query: q, Group: values.Get("group")}
+	if !slices.Contains(filter.Groups(), filter.Group) {
+		return nil, badRequest(fmt.Sprintf("group: must be owner or hostname, not %q", clip(filter.Group)))
+	}
 	locks, err := h.list(r, q)
 	if err != nil {
 		return nil, err
 	}
+	filter.Arrange(locks.Locks)
 	status, err := h.Source.Status(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	return page.Dashboard{Status: status, LockPage: locks, Filter: page.Filter{Query: q}}, nil
+	return page.Dashboard{Status: status, LockPage: locks, Filter: filter}, nil
 }
 
 // pageEvents is the format of the stream of the dashboard.

@@ -25,7 +25,7 @@ func (Dashboard) template() string { return "locks" }
 // Event returns the HTML of an event in the stream of the dashboard, as the data of a server-sent
 // event: the parts of the page that are new, in the templates of the page.
 func (p *Pages) Event(q api.Query, window api.LockPage, e api.Event, now time.Time) ([]byte, error) {
-	v, name := Dashboard{Filter: Filter{q}, LockPage: window}, e.Type
+	v, name := Dashboard{Filter: Filter{Query: q}, LockPage: window}, e.Type
 	switch e.Type {
 	case api.EventLock:
 		v.Locks = []api.Lock{*e.Lock}
@@ -62,6 +62,9 @@ type row struct {
 	document
 	api.Lock
 	Filter Filter
+	// Heading is the group that begins with the lock, if one does, and has so many locks of the page.
+	Heading string
+	Count   int
 }
 
 // maxRows bounds the HTML of the rows, in bytes. As HTML, a name can be ten times as long.
@@ -70,8 +73,16 @@ const maxRows = 4 << 20
 // Rows yields the rows of the dashboard. It ends early after maxRows.
 func (d document) Rows(v Dashboard) iter.Seq[*row] {
 	return func(yield func(*row) bool) {
+		groups := map[string]int{}
 		for _, l := range v.Locks {
-			if d.html.Len() > maxRows || !yield(&row{d, l, v.Filter}) {
+			groups[v.Filter.groupOf(&l)]++
+		}
+		for i, l := range v.Locks {
+			r := row{document: d, Lock: l, Filter: v.Filter}
+			if group := v.Filter.groupOf(&l); group != "" && (i == 0 || group != v.Filter.groupOf(&v.Locks[i-1])) {
+				r.Heading, r.Count = group, groups[group]
+			}
+			if d.html.Len() > maxRows || !yield(&r) {
 				return
 			}
 		}
@@ -95,7 +106,36 @@ func (r row) Awaited() bool {
 }
 
 // Filter is what the dashboard was asked for.
-type Filter struct{ api.Query }
+type Filter struct {
+	api.Query
+	// Group is by what the rows are grouped: one of Groups.
+	Group string
+}
+
+// Groups are the names of what rows can be grouped by.
+func (Filter) Groups() []string { return []string{"", "owner", "hostname"} }
+
+// groupOf returns the group of a lock; empty if there are no groups.
+func (f Filter) groupOf(l *api.Lock) string {
+	switch f.Group {
+	case "owner":
+		return cmp.Or(l.Owner, "no owner")
+	case "hostname":
+		return cmp.Or(l.Hostname, "no host")
+	}
+	return ""
+}
+
+// Arrange brings the locks of each group together. The group with the most urgent lock comes first.
+func (f Filter) Arrange(locks []api.Lock) {
+	first := map[string]int{}
+	for i := range locks {
+		if group := f.groupOf(&locks[i]); first[group] == 0 {
+			first[group] = i + 1
+		}
+	}
+	slices.SortStableFunc(locks, func(a, b api.Lock) int { return cmp.Compare(first[f.groupOf(&a)], first[f.groupOf(&b)]) })
+}
 
 // defaultLimit is the number of locks on the dashboard unless limit says otherwise.
 const defaultLimit = 100
@@ -106,6 +146,9 @@ func (f Filter) With(name, value string) string {
 	values := f.Values()
 	if f.Limit == defaultLimit {
 		values.Del("limit")
+	}
+	if f.Group != "" {
+		values.Set("group", f.Group)
 	}
 	if values.Del(name); value != "" {
 		values.Set(name, value)

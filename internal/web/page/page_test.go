@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestEventsArePartsOfThePage(t *testing.T) {
 	}}
 	status := api.Status{Now: now, Ready: true, Mode: "off", Locks: map[string]int{"expired": 1, "overdue": 2, "held": 1231},
 		NearMisses: []api.NearMiss{{Name: "near\n", Owner: "o", Margin: .03, Renewals: 2, At: now}}}
-	page := string(render(t, Dashboard{Status: status, LockPage: window, Filter: Filter{api.Query{Limit: 100}}}, now))
+	page := string(render(t, Dashboard{Status: status, LockPage: window, Filter: Filter{Query: api.Query{Limit: 100}}}, now))
 	reset := string(event(t, window, api.Event{Type: api.EventReset, Locks: window.Locks, Matched: &window.Matched}, now))
 	for _, e := range []struct {
 		name string
@@ -277,14 +278,14 @@ func TestSilentHoldersLookDifferent(t *testing.T) {
 }
 
 func TestFilterStaysInLinks(t *testing.T) {
-	require.Equal(t, "?silent=true&state=held", Filter{api.Query{Limit: 100, Silent: true}}.With("state", "held"))
-	require.True(t, Filter{api.Query{Silent: true}}.Set())
-	f := Filter{api.Query{States: []string{"held"}, Contains: "a b", Owner: "o", Limit: 250, After: "x"}}
+	require.Equal(t, "?silent=true&state=held", Filter{Query: api.Query{Limit: 100, Silent: true}}.With("state", "held"))
+	require.True(t, Filter{Query: api.Query{Silent: true}}.Set())
+	f := Filter{Query: api.Query{States: []string{"held"}, Contains: "a b", Owner: "o", Limit: 250, After: "x"}}
 	require.Equal(t, "?limit=250&owner=o&q=a+b&state=expired", f.With("state", "expired"))
 	require.Equal(t, "?limit=250&owner=o&q=a+b", f.With("state", ""))
 	require.Equal(t, "?after=y&limit=250&owner=o&q=a+b&state=held", f.With("after", "y"))
-	require.Equal(t, []int{100, 250, 1000, 7}, Filter{api.Query{Limit: 7}}.Limits())
-	require.False(t, Filter{api.Query{Limit: 7}}.Set())
+	require.Equal(t, []int{100, 250, 1000, 7}, Filter{Query: api.Query{Limit: 7}}.Limits())
+	require.False(t, Filter{Query: api.Query{Limit: 7}}.Set())
 }
 
 func TestPacked(t *testing.T) {
@@ -327,4 +328,24 @@ func TestDashboardIsSmall(t *testing.T) {
 	require.Less(t, total, 60<<10)
 	t.Logf("%d bytes packed, %d of them HTML", total, len(html))
 	require.False(t, bytes.Contains(html, []byte("<style")))
+}
+
+// Groups come in the order of their most urgent locks, with a heading each, and bring no other locks.
+func TestGroups(t *testing.T) {
+	locks := []api.Lock{{Name: "a", Owner: "x", Hostname: "h"}, {Name: "b"}, {Name: "c", Owner: "x"}, {Name: "d", Hostname: "h"}, {Name: "e", Owner: "<i>"}}
+	for group, want := range map[string]string{"": "a b c d e", "owner": "x2:a c no owner2:b d <i>1:e", "hostname": "h2:a d no host3:b c e"} {
+		v := Dashboard{Filter: Filter{Group: group}}
+		v.Locks = slices.Clone(locks)
+		v.Filter.Arrange(v.Locks)
+		var got []string
+		for r := range (document{html: &bytes.Buffer{}}).Rows(v) {
+			if r.Heading != "" {
+				got = append(got, fmt.Sprintf("%s%d:%s", r.Heading, r.Count, r.Name))
+			} else {
+				got = append(got, r.Name)
+			}
+		}
+		require.Equal(t, want, strings.Join(got, " "), group)
+		require.Equal(t, group != "", strings.Contains(v.Filter.With("owner", "y"), "group="+group))
+	}
 }
