@@ -53,22 +53,14 @@ func checkCA(file string) error {
 	if file == "" {
 		return nil
 	}
-	content, err := os.ReadFile(file)
+	found, err := certificates(file)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("no certificate in %s", file)
+	}
 	if err != nil {
 		return fmt.Errorf("etcd.tls.ca_file: %w", err)
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(content) {
-		return fmt.Errorf("etcd.tls.ca_file: no certificate in %s", file)
-	}
-	for n := 1; ; n++ {
-		var block *pem.Block
-		if block, content = pem.Decode(content); block == nil {
-			return nil
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("etcd.tls.ca_file: %s: block %d is not a certificate: %w", file, n, err)
-		}
-	}
+	return nil
 }
 
 func checkPair(cert, key string) error {
@@ -89,22 +81,22 @@ func checkPair(cert, key string) error {
 	return nil
 }
 
-// certificates returns the certificates of a file. It skips those that cannot be parsed,
-// as crypto/x509 does with authorities.
-func certificates(path string) (found []*x509.Certificate) {
+// certificates returns the certificates of a file. It skips blocks that cannot be parsed, as crypto/x509 does with
+// authorities, and also returns the error of the first.
+func certificates(path string) (found []*x509.Certificate, err error) {
 	rest, err := os.ReadFile(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	for {
+	for n := 1; ; n++ {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return found
+			return found, err
 		}
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+		switch c, invalid := x509.ParseCertificate(block.Bytes); {
+		case invalid != nil:
+			err = cmp.Or(err, fmt.Errorf("%s: block %d is not a certificate: %w", path, n, invalid))
+		case block.Type == "CERTIFICATE":
 			found = append(found, c)
 		}
 	}
@@ -112,7 +104,7 @@ func certificates(path string) (found []*x509.Certificate) {
 
 // leafOf returns the first certificate of a file, or nil.
 func leafOf(path string) *x509.Certificate {
-	if all := certificates(path); len(all) > 0 {
+	if all, _ := certificates(path); len(all) > 0 {
 		return all[0]
 	}
 	return nil
@@ -121,7 +113,8 @@ func leafOf(path string) *x509.Certificate {
 // earliestEnd returns when the first of the certificates of a file expires, or the zero time if it has none or
 // cannot be read.
 func earliestEnd(path string) (earliest time.Time) {
-	for _, c := range certificates(path) {
+	all, _ := certificates(path)
+	for _, c := range all {
 		if earliest.IsZero() || c.NotAfter.Before(earliest) {
 			earliest = c.NotAfter
 		}
