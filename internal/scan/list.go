@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +30,8 @@ type lister struct {
 	// newest is the key with the newest modification.
 	newest *mvccpb.KeyValue
 
-	open  []*openLock
-	free  []*openLock
+	// open are locks of which more keys may come. Up to its capacity there are empty ones.
+	open  []openLock
 	batch []protocol.Lock
 	keys  int
 }
@@ -147,40 +148,29 @@ func split(layout protocol.Layout, kv *mvccpb.KeyValue) (name []byte, key protoc
 // keys in order it is always the last open lock.
 func (l *lister) openFor(name, key []byte) (*openLock, error) {
 	if n := len(l.open); n > 0 && l.open[n-1].name == string(name) {
-		return l.open[n-1], nil
+		return &l.open[n-1], nil
 	}
 	if err := l.closeUntil(string(key[len(l.layout.Prefix()):])); err != nil {
 		return nil, err
 	}
-	if n := len(l.open); n > 0 && l.open[n-1].name == string(name) {
-		return l.open[n-1], nil
+	n := len(l.open)
+	if n > 0 && l.open[n-1].name == string(name) {
+		return &l.open[n-1], nil
 	}
-	o := l.take()
-	o.name = string(name)
-	l.open = append(l.open, o)
-	return o, nil
-}
-
-func (l *lister) take() *openLock {
-	n := len(l.free)
-	if n == 0 {
-		return &openLock{}
-	}
-	o := l.free[n-1]
-	l.free = l.free[:n-1]
-	return o
+	l.open = slices.Grow(l.open, 1)[:n+1]
+	l.open[n].name = string(name)
+	return &l.open[n], nil
 }
 
 // closeUntil closes the open locks, from the last one, until one whose name is a parent of key.
 func (l *lister) closeUntil(key string) error {
 	for n := len(l.open) - 1; n >= 0; n-- {
-		o := l.open[n]
+		o := &l.open[n]
 		if len(key) > len(o.name) && key[len(o.name)] == '/' && strings.HasPrefix(key, o.name) {
 			return nil
 		}
 		l.open = l.open[:n]
 		l.batch = append(l.batch, o.build.Lock(o.name))
-		l.free = append(l.free, o)
 		if len(l.batch) == batchLocks {
 			if err := l.flush(); err != nil {
 				return err
