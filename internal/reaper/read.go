@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -22,11 +24,11 @@ const (
 // not be read within the limit.
 type lane struct {
 	// all are the slots of the locks in the lane, and reading those of the ones that do not wait.
-	all, reading slots
+	all, reading *semaphore.Weighted
 }
 
-func newLane(reading int) lane {
-	return lane{all: make(slots, reading+maxAlone), reading: make(slots, reading)}
+func newLane(reading int64) lane {
+	return lane{all: semaphore.NewWeighted(reading + maxAlone), reading: semaphore.NewWeighted(reading)}
 }
 
 // readAlone moves an attempt to a lane, where a goroutine of its own waits and takes it on.
@@ -36,16 +38,14 @@ func (w *worker) readAlone(ctx context.Context, a *attempt) {
 		lane = w.slow
 	}
 	a.alone = true
-	select {
-	case lane.all <- struct{}{}:
-	default:
+	if !lane.all.TryAcquire(1) {
 		w.end(ends.crowded, a)
 		return
 	}
 	w.group.Go(func() error {
-		defer lane.all.release()
-		if lane.reading.acquire(ctx) {
-			defer lane.reading.release()
+		defer lane.all.Release(1)
+		if lane.reading.Acquire(ctx, 1) == nil {
+			defer lane.reading.Release(1)
 			w.walkAlone(ctx, a)
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -25,7 +26,7 @@ type worker struct {
 	requests context.Context
 	// sending are the slots of transactions in flight, and batches those of all batches: so the
 	// next ones are read meanwhile.
-	batches, sending slots
+	batches, sending *semaphore.Weighted
 	alone, slow      lane
 	// limit is the time limit of reads that keep others waiting: twice what the last batch took,
 	// since a slow etcd must not switch to single reads.
@@ -37,31 +38,16 @@ type worker struct {
 func newWorker(requests context.Context, r *Reaper, group *errgroup.Group) *worker {
 	w := &worker{
 		Reaper: r, group: group, requests: requests,
-		batches: make(slots, 2*r.Concurrency), sending: make(slots, r.Concurrency),
+		batches: semaphore.NewWeighted(2 * int64(r.Concurrency)), sending: semaphore.NewWeighted(int64(r.Concurrency)),
 		alone: newLane(aloneSlots), slow: newLane(slowSlots),
 	}
 	w.limit.Store(int64(readTimeout))
 	return w
 }
 
-// slots bound how much is done at a time.
-type slots chan struct{}
-
-// acquire waits for a slot. It returns false if ctx is done.
-func (s slots) acquire(ctx context.Context) bool {
-	select {
-	case s <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (s slots) release() { <-s }
-
 // run takes due locks until ctx is done, and only while the gate is open.
 func (w *worker) run(ctx context.Context) error {
-	for w.batches.acquire(ctx) {
+	for w.batches.Acquire(ctx, 1) == nil {
 		select {
 		case <-w.Source.Due():
 		case <-ctx.Done():
@@ -76,7 +62,7 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		w.removing.Add(1)
 		w.group.Go(func() error {
-			defer w.batches.release()
+			defer w.batches.Release(1)
 			defer w.removing.Add(-1)
 			w.walk(ctx, history, due)
 			return nil
@@ -109,8 +95,8 @@ func (w *worker) walk(ctx context.Context, history int, taken []table.View) {
 	if err != nil {
 		w.pace(ctx, err)
 	}
-	if len(batch) > 0 && w.sending.acquire(ctx) {
-		defer w.sending.release()
+	if len(batch) > 0 && w.sending.Acquire(ctx, 1) == nil {
+		defer w.sending.Release(1)
 		w.pace(ctx, w.remove(ctx, batch)) // with the slot: a failing etcd gets no more than that
 	}
 }
