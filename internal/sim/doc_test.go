@@ -1,6 +1,6 @@
 // Package sim runs the daemon's real parts (scanner, table, probe, reaper, elector) on
 // an etcd in memory, or on a real server, under virtual time, with simulated holders and
-// faults.
+// faults. Its suite of scripts and random requests holds the one in memory to a real one.
 //
 // A history is a value: what holders, clocks, networks and etcd do, and when. Judges
 // hold each run against the promises S1 to S8. They compute from what etcd carried
