@@ -1,7 +1,6 @@
 package localetcd
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"sync"
@@ -13,8 +12,6 @@ import (
 // interpret the bytes, so TLS passes through it. It is safe for concurrent use.
 type Proxy struct {
 	target, addr string
-	done         <-chan struct{}
-	end          func() // closes done
 	joined       sync.WaitGroup
 
 	mu                sync.Mutex
@@ -39,8 +36,7 @@ func NewProxy(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithCancel(context.Background())
-	p := &Proxy{target: target, addr: addr, done: ctx.Done(), end: end, conns: map[net.Conn]struct{}{}, changed: make(chan struct{})}
+	p := &Proxy{target: target, addr: addr, conns: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	p.serveOn(l)
 	return p, nil
 }
@@ -69,20 +65,16 @@ func (p *Proxy) hold(on bool, directions ...*bool) {
 	p.changed = make(chan struct{})
 }
 
-// pass waits while a direction is held. It returns false if the proxy is closed first.
-func (p *Proxy) pass(held *bool) bool {
+// pass waits while a direction is held.
+func (p *Proxy) pass(held *bool) {
 	for {
 		p.mu.Lock()
 		waits, changed := *held, p.changed
 		p.mu.Unlock()
 		if !waits {
-			return true
+			return
 		}
-		select {
-		case <-changed:
-		case <-p.done:
-			return false
-		}
+		<-changed
 	}
 }
 
@@ -136,8 +128,8 @@ func (p *Proxy) serveOn(l net.Listener) {
 // Close closes all connections and returns when all goroutines have ended. It may be called
 // more than once; no other method may be called afterwards.
 func (p *Proxy) Close() {
-	p.end()
 	p.Cut()
+	p.hold(false, &p.requests, &p.replies) // what was delayed fails, as its connection is closed
 	p.joined.Wait()
 }
 
@@ -153,9 +145,10 @@ func (p *Proxy) accept(l net.Listener) {
 
 func (p *Proxy) serve(l net.Listener, client net.Conn) {
 	defer p.forget(client)
-	if !p.keep(l, client) || !p.pass(&p.requests) {
+	if !p.keep(l, client) {
 		return
 	}
+	p.pass(&p.requests)
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
@@ -177,9 +170,7 @@ func (p *Proxy) pipe(dst, src net.Conn, held *bool) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
-		if !p.pass(held) {
-			return
-		}
+		p.pass(held)
 		if werr := p.write(dst, buf[:n], held == &p.replies); err != nil || werr != nil {
 			return
 		}
@@ -191,11 +182,7 @@ func (p *Proxy) write(dst net.Conn, b []byte, reply bool) error {
 		if _, err := dst.Write(b[:1]); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(trickle):
-		case <-p.done:
-			return net.ErrClosed
-		}
+		<-time.After(trickle)
 	}
 	_, err := dst.Write(b)
 	return err
