@@ -72,7 +72,7 @@ func (l *Ledger) add(to *shelf, entry api.Forced) api.Forced {
 	now := l.now().UTC()
 	if old := now.Add(-l.kept()); entry.At.IsZero() || entry.At.After(old) {
 		to.add(&entry, now)
-		to.expireFirst(old)
+		to.expire(old)
 	}
 	return entry
 }
@@ -177,9 +177,8 @@ func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) 
 
 // shelf has removals, each once, up to a limit of their size.
 type shelf struct {
-	// entries are in the order of their time once sorted is called.
-	entries  []*api.Forced
-	unsorted bool
+	// entries are in the order of their time.
+	entries []*api.Forced
 	// known has the triggers of the entries.
 	known map[removalID]verdict.Trigger
 	// bytes is the sum of the sizes of the entries.
@@ -203,41 +202,26 @@ func (s *shelf) add(entry *api.Forced, now time.Time) {
 	case known && (entry.Trigger == verdict.Presumed || trigger != verdict.Presumed && entry.By != api.Self):
 		return
 	case known:
-		s.sort()
 		at := slices.IndexFunc(s.entries, func(e *api.Forced) bool { return idOf(e) == id })
 		s.bytes -= sizeOf(s.entries[at])
 		s.entries = slices.Delete(s.entries, at, at+1)
 	}
-	s.unsorted = s.unsorted || entry.At.Before(last)
 	s.known[id] = entry.Trigger
-	s.entries = append(s.entries, entry)
+	// Not always the last: the records of a first listing come in the order of their keys.
+	s.entries = slices.Insert(s.entries, s.before(entry.At.Add(1)), entry)
 	for s.bytes += sizeOf(entry); s.bytes > s.limit; {
-		s.sort()
 		s.cut(1)
 	}
 }
 
-// sort orders the entries: the records of a first listing come in the order of their keys.
-func (s *shelf) sort() {
-	if s.unsorted {
-		slices.SortStableFunc(s.entries, func(a, b *api.Forced) int { return a.At.Compare(b.At) })
-		s.unsorted = false
-	}
-}
-
-// expireFirst is expire where the first entry is older: what is added must not sort all entries each time.
-func (s *shelf) expireFirst(before time.Time) {
-	if len(s.entries) > 0 && s.entries[0].At.Before(before) {
-		s.expire(before)
-	}
+// before returns how many entries are older than a time.
+func (s *shelf) before(t time.Time) int {
+	n, _ := slices.BinarySearchFunc(s.entries, t, func(e *api.Forced, t time.Time) int { return e.At.Compare(t) })
+	return n
 }
 
 // expire drops what is older than a time.
-func (s *shelf) expire(before time.Time) {
-	s.sort()
-	n, _ := slices.BinarySearchFunc(s.entries, before, func(e *api.Forced, t time.Time) int { return e.At.Compare(t) })
-	s.cut(n)
-}
+func (s *shelf) expire(t time.Time) { s.cut(s.before(t)) }
 
 // cut drops the n oldest entries.
 func (s *shelf) cut(n int) {
