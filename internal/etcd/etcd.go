@@ -203,13 +203,11 @@ func bound(o Options) grpc.UnaryClientInterceptor {
 			opts = append(opts, grpc.WaitForReady(false))
 		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
-		switch status.Code(err) {
-		case codes.DeadlineExceeded:
-			return noAnswer(method, err)
-		case codes.Canceled:
-			if ctx.Err() == nil { // a proxy reset the stream; the request may have been executed
-				return fmt.Errorf("no answer from etcd to %s: %w: %s", path.Base(method), context.Canceled, status.Convert(err).Message())
-			}
+		switch code := status.Code(err); {
+		case code == codes.DeadlineExceeded:
+			return noAnswer(method, context.DeadlineExceeded, err)
+		case code == codes.Canceled && ctx.Err() == nil: // a proxy reset the stream; the request may have been executed
+			return noAnswer(method, context.Canceled, err)
 		}
 		return err
 	}
@@ -217,10 +215,9 @@ func bound(o Options) grpc.UnaryClientInterceptor {
 
 // noAnswer keeps the cause that gRPC knows (a refused connection, a failed handshake),
 // which clientv3 would replace by the bare context error.
-func noAnswer(method string, err error) error {
-	cause := status.Convert(err).Message()
-	if cause == context.DeadlineExceeded.Error() {
-		return fmt.Errorf("no answer from etcd to %s: %w", path.Base(method), context.DeadlineExceeded)
+func noAnswer(method string, bare, err error) error {
+	if cause := status.Convert(err).Message(); cause != bare.Error() {
+		bare = fmt.Errorf("%w: %s", bare, cause)
 	}
-	return fmt.Errorf("no answer from etcd to %s: %w: %s", path.Base(method), context.DeadlineExceeded, cause)
+	return fmt.Errorf("no answer from etcd to %s: %w", path.Base(method), bare)
 }
