@@ -75,6 +75,11 @@ func draw(rt *rapid.T, kinds []kind) (h history) {
 			}
 		}
 	}
+	if chance(rt, "into a due", 6) { // that no probe of an interval shows before
+		o := oneOf(rt, "whose", h.Holders...)
+		due := o.last() + o.TTL + grace + o.TTL/2000
+		add(fault{Kind: oneOf(rt, "fault", slowDisk, noSpace), Who: everyone, At: max(time.Millisecond, due-near(rt, 700*time.Millisecond)), For: seconds(rt, "for", 1, 8)})
+	}
 	for range h.Replicas {
 		h.Clocks = append(h.Clocks, drawClock(rt, 35, h.instants()))
 	}
