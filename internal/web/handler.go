@@ -120,7 +120,7 @@ func New(o Options) (http.Handler, error) {
 	if o.Source == nil || o.Events == nil || o.Logger == nil {
 		return nil, errors.New("web: Source, Events and Logger are required")
 	}
-	pages, err := page.New(o.PathPrefix)
+	pages, err := page.New(o.PathPrefix, o.Unlocker != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +145,9 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "silent", "limit", "after", "group"))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))
 	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, always(h.nativePage)), liveParam))
+	if o.Unlocker != nil {
+		h.mux.HandleFunc("/actions", h.answer(h.sendPage, h.actionsPage, liveParam))
+	}
 	h.mux.HandleFunc("/health", h.answer(h.sendPage, always(h.healthPage), liveParam))
 	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

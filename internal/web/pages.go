@@ -59,6 +59,21 @@ func (h *handler) healthPage(ctx context.Context) (page.Health, error) {
 	return page.Health{Status: status}, err
 }
 
+func (h *handler) actionsPage(r *http.Request, _ url.Values) (any, error) {
+	user, noUser := h.signedIn(r)
+	status, err := h.Source.Status(r.Context())
+	return page.Actions{Status: status, User: user, NoUser: noUser}, err
+}
+
+// signedIn returns the user who asks, or why that is not known.
+func (h *handler) signedIn(r *http.Request) (user, not string) {
+	user, err := h.Unlocker.User(r)
+	if err != nil {
+		not = errorBody(err).Error
+	}
+	return user, not
+}
+
 // asset answers with a file that pages use. It takes no slot: the files are in memory.
 func (h *handler) asset(w http.ResponseWriter, r *http.Request) {
 	if !h.pages.Asset(w, r, r.PathValue("hash"), r.PathValue("file")) {
@@ -122,9 +137,7 @@ func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
 	}
 	view := page.Lock{Name: name, Unlock: h.Unlocker != nil}
 	if h.Unlocker != nil && !values.Has(liveParam) {
-		if view.User, err = h.Unlocker.User(r); err != nil {
-			view.NoUser = errorBody(err).Error
-		}
+		view.User, view.NoUser = h.signedIn(r)
 	}
 	if view.Status, err = h.Source.Status(r.Context()); err != nil {
 		return nil, err

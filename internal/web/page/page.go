@@ -42,18 +42,19 @@ type View interface {
 // Pages renders pages. It is safe for concurrent use.
 type Pages struct {
 	prefix    string
+	acts      bool
 	templates map[string]*template.Template
 	assets    assets
 }
 
 // New parses the templates. All links of the pages begin with prefix, which is empty or a
-// path without a slash at its end.
-func New(prefix string) (*Pages, error) {
+// path without a slash at its end. They have actions of users if acts is set.
+func New(prefix string, acts bool) (*Pages, error) {
 	assets, err := loadAssets()
 	if err != nil {
 		return nil, err
 	}
-	p := &Pages{prefix: prefix, templates: map[string]*template.Template{}, assets: assets}
+	p := &Pages{prefix: prefix, acts: acts, templates: map[string]*template.Template{}, assets: assets}
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func (p *Pages) Render(v View, now time.Time) ([]byte, error) {
 // execute returns the HTML of a template of the page of a view.
 func (p *Pages) execute(name string, v View, now time.Time) ([]byte, error) {
 	var html bytes.Buffer
-	d := document{View: v, Prefix: p.prefix, Now: now, assets: "/assets/" + p.assets.hash + "/", html: &html}
+	d := document{View: v, Prefix: p.prefix, Acts: p.acts, Now: now, assets: "/assets/" + p.assets.hash + "/", html: &html}
 	if err := p.templates[v.template()].ExecuteTemplate(&html, name, d); err != nil {
 		return nil, fmt.Errorf("render %s of the page %s: %w", name, v.template(), err)
 	}
@@ -91,6 +92,7 @@ func (p *Pages) execute(name string, v View, now time.Time) ([]byte, error) {
 type document struct {
 	View   View
 	Prefix string
+	Acts   bool
 	Now    time.Time
 	assets string
 	// html is what has been rendered.
@@ -226,6 +228,15 @@ func (Native) template() string { return "native" }
 type Health struct{ Status api.Status }
 
 func (Health) template() string { return "health" }
+
+// Actions is the page /actions: what users may do to many locks at once.
+type Actions struct {
+	Status api.Status
+	// User is who asks, unless NoUser says why that is not known.
+	User, NoUser string
+}
+
+func (Actions) template() string { return "actions" }
 
 // Problem is the page of an error.
 type Problem struct {

@@ -35,7 +35,7 @@ func text(t *testing.T, html []byte, from, to string) string {
 
 func render(t *testing.T, v View, now time.Time) []byte {
 	t.Helper()
-	p, err := New("/p")
+	p, err := New("/p", false)
 	require.NoError(t, err)
 	html, err := p.Render(v, now)
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func render(t *testing.T, v View, now time.Time) []byte {
 // event returns the data of an event of the stream, as a browser reads it.
 func event(t *testing.T, window api.LockPage, e api.Event, now time.Time) []byte {
 	t.Helper()
-	p, err := New("/p")
+	p, err := New("/p", false)
 	require.NoError(t, err)
 	data, err := p.Event(api.Query{Limit: 100}, window, e, now)
 	require.NoError(t, err)
