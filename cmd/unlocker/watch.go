@@ -149,13 +149,14 @@ func (d *display) draw(ctx context.Context) error {
 	if d.skip > 0 {
 		view.Sort += fmt.Sprintf(", %d above", d.skip)
 	}
-	if d.typing || d.search != "" {
-		view.Sort += "; /" + terminal.Text(d.search)
-	}
 	if view.Trouble != nil {
 		note = fmt.Sprintf("as it was %s ago: %s", terminal.Duration(time.Since(view.Since)), troubleWords(view.Trouble))
 	}
-	return d.screen.Draw(output.Frame(d.options, view, d.skip, note, terminal.Colored(d.out), columns, rows))
+	frame := output.Frame(d.options, view, d.skip, note, terminal.Colored(d.out), columns, rows)
+	if d.typing || d.search != "" {
+		frame[0] = terminal.Truncate("/"+terminal.Text(d.search)+"  "+frame[0], columns)
+	}
+	return d.screen.Draw(frame)
 }
 
 // wait waits for a reason to draw again, and reports whether there is one. Only a signal or a key is one
