@@ -13,7 +13,7 @@ import (
 )
 
 // Mode is what happens to a lock that is due.
-type Mode string
+type Mode = string
 
 // The modes, with their names in the configuration.
 const (
@@ -24,12 +24,7 @@ const (
 
 // Policy applies to the locks whose names match a glob, in which "*" does not match a slash and
 // "**" does.
-type Policy struct {
-	Match string
-	Mode  Mode
-	Grace time.Duration
-	Brake config.Brake
-}
+type Policy = config.Policy
 
 // Rules are the part of the configuration on which verdicts depend.
 type Rules struct {
@@ -86,7 +81,7 @@ func (r Rules) Policy(name string) (p Policy, index int) {
 		if !doublestar.MatchUnvalidated(p.Match, name) {
 			continue
 		}
-		if p.Mode.beyond(r.Mode) {
+		if beyond(p.Mode, r.Mode) {
 			p.Mode = r.Mode
 			return p, -1
 		}
@@ -113,7 +108,7 @@ func (r Rules) Brakes() bool {
 }
 
 // beyond reports whether m is less restrictive than other.
-func (m Mode) beyond(other Mode) bool {
+func beyond(m, other Mode) bool {
 	return other == Off && m != Off || other == DryRun && m == Enforce
 }
 
@@ -172,21 +167,18 @@ type Pause struct {
 
 // RulesFromConfig returns the rules that the configuration describes.
 func RulesFromConfig(c config.Config) Rules {
-	r := Rules{
-		Mode:         Mode(c.Reaper.Mode),
+	return Rules{
+		Mode:         c.Reaper.Mode,
 		Grace:        c.Reaper.Grace,
 		Tolerance:    c.Reaper.ClockTolerance,
 		StandbyDelay: c.Reaper.StandbyDelay,
 		Drift:        maxDrift,
 		Brake:        c.Reaper.Brake,
+		Policies:     c.Policies,
 	}
-	for _, p := range c.Policies {
-		r.Policies = append(r.Policies, Policy{Match: p.Match, Mode: Mode(p.Mode), Grace: p.Grace, Brake: p.Brake})
-	}
-	return r
 }
 
 // HoldsFromConfig returns the rules of the holds that the configuration describes.
 func HoldsFromConfig(c config.Reaper) HoldRules {
-	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: Mode(c.Mode) == DryRun}
+	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: c.Mode == DryRun}
 }

@@ -204,7 +204,7 @@ func (d document) Notices(s api.Status) (all []notice) {
 		}
 		all = append(all, notice{string(h.Hold.Kind().Severity), title, h.Reason, "", "since", d.At(h.Since)})
 	}
-	if verdict.Mode(s.Mode) == verdict.Off {
+	if s.Mode == verdict.Off {
 		all = append(all, notice{Level: "info", Title: thisReplica, Text: "reaper.mode is off; others may"})
 	}
 	if s.Storm != nil {
