@@ -71,6 +71,7 @@ does not stop the command.
 quick, on hosts whose clocks differ, runs once with -n --at-least 50s.
 
 The lock names the program, but not its arguments, which may be secret: use --purpose.
+unlocker ask NAME is answered with how long it has been running, its CPU time and state.
 
 Exit codes:
   0-255  that of the command; 128 and the number of the signal if one killed it
@@ -116,7 +117,7 @@ func (f *lockFlags) add(cmd *cobra.Command) {
 	config.DurationVar(flags, &f.KillAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL; at most a third of --patience")
 	flags.StringVar(&f.Purpose, "purpose", "", "what the lock is for, shown to those who wait or are alerted")
 	flags.StringVar(&f.Owner, "owner", "", "name of the service (default the name of the command)")
-	addConfigFlags(flags)
+	addConfigFlags(flags, "ask-prefix")
 }
 
 func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err error) {

@@ -10,6 +10,7 @@
 package job
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -94,14 +96,14 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 		return 0, err
 	}
 	defer func() { _ = client.Close() }()
-	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
+	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
+	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AskPrefix(c.AskKeys()), mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
 		mutex.Expect(o.AlertAfter), mutex.Patience(o.Patience), mutex.Backtrace(false), mutex.Metadata("command", path),
 		// Longer than MaxHold, so that the lock is held until the command has ended.
 		mutex.KeepAlive(o.MaxHold+o.Patience))
 	if err != nil {
 		return 0, err
 	}
-	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
 	notify(j.signals, endings()...)
 	l, err := j.take(ctx, locks, c.Etcd.DialTimeout+c.Etcd.RequestTimeout)
 	switch {
@@ -117,6 +119,43 @@ type job struct {
 	Options
 	path    string
 	signals chan os.Signal
+	child   atomic.Pointer[child] // nil before the start
+}
+
+// child is the command as it was started.
+type child struct {
+	pid   int
+	began time.Time
+}
+
+// status is what a question about the lock is answered with. It names the program without its arguments, which may be
+// secret.
+func (j *job) status() string {
+	c := j.child.Load()
+	if c == nil {
+		return j.path + " was not started yet"
+	}
+	return fmt.Sprintf("%s, pid %d: running for %s%s", j.path, c.pid, time.Since(c.began).Round(time.Second), usage(c.pid))
+}
+
+// usage says how much CPU time a process and the children that it has waited for have used, and its state, as ps does. It
+// is empty where there is no such process, or no /proc.
+func usage(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	const state, utime, cstime, ticks = 0, 11, 14, 100 // after the name, which may contain anything; see proc_pid_stat(5)
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= cstime {
+		return ""
+	}
+	used := 0
+	for _, f := range fields[utime : cstime+1] {
+		n, _ := strconv.Atoi(f)
+		used += n
+	}
+	return fmt.Sprintf(", %s of CPU time, state %s", time.Duration(used)*time.Second/ticks, fields[state])
 }
 
 // take takes the lock. etcd must answer once within the timeout, or without one within a time; later it may be away for
@@ -246,6 +285,7 @@ func (j *job) run(until context.Context, l *mutex.Lock) (status int, err error) 
 	if err := g.start(&exec.Cmd{Path: j.path, Args: j.Command, Env: env}); err != nil {
 		return 0, &NotStarted{fmt.Errorf("%s: %w", j.path, err)}
 	}
+	j.child.Store(&child{g.pid, time.Now()})
 	return g.wait(until, j.KillAfter), nil
 }
 
