@@ -11,6 +11,7 @@ import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import unlocker_mutex
 from support import Daemon, TestCase, b64, eventually
@@ -164,6 +165,33 @@ class LockTest(TestCase):
         with self.client.lock("b", expect=0.1, backtrace=False):
             time.sleep(0.5)
             self.assertEqual({key for key in self.etcd.keys()} & {"b/stack", "b/backtrace"}, set())
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_a_holder_that_is_asked_answers_and_renews_nothing(self):
+        with mock.patch.object(unlocker_mutex, "_SETTLED", 0.1), self.client.lock("a", max_hold=600) as lock, self.client.lock("b", backtrace=False) as quiet:
+            lock.alive("7 of 9")
+            time.sleep(1)
+            before = {key: value for key, value in self.etcd.keys().items() if key.startswith("a/")}
+            def ask(held):
+                self.etcd.post("/v3/kv/put", {"key": b64(f"/unlocker/ask/mutexes/{held.name}//{held.uuid}"), "value": b64("no JSON")})
+            ask(lock)
+            asked = time.time()
+            after = eventually(lambda: (keys := self.etcd.keys()).get("a/answered_at") and keys)
+            self.assertLess(time.time() - asked, 2)
+            self.assertAlmostEqual(float(after["a/answered_at"]), asked, delta=2)
+            self.assertIn("test_a_holder_that_is_asked", after["a/stack"])
+            self.assertEqual(after["a/status"], "7 of 9")
+            self.assertEqual({key: after[key] for key in before}, before, "an answer is no renewal")
+            self.assertNotIn("b/answered_at", after, "it was not asked")
+            for _ in range(20):
+                ask(lock)
+            ask(quiet)
+            eventually(lambda: "b/answered_at" in self.etcd.keys())
+            self.assertNotIn("b/stack", self.etcd.keys())
+            self.assertEqual(self.etcd.keys()["a/answered_at"], after["a/answered_at"], "at most one in five seconds")
+            eventually(lambda: self.etcd.keys()["a/answered_at"] != after["a/answered_at"])
+            version = self.etcd.post("/v3/kv/range", {"key": b64("/mutexes/a/answered_at")})["kvs"][0]["version"]
+            self.assertEqual(version, "2", "one for all that was asked meanwhile")
         self.assertEqual(self.etcd.keys(), {})
 
     def test_nonsense_is_refused(self):

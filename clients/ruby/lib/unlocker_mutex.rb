@@ -36,7 +36,7 @@ module UnlockerMutex
   VERSION = "0.1.0"
 
   EXPECTED = %w[uuid hostname locked_at alert_at auto_unlock_at alive_at owner purpose pid status].freeze
-  FIELDS = [*EXPECTED, "backtrace", "stack"].freeze
+  FIELDS = [*EXPECTED, "backtrace", "stack", "answered_at"].freeze
   RESERVED = [*FIELDS, "identity"].freeze # by which a Go client may take its own lock again
   MAX_OPS = 128 # etcd's --max-txn-ops, which counts each level of nested transactions
   MAX_BYTES = 1 << 20 # below etcd's --max-request-bytes of 1.5 MiB
@@ -52,6 +52,9 @@ module UnlockerMutex
   ATTEMPT = 5.0 # for which a request may be on its way: the daemon counts on it
   RENEWAL = 100 # between two renewals at most: the daemon's patience ends after five minutes
   LONGEST = 10 # between two attempts to release what late attempts have taken
+  ANSWER = 5 # between two answers of a lock to questions, whoever asks
+  SETTLED = 0.5 # for which a lock is held before its client listens to questions
+  DEAF = 600 # between two attempts to listen without the right to
   EXPLAIN = 2 # for which the record of a removal is looked for: the daemon writes it some milliseconds after the removal
   private_constant(*(constants - [:VERSION]))
 
@@ -269,6 +272,7 @@ module UnlockerMutex
     # What the client looks at.
     attr_reader :terms, :acquired_at, :renewing, :thread, :deadline, :process # :nodoc:
     attr_accessor :alert_at, :renew_at # :nodoc:
+    attr_reader :answer_at # :nodoc:
     # holding: the lock may be in etcd, by an attempt that was answered. late: attempts to take it that
     # were not answered, and may be executed late.
     attr_accessor :holding, :late # :nodoc:
@@ -294,7 +298,9 @@ module UnlockerMutex
       @mutex = Mutex.new # guards the end and the deadlines
       @trouble = :deadline # what the loss will be put down to if no renewal goes through
       @deadline = @wall_deadline = @acquired_at = 0
-      @renew_at = @alert_at = Float::INFINITY
+      @renew_at = @alert_at = @answer_at = Float::INFINITY
+      @answered = -Float::INFINITY
+      @status = nil
     end
 
     # Why the lock is lost or released, as a Lost; nil while it is held. It asks the clocks, not etcd, so it costs nothing.
@@ -325,6 +331,7 @@ module UnlockerMutex
       @renewing.synchronize do
         @terms = Terms.new(expect: expect || terms.expect, patience: patience || terms.patience, max_hold: terms.max_hold, backtrace: terms.backtrace)
         @thread = Thread.current
+        @status = status[0, MAX_TEXT] if status
         @client.renew([self], status: status)
       ensure
         @client.background.add(self)
@@ -425,8 +432,21 @@ module UnlockerMutex
       if_mine((@written | FIELDS).map { |field| { requestDeleteRange: { key: b64(key(field)) } } }, "uuid")
     end
 
-    def stack_now # :nodoc:
-      if_mine([put(key("stack"), stack(thread.backtrace))])
+    # What the holder does now. The answer to a question has more, and is no renewal.
+    def note(now) # :nodoc:
+      fields = terms.backtrace ? { "stack" => stack(thread.backtrace) } : {}
+      if answer_at <= now
+        fields["status"] = @status if @status
+        fields["answered_at"] = stamp(Time.now.to_f)
+        @answer_at = Float::INFINITY
+        @answered = now
+      end
+      if_mine(fields.map { |field, value| put(key(field), value) })
+    end
+
+    # Has a question answered.
+    def ask(now) # :nodoc:
+      @answer_at = [now, @answered + ANSWER].max
     end
 
     # Why the lock is lost, by the answer of a transaction that has compared the uuid, and reads it otherwise.
@@ -487,20 +507,23 @@ module UnlockerMutex
   class Client
     include Helpers
 
-    attr_reader :prefix, :audit # :nodoc:
+    attr_reader :prefix, :audit, :questions # :nodoc:
 
     # endpoints are URLs or host:port of etcd members; the next one is asked when one fails. owner is
     # the default of its locks, which is otherwise the name of the script. request_timeout bounds
     # each transaction, with all its attempts. audit_prefix is where the daemon keeps records of removals
-    # (see Lost#removal), /unlocker/audit followed by the prefix by default.
+    # (see Lost#removal), /unlocker/audit followed by the prefix by default. ask_prefix is where unlocker ask asks the
+    # holders of locks, /unlocker/ask followed by the prefix by default: a thread listens there while locks are held,
+    # and answers with the stack and the last status. Without the right to read there it warns once, and the rest works.
     def initialize(endpoints = ["127.0.0.1:2379"], user: "", password: "", ca_file: nil, cert_file: nil, key_file: nil, server_name: nil,
-                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5, audit_prefix: "/unlocker/audit#{prefix}")
+                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5, audit_prefix: "/unlocker/audit#{prefix}", ask_prefix: "/unlocker/ask#{prefix}")
       raise ArgumentError, "endpoints must be an array of at least one URL" unless endpoints.is_a?(Array) && !endpoints.empty?
       raise ArgumentError, "prefix must end with a slash: #{prefix.inspect}" unless prefix.end_with?("/")
       raise ArgumentError, "request_timeout must be above 0, not #{request_timeout}" unless request_timeout.positive?
 
       @prefix = prefix
       @audit = "#{audit_prefix.delete_suffix('/')}/"
+      @questions = "#{ask_prefix.delete_suffix('/')}/"
       @owner = owner
       @timeout = request_timeout
       @etcd = Etcd.new(endpoints, user, password, { ca_file: ca_file, cert_file: cert_file, key_file: key_file, server_name: server_name }, request_timeout)
@@ -716,11 +739,13 @@ module UnlockerMutex
 
     # Looks after the lock until it ends. To be called again when its times have moved.
     def add(lock)
-      return unless lock.terms.backtrace || lock.terms.max_hold
-
       @mutex.synchronize do
         @locks[lock] = true
         nudge([lock.renew_at, lock.alert_at].min)
+        next if @ear&.alive?
+
+        @ear = Thread.new { listen }
+        @ear.name = "unlocker-mutex-questions"
       end
     end
 
@@ -754,7 +779,7 @@ module UnlockerMutex
         return unless locks
 
         renew(locks)
-        write_stacks(locks)
+        write(locks)
         release_again(leftovers)
       end
     end
@@ -774,7 +799,7 @@ module UnlockerMutex
     def next_at
       @locks.delete_if { |lock, _| lock.lost? }
       @leftovers.keep_if { |lock, _| lock.left? }
-      [*@locks.keys.flat_map { |lock| [lock.renew_at, lock.alert_at] }, *@leftovers.values.map(&:first), Float::INFINITY].min
+      [*@locks.keys.flat_map { |lock| [lock.renew_at, lock.alert_at, lock.answer_at] }, *@leftovers.values.map(&:first), Float::INFINITY].min
     end
 
     def renew(locks)
@@ -795,13 +820,53 @@ module UnlockerMutex
       end
     end
 
-    def write_stacks(locks)
+    # Writes stacks at alert_at, and answers. A failed answer is not repeated: whoever asked asks again.
+    def write(locks)
       now = monotonic
-      locks = locks.select { |lock| lock.alert_at <= now }
-      locks.each { |lock| lock.alert_at = Float::INFINITY }
-      @etcd.send_all(locks.map(&:stack_now), now + RETRY) { nil }
+      due = locks.select { |lock| [lock.alert_at, lock.answer_at].min <= now && !lock.lost? }
+      alerts = due.select { |lock| lock.alert_at <= now }
+      notes = due.map { |lock| lock.note(now) }
+      alerts.each { |lock| lock.alert_at = Float::INFINITY }
+      @etcd.send_all(notes, now + RETRY) { nil }
     rescue Error
-      locks.each { |lock| lock.alert_at = [lock.alert_at, now + 2 * RETRY].min }
+      alerts.each { |lock| lock.alert_at = [lock.alert_at, now + 2 * RETRY].min }
+    end
+
+    # Follows the questions to all holders, by one watch, as long as there are locks.
+    def listen
+      pause = SETTLED
+      loop do
+        sleep pause
+        break unless @mutex.synchronize { @locks.keys.any? { |lock| !lock.lost? } || (@ear = nil) }
+
+        pause = hear ? 0 : RETRY
+      rescue Refused => e
+        pause = e.code == 7 ? DEAF : RETRY
+        warn "unlocker_mutex: no right to read questions under #{@client.questions}: unlocker ask gets no answers from this process" if e.code == 7 && !@deaf
+        @deaf ||= e.code == 7
+      rescue Error
+        pause = RETRY
+      end
+    end
+
+    # Hears questions for a while. Returns false if the watch failed.
+    def hear
+      prefix = @client.questions
+      last = "#{prefix[0..-2]}0"
+      found, revision = @etcd.list(prefix, last)
+      asked(found)
+      @etcd.watching(prefix, revision, monotonic + SILENCE, last) do |http, events|
+        http.read_timeout = SILENCE
+        asked(events.reject { |event| event["type"] == "DELETE" }.map { |event| text(event["kv"]["key"]) })
+      end
+    end
+
+    def asked(keys)
+      @mutex.synchronize do
+        @locks.each_key do |lock|
+          nudge(lock.ask(monotonic)) if keys.include?("#{@client.questions}#{lock.name}//#{lock.uuid}")
+        end
+      end
     end
 
     def release_again(locks)
@@ -871,20 +936,34 @@ module UnlockerMutex
     # false if the watch failed. Waiters spread over a moment after the deletion. Those that see the next holder in time
     # do not try, so that a release does not make all of them send a request.
     def watch(key, own, revision, end_at)
+      until_at = [end_at, monotonic + SILENCE * rand(1.0..1.25)].min
+      watching(key, revision, until_at) do |http, events|
+        if events.last && events.last["type"] == "DELETE"
+          http.read_timeout = rand(0.001..JITTER)
+        elsif events.last && events.last["kv"]["value"] == b64(own)
+          return true # by an attempt without an answer
+        else
+          until_at = [until_at, end_at - LAST].min if events.any? # to say in the end who holds it
+          http.read_timeout = [until_at - monotonic, 0.001].max
+        end
+      end
+    end
+
+    # The keys of a range, and the revision.
+    def list(key, range_end)
+      answer, = call("/v3/kv/range", { key: b64(key), rangeEnd: b64(range_end), keysOnly: true }, monotonic + @timeout, Float::INFINITY)
+      [(answer["kvs"] || []).map { |kv| text(kv["key"]) }, answer["header"]["revision"].to_i]
+    end
+
+    # Yields the connection and the events of a watch of a key, or of a range, after a revision. Returns true when its
+    # time or the read_timeout of the connection is over, and false if the watch failed.
+    def watching(key, revision, until_at, range_end = nil)
       endpoint = @endpoints[@current]
       streaming = false
-      until_at = [end_at, monotonic + SILENCE * rand(1.0..1.25)].min
       Timeout.timeout([until_at - monotonic, 0.001].max, Overdue) do
-        follow(endpoint, key, revision, [until_at, monotonic + @attempt].min) do |http, events|
+        follow(endpoint, key, revision, [until_at, monotonic + @attempt].min, range_end) do |http, events|
           streaming = true
-          if events.last && events.last["type"] == "DELETE"
-            http.read_timeout = rand(0.001..JITTER)
-          elsif events.last && events.last["kv"]["value"] == b64(own)
-            return true # by an attempt without an answer
-          else
-            until_at = [until_at, end_at - LAST].min if events.any? # to say in the end who holds it
-            http.read_timeout = [until_at - monotonic, 0.001].max
-          end
+          yield http, events
         end
       end
       false
@@ -978,8 +1057,8 @@ module UnlockerMutex
     end
 
     # Yields the connection and the events after the revision of each answer, until the stream ends.
-    def follow(endpoint, key, revision, deadline)
-      body = { createRequest: { key: b64(key), startRevision: revision.to_s } }
+    def follow(endpoint, key, revision, deadline, range_end)
+      body = { createRequest: { key: b64(key), startRevision: revision.to_s, **(range_end ? { rangeEnd: b64(range_end) } : {}) } }
       # Without a leader the stream must end, not fall silent.
       post = request("/v3/watch", body, headers(endpoint, deadline).merge("Grpc-Metadata-Hasleader" => "true"))
       http = connect(endpoint, deadline)

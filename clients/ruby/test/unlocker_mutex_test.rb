@@ -156,6 +156,34 @@ class LockTest < Support::Test
     assert_empty @etcd.keys
   end
 
+  def test_a_holder_that_is_asked_answers_and_renews_nothing
+    settle(0.1)
+    lock = @client.lock("a", max_hold: 600)
+    quiet = @client.lock("b", backtrace: false)
+    lock.alive("7 of 9")
+    sleep 1
+    before = @etcd.keys.select { |key, _| key.start_with?("a/") }
+    ask = ->(held) { @etcd.post("/v3/kv/put", key: Support.b64("/unlocker/ask/mutexes/#{held.name}//#{held.uuid}"), value: Support.b64("no JSON")) }
+    ask.call(lock)
+    asked = Time.now.to_f
+    after = eventually { @etcd.keys.then { |keys| keys if keys["a/answered_at"] } }
+    assert_operator Time.now.to_f - asked, :<, 2
+    assert_in_delta asked, after["a/answered_at"].to_f, 2
+    assert_includes after["a/stack"], "test_a_holder_that_is_asked"
+    assert_equal "7 of 9", after["a/status"]
+    assert_equal before, after.slice(*before.keys), "an answer is no renewal"
+    refute_includes after, "b/answered_at", "it was not asked"
+    20.times { ask.call(lock) }
+    ask.call(quiet)
+    eventually { @etcd.keys["b/answered_at"] }
+    refute_includes @etcd.keys, "b/stack"
+    assert_equal after["a/answered_at"], @etcd.keys["a/answered_at"], "at most one in five seconds"
+    eventually { @etcd.keys["a/answered_at"] != after["a/answered_at"] }
+    assert_equal "2", @etcd.post("/v3/kv/range", key: Support.b64("/mutexes/a/answered_at"))["kvs"][0]["version"], "one for all that was asked meanwhile"
+    @client.unlock_all([lock, quiet])
+    assert_empty @etcd.keys
+  end
+
   def test_nonsense_is_refused
     { { patience: 0.5 } => "patience must be from 1", { expect: 0 } => "expect must be from 0.001",
       { expect: 5, patience: 4 } => "expect is more than patience, which needs max_hold",

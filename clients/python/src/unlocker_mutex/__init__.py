@@ -28,6 +28,7 @@ import base64
 import http.client
 import io
 import json
+import logging
 import math
 import os
 import random
@@ -52,7 +53,7 @@ __version__ = "0.1.0"
 _Json = Dict[str, Any]
 
 _EXPECTED = ("uuid", "hostname", "locked_at", "alert_at", "auto_unlock_at", "alive_at", "owner", "purpose", "pid", "status")
-_FIELDS = (*_EXPECTED, "backtrace", "stack")
+_FIELDS = (*_EXPECTED, "backtrace", "stack", "answered_at")
 _RESERVED = (*_FIELDS, "identity")  # by which a Go client may take its own lock again
 _MAX_OPS = 128  # etcd's --max-txn-ops, which counts each level of nested transactions
 _MAX_BYTES = 1 << 20  # below etcd's --max-request-bytes of 1.5 MiB
@@ -68,6 +69,9 @@ _RETRY = 1.0  # between two renewals if the first one failed
 _ATTEMPT = 5.0  # for which a request may be on its way: the daemon counts on it
 _RENEWAL = 100.0  # between two renewals at most: the daemon's patience ends after five minutes
 _LONGEST = 10.0  # between two attempts to release what late attempts have taken
+_ANSWER = 5.0  # between two answers of a lock to questions, whoever asks
+_SETTLED = 0.5  # for which a lock is held before its client listens to questions
+_DEAF = 600.0  # between two attempts to listen without the right to
 _EXPLAIN = 2.0  # for which the record of a removal is looked for: the daemon writes it some milliseconds after the removal
 
 
@@ -242,6 +246,8 @@ class Lock:
         self._trouble = "deadline"  # what the loss will be put down to if no renewal goes through
         self._deadline = self._wall_deadline = self._renew_at = self._acquired_at = 0.0
         self._alert_at = math.inf  # when the stack is to be written
+        self._answer_at, self._answered = math.inf, -math.inf  # when a question is to be answered, and one was
+        self._status = ""
 
     @property
     def lost(self) -> Optional[Lost]:
@@ -270,6 +276,7 @@ class Lock:
         with self._renewing:
             old, self._thread = self._terms, threading.get_ident()
             self._terms = _Terms(expect or old.expect, patience or old.patience, old.max_hold, backtrace=old.backtrace)
+            self._status = self._status if status is None else status[:_MAX_TEXT]
             try:
                 self._client._renew([self], status=status)
             except MutexError as error:
@@ -435,13 +442,16 @@ class Client:
     endpoints are URLs or host:port of etcd members; the next one is asked when one fails.
     owner is the default of its locks, which is otherwise the name of the script. request_timeout
     bounds each transaction, with all its attempts. audit_prefix is where the daemon keeps records of
-    removals (see Lost.removal), /unlocker/audit followed by the prefix by default.
+    removals (see Lost.removal), /unlocker/audit followed by the prefix by default. ask_prefix is where
+    unlocker ask asks the holders of locks, /unlocker/ask followed by the prefix by default: a thread
+    listens there while locks are held, and answers with the stack and the last status. Without the right
+    to read there, the logger unlocker_mutex says so once, and the rest works.
     """
 
     def __init__(
         self, endpoints: Sequence[str] = ("127.0.0.1:2379",), *, user: str = "", password: str = "",
         ca_file: Optional[str] = None, cert_file: Optional[str] = None, key_file: Optional[str] = None, server_name: Optional[str] = None,
-        prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0, audit_prefix: str = "",
+        prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0, audit_prefix: str = "", ask_prefix: str = "",
     ) -> None:
         if isinstance(endpoints, str) or not endpoints:
             raise ValueError("endpoints must be a list of at least one URL")
@@ -451,6 +461,7 @@ class Client:
             raise ValueError(f"request_timeout must be above 0, not {request_timeout}")
         self._prefix, self._timeout = prefix, request_timeout
         self._audit = (audit_prefix or "/unlocker/audit" + prefix).removesuffix("/") + "/"
+        self._ask = (ask_prefix or "/unlocker/ask" + prefix).removesuffix("/") + "/"
         self._owner = owner or os.path.basename(sys.argv[0])
         self._etcd = _Etcd([_Endpoint(e) for e in endpoints], user, password, server_name, request_timeout)
         if any(e.tls for e in self._etcd.endpoints):
@@ -630,25 +641,29 @@ class Client:
 
 
 class _Background:
-    """The thread of a client that renews locks with max_hold, writes stacks at alert_at, and releases what a failed call may have left.
+    """The thread of a client that renews locks with max_hold, writes stacks at alert_at, answers questions, and releases what a failed call may have left.
 
-    It starts when there is work, and ends some seconds after the last of it.
+    It starts when there is work, and ends some seconds after the last of it. Another one listens to questions, and ends up to a minute after the last lock.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
+        self._ear: Optional[threading.Thread] = None
+        self._deaf = False  # it was said that questions cannot be read
         self._locks: Dict[Lock, None] = {}
         self._leftovers: Dict[Lock, Tuple[float, float]] = {}  # when the next attempt is due, and the pause after it
         self._wakes = math.inf
 
     def add(self, lock: Lock) -> None:
         """Looks after the lock until it ends. To be called again when its times have moved."""
-        if lock._terms.backtrace or lock._terms.max_hold:
-            with self._changed:
-                self._locks[lock] = None
-                self._nudge(min(lock._renew_at, lock._alert_at))
+        with self._changed:
+            self._locks[lock] = None
+            self._nudge(min(lock._renew_at, lock._alert_at))
+            if self._ear is None:
+                self._ear = threading.Thread(target=self._listen, name="unlocker-mutex-questions", daemon=True)
+                self._ear.start()
 
     def release(self, lock: Lock) -> None:
         """Releases the lock, if it is held, as soon as etcd allows it, and what late attempts take."""
@@ -679,7 +694,7 @@ class _Background:
                 self._wakes = 0.0  # no need to wake it
                 locks, leftovers = list(self._locks), [lock for lock, (at, _) in self._leftovers.items() if at <= time.monotonic()]
             self._renew(locks)
-            self._write_stacks(locks)
+            self._write(locks)
             self._release(leftovers)
 
     def _next(self) -> float:
@@ -688,7 +703,7 @@ class _Background:
             del self._locks[lock]
         for lock in [lock for lock in self._leftovers if not lock._left()]:
             del self._leftovers[lock]
-        return min((*(min(lock._renew_at, lock._alert_at) for lock in self._locks), *(at for at, _ in self._leftovers.values())), default=math.inf)
+        return min((*(min(lock._renew_at, lock._alert_at, lock._answer_at) for lock in self._locks), *(at for at, _ in self._leftovers.values())), default=math.inf)
 
     def _renew(self, locks: Sequence[Lock]) -> None:
         now = time.monotonic()
@@ -708,18 +723,60 @@ class _Background:
             for lock in due:
                 lock._renewing.release()
 
-    def _write_stacks(self, locks: Sequence[Lock]) -> None:
-        now, frames = time.monotonic(), sys._current_frames()
-        due = [lock for lock in locks if lock._alert_at <= now]
-        for lock in due:
+    def _write(self, locks: Sequence[Lock]) -> None:
+        """Writes stacks at alert_at, and answers, which are no renewals. A failed answer is not repeated: whoever asked asks again."""
+        now, frames, txns = time.monotonic(), sys._current_frames(), []
+        alerts = [lock for lock in locks if lock._alert_at <= now]
+        for lock in locks:
+            if min(lock._alert_at, lock._answer_at) > now or lock.lost is not None:
+                continue
+            fields = {"stack": _stack(frames.get(lock._thread))} if lock._terms.backtrace else {}
+            if lock._answer_at <= now:
+                fields.update({"answered_at": _stamp(time.time()), **({"status": lock._status} if lock._status else {})})
+                lock._answer_at, lock._answered = math.inf, now
+            txns.append(lock._if_mine([_put(lock._key(name), value) for name, value in fields.items()]))
+        for lock in alerts:
             lock._alert_at = math.inf
-        txns = [lock._if_mine([_put(lock._key("stack"), _stack(frames.get(lock._thread)))]) for lock in due]
         try:
             for _ in self._client._etcd.send(txns, now + _RETRY):
                 pass
         except MutexError:
-            for lock in due:
+            for lock in alerts:
                 lock._alert_at = min(lock._alert_at, now + 2 * _RETRY)
+
+    def _listen(self) -> None:
+        """Follows the questions to all holders, by one watch, as long as there are locks."""
+        etcd, prefix, pause = self._client._etcd, self._client._ask, _SETTLED
+        keys = {"key": _b64(prefix), "rangeEnd": _b64(prefix[:-1] + "0")}
+        while True:
+            time.sleep(pause)
+            with self._changed:
+                if all(lock.lost is not None for lock in self._locks):
+                    self._ear = None
+                    return
+            pause = _RETRY
+            try:
+                found, revision = etcd.list(keys)
+                self._asked(found)
+                for _, events in etcd.stream({**keys, "startRevision": str(revision + 1)}, time.monotonic() + _SILENCE):
+                    self._asked([_text(e["kv"]["key"]) for e in events if e.get("type") != "DELETE"])
+            except TimeoutError:
+                pause = 0.0
+            except Refused as refused:
+                pause = _DEAF if refused.code == 7 else pause
+                if refused.code == 7 and not self._deaf:
+                    self._deaf = True
+                    logging.getLogger(__name__).warning("no right to read questions under %s: unlocker ask gets no answers from this process", prefix)
+            except MutexError:
+                pass
+
+    def _asked(self, keys: Iterable[str]) -> None:
+        keys = set(keys)
+        with self._changed:
+            for lock in self._locks:
+                if f"{self._client._ask}{lock.name}//{lock.uuid}" in keys:
+                    lock._answer_at = max(time.monotonic(), lock._answered + _ANSWER)
+                    self._nudge(lock._answer_at)
 
     def _release(self, locks: Sequence[Lock]) -> None:
         end = time.monotonic() + _RETRY
@@ -849,21 +906,40 @@ class _Etcd:
             for part in [answer] if len(batch) == 1 else [r["response_txn"] for r in answer["responses"]]:
                 yield _Answer(part, int(header["revision"]), str(header["cluster_id"]), unanswered)
 
+    def list(self, keys: _Json) -> Tuple[List[str], int]:
+        """Returns the keys of a range, and the revision."""
+        answer, _ = self._call("/v3/kv/range", {**keys, "keysOnly": True}, time.monotonic() + self._timeout, math.inf)
+        return [_text(kv["key"]) for kv in answer.get("kvs", [])], int(answer["header"]["revision"])
+
     def watch(self, key: str, own: str, revision: int, end: float) -> bool:
         """Waits until the key is deleted, or has our own value, or end, or a while has passed. Returns False if the watch failed.
 
         Waiters spread over a moment after the deletion. Those that see the next holder in time do
         not try, so that a release does not make all of them send a request.
         """
-        endpoint, streaming = self.endpoints[self._current], False
         until = min(end, time.monotonic() + _SILENCE * random.uniform(1, 1.25))
-        body = {"createRequest": {"key": _b64(key), "startRevision": str(revision)}}
+        try:
+            for connection, shown in self.stream({"key": _b64(key), "startRevision": str(revision)}, until):
+                events = [e for e in shown if int(e["kv"]["mod_revision"]) > revision]
+                if events and events[-1].get("type") == "DELETE":
+                    connection.deadline = min(until, time.monotonic() + random.uniform(0, _JITTER))
+                elif events and events[-1]["kv"].get("value") == _b64(own):
+                    return True  # by an attempt without an answer
+                elif events:
+                    until = connection.deadline = min(until, end - _LAST)  # to say in the end who holds it
+        except TimeoutError:
+            return True
+        return False
+
+    def stream(self, request: _Json, until: float) -> Iterator[Tuple[_Connection, List[_Json]]]:
+        """Yields the events of a watch, and its connection, whose deadline is until. It ends if the watch fails, and raises TimeoutError at the deadline."""
+        endpoint, streaming = self.endpoints[self._current], False
         connection = _Connection(endpoint, self.tls, self._server_name)
         connection.deadline = min(until, time.monotonic() + self._attempt)
         try:
             # Without a leader the stream must end, not fall silent.
             headers = {**self._headers(endpoint, connection.deadline), "Grpc-Metadata-Hasleader": "true"}
-            connection.request("POST", "/v3/watch", json.dumps(body).encode(), headers)
+            connection.request("POST", "/v3/watch", json.dumps({"createRequest": request}).encode(), headers)
             response = connection.getresponse()
             while response.status == 200:
                 result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
@@ -871,22 +947,15 @@ class _Etcd:
                     break
                 if not streaming:
                     streaming, connection.deadline = True, until
-                events = [e for e in result.get("events", []) if int(e["kv"]["mod_revision"]) > revision]
-                if events and events[-1].get("type") == "DELETE":
-                    connection.deadline = min(until, time.monotonic() + random.uniform(0, _JITTER))
-                elif events and events[-1]["kv"].get("value") == _b64(own):
-                    return True  # by an attempt without an answer
-                elif events:
-                    until = connection.deadline = min(until, end - _LAST)  # to say in the end who holds it
+                yield connection, result.get("events", [])
         except (TimeoutError, socket.timeout):  # the same since Python 3.10
             if streaming:
-                return True
+                raise TimeoutError from None
             self._advance(endpoint)
         except (OSError, http.client.HTTPException, ValueError, _Failure):
             self._advance(endpoint)
         finally:
             connection.close()
-        return False
 
     def _call(self, path: str, body: _Json, end: float, attempt: float) -> Tuple[_Json, int]:
         """Repeats the request until it is answered. Returns also how many attempts before were not, and may have been executed."""
