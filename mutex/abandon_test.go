@@ -38,7 +38,9 @@ func TestAHeldLockIsNeverAbandoned(t *testing.T) {
 			"late": {Request: 8 * time.Second}, "lost": {HoldRequests: true}, "unanswered": {HoldAnswers: true},
 		} {
 			disturb(link, 2, f)
-			l, err := c.TryLock(t.Context(), name)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			l, err := c.TryLock(ctx, name)
 			require.NoError(t, err)
 			stays := func() {
 				t.Helper()
@@ -52,7 +54,7 @@ func TestAHeldLockIsNeverAbandoned(t *testing.T) {
 			}
 			stays()
 			link.Set(memetcd.Unreachable())
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			require.ErrorIs(t, l.Unlock(ctx), context.DeadlineExceeded)
 			link.Set(memetcd.Faults{})
@@ -87,6 +89,9 @@ func TestManyAbandonedLocks(t *testing.T) {
 		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if r, ok := req.(*etcdserverpb.TxnRequest); ok && r.Success[0].GetRequestPut() != nil {
 				return memetcd.Faults{Request: time.Minute}
+			}
+			if _, ok := req.(*etcdserverpb.StatusRequest); ok { // by which the client looks for the cause
+				return memetcd.Faults{}
 			}
 			return memetcd.Unreachable()
 		})

@@ -34,6 +34,9 @@ type Client struct {
 	sayDeaf  func()       // once
 }
 
+// tryTimeout is how long TryLock waits for an answer of etcd, unless ctx says it.
+const tryTimeout = 10 * time.Second
+
 // New returns a client over one of etcd, which the caller closes after the last lock has been
 // released. It sends nothing, and needs no closing itself. The options are the defaults of all
 // its locks. It uses no other parts of etcd's client than KV and Watcher, which may be those
@@ -49,7 +52,7 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	}
 	set.audit = cmp.Or(set.audit, "/unlocker/audit"+set.prefix)
 	set.ask = cmp.Or(set.ask, "/unlocker/ask"+set.prefix)
-	c := &Client{store: &store{kv: etcd.KV, layout: layout}, watcher: etcd.Watcher, settings: set}
+	c := &Client{store: &store{kv: etcd.KV, layout: layout, outage: outage{etcd: etcd}}, watcher: etcd.Watcher, settings: set}
 	c.sayDeaf = func() {} // a client without a context has no logger
 	c.keeper = scheduler{open: context.Background(), overlap: true}
 	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
@@ -64,8 +67,9 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 }
 
 // Lock takes a lock and waits for it while another holds it, until ctx ends. Then the error
-// is a *HeldError that says who holds it. It waits for etcd, too. Afterwards ctx has nothing
-// to do with the lock any more: release it with Unlock.
+// is a *HeldError that says who holds it. It waits for etcd, too: the logger of etcd's client says so after ten
+// seconds, and the error is then ErrUnreachable. Afterwards ctx has nothing to do with the lock any more: release it
+// with Unlock.
 //
 // Waiting sends no requests while the lock is held, and returns when it is released.
 // Waiters are served in no particular order.
@@ -78,7 +82,7 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, 
 }
 
 // TryLock takes a lock or returns a *HeldError at once if another holds it. If etcd does not
-// answer it tries again until ctx ends, and at most for the patience.
+// answer it tries again until ctx ends or, if ctx has no deadline, for ten seconds. The error is then ErrUnreachable.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.lock(ctx, name, append(opts[:len(opts):len(opts)], Wait(0)))
 }
@@ -94,8 +98,11 @@ func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, e
 	}
 	defer func() { c.abandon(cl.abandon()) }()
 	if set.wait == 0 {
-		ctx, cancel := context.WithTimeout(ctx, set.patience)
-		defer cancel()
+		if _, bounded := ctx.Deadline(); !bounded {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, tryTimeout)
+			defer cancel()
+		}
 		c.take(ctx, set, cl)
 		return cl.lock, cl.failure(nil)
 	}

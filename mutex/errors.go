@@ -30,7 +30,8 @@ var (
 	ErrTaken = errors.New("taken by another")
 	// ErrDeadline is a reason of ErrLost: the lock was not renewed in time.
 	ErrDeadline = errors.New("not renewed in time")
-	// ErrUnreachable is a reason of ErrLost: no renewal got through to etcd in time.
+	// ErrUnreachable is a reason of ErrLost: no renewal got through to etcd in time. It is also an error of each call
+	// that etcd did not answer, which says why.
 	ErrUnreachable = errors.New("etcd was unreachable")
 	// ErrRestored is a reason of ErrLost: etcd was restored from a backup that is older than the lock, or
 	// as another cluster. Others may have the lock by what they knew before.
@@ -62,6 +63,9 @@ func (h Holder) String() string {
 			fmt.Fprintf(&b, format, protocol.Clip([]byte(v), 200))
 		}
 	}
+	if h.Owner+h.Hostname+h.PID == "" {
+		add("uuid %q", h.UUID)
+	}
 	add("%q", h.Owner)
 	add(" on %q", h.Hostname)
 	add(" pid %q", h.PID)
@@ -75,9 +79,6 @@ func (h Holder) String() string {
 	}
 	add(" for %q", h.Purpose)
 	add(" (%q)", h.Status)
-	if b.Len() == 0 {
-		add("uuid %q", h.UUID)
-	}
 	return strings.TrimSpace(b.String())
 }
 

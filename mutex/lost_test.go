@@ -295,7 +295,9 @@ func TestARecoveredLockCountsFromTheAttemptThatTookIt(t *testing.T) {
 			return memetcd.Faults{HoldAnswers: sent == 1, HoldRequests: sent == 2 || sent == 3}
 		})
 		began := time.Now()
-		l, err := c.TryLock(t.Context(), "a")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		l, err := c.TryLock(ctx, "a")
 		require.NoError(t, err)
 		require.Equal(t, 4, sent)
 		require.Greater(t, time.Since(began), 10*time.Second)

@@ -3,7 +3,6 @@ package mutex
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -34,6 +33,7 @@ const (
 type store struct {
 	kv     clientv3.KV
 	layout protocol.Layout
+	outage outage
 }
 
 // step is what a transaction does to one lock.
@@ -84,9 +84,13 @@ func (o *outcome) result() *outcome { return o }
 // settle repeats the requests until each is answered or refused, or ctx ends. An attempt
 // lasts at most for the timeout.
 func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...request) {
+	began := time.Now()
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
 		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
 			return
+		}
+		if last := requests[0].result().err; last != nil && time.Since(began) > sayAfter {
+			st.outage.say(last)
 		}
 		select {
 		case <-time.After(jitter(pause)):
@@ -95,10 +99,10 @@ func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...
 	}
 	for _, r := range requests {
 		o := r.result()
-		if cause := context.Cause(ctx); o.err == nil {
-			o.err = cause
+		if ended := context.Cause(ctx); o.err == nil {
+			o.err = ended
 		} else {
-			o.err = fmt.Errorf("%w (%w)", cause, o.err)
+			o.err = st.outage.unanswered(ended, o.err)
 		}
 	}
 }

@@ -95,7 +95,14 @@ func (e *NoConnection) Unwrap() error { return e.err }
 
 // noConnection returns nil if the call did not fail for that.
 func (c *Client) noConnection(err error) *NoConnection {
-	_, quoted, found := strings.Cut(err.Error(), "connection error: desc = ") // the text of gRPC
+	text := err.Error()
+	if rpc, is := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); is {
+		text = rpc.Error() // what wraps it may have another text
+	}
+	_, quoted, found := strings.Cut(text, "connection error: desc = ") // the text of gRPC
 	if !found {
 		return nil
 	}

@@ -193,6 +193,9 @@ func (l *Link) unary(ctx context.Context, _ string, req, reply any, _ *grpc.Clie
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	msg := req.(Message)
+	if _, is := req.(*pb.StatusRequest); is && !l.connected() {
+		return errRefused // as a request that waits for no connection
+	}
 	if n := size(msg); n > maxSendBytes {
 		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, maxSendBytes)
 	}
@@ -221,6 +224,13 @@ func (l *Link) stream(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientCon
 		return nil, status.Errorf(codes.Unimplemented, "memetcd: %s", method)
 	}
 	return l.open(ctx, h), nil
+}
+
+func (l *Link) connected() bool {
+	l.cluster.mu.Lock()
+	defer l.cluster.mu.Unlock()
+	done, _, err := l.reachable(time.Time{})
+	return done && err == nil
 }
 
 // reachable ends the wait for a connection.

@@ -1,0 +1,77 @@
+//go:build go1.25
+
+package mutex_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+func TestUnreachableNamesTheCause(t *testing.T) {
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer func() { _ = etcd.Close() }()
+	c := newClient(t, etcd)
+	for name, lock := range map[string]func(context.Context, string, ...mutex.Option) (*mutex.Lock, error){"Lock": c.Lock, "TryLock": c.TryLock} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := lock(ctx, "billing/invoices")
+		require.ErrorIs(t, err, mutex.ErrUnreachable, name)
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
+		require.EqualError(t, err, `mutex: lock "billing/invoices": etcd at 127.0.0.1:1 was unreachable: dial tcp 127.0.0.1:1: connect: connection refused`, name)
+	}
+}
+
+func TestWaitForAnEtcdThatIsAway(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		var said []string
+		core := zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{MessageKey: "m"}), zapcore.AddSync(writer(func(b []byte) {
+			if strings.Contains(string(b), "waiting for etcd") {
+				said = append(said, string(b))
+			}
+		})), zap.WarnLevel)
+		link, err := cluster.Connect(func(c *clientv3.Config) { c.Logger = zap.New(core) })
+		require.NoError(t, err)
+		c := newClient(t, link.Client)
+		link.Set(memetcd.Unreachable())
+		began := time.Now()
+		_, err = c.TryLock(context.Background(), "a")
+		require.ErrorIs(t, err, mutex.ErrUnreachable)
+		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
+		require.Empty(t, said)
+		time.AfterFunc(150*time.Second, func() { link.Set(memetcd.Faults{}) })
+		l, err := c.Lock(context.Background(), "b")
+		require.NoError(t, err)
+		require.Len(t, said, 3, "once a minute")
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+func TestWithLockSaysALossOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect()
+		err := c.WithLock(t.Context(), "a", func(ctx context.Context) error {
+			_, err := link.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+			require.NoError(t, err)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		require.ErrorIs(t, err, mutex.ErrForced)
+		require.Equal(t, 1, strings.Count(err.Error(), "is lost"), err)
+	})
+}
+
+func TestHolderWithoutAName(t *testing.T) {
+	h := mutex.Holder{UUID: "4f2a", AutoUnlockAt: time.Unix(1e9, 0).UTC()}
+	require.Equal(t, `uuid "4f2a" until 2001-09-09T01:46:40Z`, h.String())
+}
