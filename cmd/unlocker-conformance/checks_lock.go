@@ -1,6 +1,10 @@
 package main
 
-import clientv3 "go.etcd.io/etcd/client/v3"
+import (
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
 
 // The locks of most checks.
 const invoices, reports = "billing/invoices", "reports/monthly"
@@ -158,6 +162,7 @@ func heldChecks() []check {
 	return []check{
 		{name: "alive", about: "one transaction moves both deadlines and writes alive_at", run: checkAlive},
 		{name: "alive-compared", about: "a renewal changes nothing if the lock is lost", run: checkAliveCompared},
+		{name: "answer", about: "a client that answers questions renews nothing by that, and answers several at once", run: checkAnswer},
 		{name: "unlock", about: "one transaction deletes all keys of the lock and none of nested names", run: checkUnlock},
 		{name: "unlock-compared", about: "the lock of another is not removed", run: checkUnlockCompared},
 	}
@@ -192,6 +197,32 @@ func checkAliveCompared(t *trial) {
 	for _, a := range []answer{taken, removed} {
 		t.require(t.lost(d, a, 0).Lost, "it knows that the lock is lost, but answers that it is not")
 	}
+}
+
+// checkAnswer asks a client several times at once. One that supports no questions passes.
+func checkAnswer(t *trial) {
+	d := t.driver()
+	a := t.succeed(d, lockCommand(invoices))
+	t.pause(time.Second) // until it listens
+	was := t.fields(invoices)
+	ctx, cancel := t.request()
+	defer cancel()
+	for range 5 {
+		_, err := t.etcd.Put(ctx, "/unlocker/ask"+prefix+invoices+"//"+a.UUID, "not JSON")
+		t.must(err)
+	}
+	t.pause(slack)
+	is := t.fields(invoices)
+	answered := is["answered_at"]
+	for field, kv := range is {
+		if answer := field == "answered_at" || field == "stack" || field == "status"; !answer {
+			t.require(was[field] != nil && was[field].ModRevision == kv.ModRevision, "an answer has written %s: %s", field, is)
+		}
+	}
+	t.require(answered == nil || answered.Version == 1, "it answered more than once within %s: %s", slack, is)
+	t.require(answered == nil || is["stack"] == nil || is["stack"].ModRevision == answered.ModRevision, "an answer is not one transaction: %s", is)
+	t.succeed(d, unlockCommand(a))
+	t.absent(invoices)
 }
 
 func checkUnlock(t *trial) {

@@ -40,6 +40,8 @@ func faults() []fault {
 		{"alive", "writes no alive_at", "alive has not written alive_at"},
 		{"alive", "writes alive_at later", "were not written in one transaction"},
 		{"alive-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
+		{"answer", "renews when it is asked", "an answer has written auto_unlock_at"},
+		{"answer", "answers each question", "it answered more than once within"},
 		{"unlock", "unlocks by prefix", "changed the lock \"billing/invoices/november\" of another"},
 		{"unlock", "unlocks in two steps", "7 keys were not deleted by one transaction, which left {"},
 		{"unlock", "leaves alive_at", "there are keys of \"billing/invoices\" which nobody holds"},

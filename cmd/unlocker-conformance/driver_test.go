@@ -91,13 +91,28 @@ func (c *client) is(fault string) bool { return c.fault == fault }
 
 func failed(kind string) answer { return answer{Error: kind} }
 
+func (c *client) answerQuestions(lock, question string) {
+	for resp := range c.etcd.Watch(context.Background(), question) {
+		for range resp.Events {
+			_, _ = c.etcd.Put(context.Background(), lock+"answered_at", "1700000000")
+			if c.is("renews when it is asked") {
+				_, _ = c.etcd.Put(context.Background(), lock+"auto_unlock_at", "1800000000")
+			}
+		}
+	}
+}
+
 func (c *client) execute(q command) answer {
 	l := c.held[q.UUID]
 	switch q.Op {
 	case "quit":
 		return answer{OK: true}
 	case "lock":
-		return c.lock(q)
+		a := c.lock(q)
+		if a.OK && (c.is("renews when it is asked") || c.is("answers each question")) {
+			go c.answerQuestions(c.prefix+q.Name+"/", "/unlocker/ask"+c.prefix+q.Name+"//"+a.UUID)
+		}
+		return a
 	case "try_lock_all":
 		return c.tryLockAll(q)
 	}
