@@ -36,7 +36,7 @@ func TestUnlockManyFromThePage(t *testing.T) {
 		b.awaitText("#selected", n+" locks would be removed.")
 	}
 	show("2")
-	require.Contains(t, b.text("#locks-selected"), `n/a held held by billing on worker-1`)
+	require.Contains(t, b.text("#locks-selected"), `n/a held by billing on worker-1`)
 	require.NotContains(t, b.text("#locks-selected"), "\u202e")
 	require.True(t, disabled())
 	b.enter("#remove [name=reason]", "OPS-1")
@@ -67,4 +67,23 @@ func TestUnlockManyFromThePage(t *testing.T) {
 		require.Equal(t, "OPS-1", r.Reason)
 	}
 	require.NotEmpty(t, s.Keys("other"))
+}
+
+// A user pauses and resumes, with their name.
+func TestPauseFromThePage(t *testing.T) {
+	s := startSite(t, "--web-allow-unlock", "--web-user-header", "X-User")
+	b := s.open("/actions", phone(), signedIn("ada"))
+	require.Contains(t, b.text("#pauses"), "Nothing is paused.")
+	b.enter("#pause [name=match]", "deploy/**")
+	b.enter("#pause [name=reason]", "OPS-1"+kb.Enter)
+	b.awaitText("#outcome", "Paused: deploy/**.")
+	b.awaitText("#pauses", "deploy/** by ada@")
+	b.awaitText("#pauses", "OPS-1 ends in 1h59m")
+	b.awaitText("#notices", "Removals are paused: deploy/**, by ada@")
+	b.requireNoOverflow()
+	b.axe()
+	b.look("actions-paused")
+	b.do(chromedp.Focus("#pauses button"), chromedp.KeyEvent(kb.Enter))
+	b.awaitText("#outcome", "Resumed: deploy/**.")
+	b.awaitText("#pauses", "Nothing is paused.")
 }

@@ -149,6 +149,9 @@ func (t *trial) rights(ctx context.Context) {
 	if c.Web.AllowUnlock {
 		t.write(ctx, "write", c.AskKeys())
 	}
+	if c.Web.AllowUnlock {
+		t.write(ctx, "write and delete", c.PauseKeys())
+	}
 	if election := c.ElectionPrefix(); c.Election.Enabled {
 		t.read(ctx, etcd.ReadWrite, election)
 		t.watch(ctx, etcd.ReadWrite, election)

@@ -46,11 +46,20 @@ type Admin struct {
 // Open returns an Admin for the configuration of the daemon. It does not wait for etcd.
 // The etcd client logs to logger.
 func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
-	layout, err := protocol.NewLayout(c.Prefix)
+	client, err := dial(c, logger)
 	if err != nil {
 		return nil, err
 	}
-	client, err := dial(c, logger)
+	a, err := On(client, c, logger)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return a, nil
+}
+
+// On returns an Admin that uses a client, which Close closes.
+func On(client *etcd.Client, c config.Config, logger *slog.Logger) (*Admin, error) {
+	layout, err := protocol.NewLayout(c.Prefix)
 	if err != nil {
 		return nil, err
 	}

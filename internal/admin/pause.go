@@ -59,13 +59,18 @@ func ValidateMatch(match string) error {
 // Pause stops the automatic removal of the locks that match, or of all. It replaces an earlier
 // pause of the same.
 func (a *Admin) Pause(ctx context.Context, match string, lasts time.Duration, reason string) (api.Pause, error) {
+	return a.PauseFor(ctx, Who(), match, lasts, reason)
+}
+
+// PauseFor is Pause for a user, who is user@host.
+func (a *Admin) PauseFor(ctx context.Context, who, match string, lasts time.Duration, reason string) (api.Pause, error) {
 	// The lease may end a second after Until, and never before it.
 	lease, err := a.grant(ctx, lasts+time.Second)
 	if err != nil {
 		return api.Pause{}, err
 	}
 	now := a.now().UTC().Truncate(time.Second)
-	r := api.Pause{Match: match, By: Who(), Reason: reason, Since: now, Until: now.Add(lasts)}
+	r := api.Pause{Match: match, By: who, Reason: reason, Since: now, Until: now.Add(lasts)}
 	value, err := pause.Value(r)
 	if err != nil {
 		return r, err
@@ -102,6 +107,9 @@ func (a *Admin) pausing(ctx context.Context, err error) error {
 	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.PauseKeys())
 }
 
+// ErrNoPause is the error of Resume if there is no such pause.
+var ErrNoPause = errors.New("there is no such pause")
+
 // Resume ends the pause of a pattern or, if match is empty, that of all locks: where there are others, only if all is
 // set. It returns the pause that ended, and those that are in force then, or that did not end as it is not clear which one
 // is meant.
@@ -112,7 +120,7 @@ func (a *Admin) Resume(ctx context.Context, match string, all bool) (ended api.P
 	case err != nil:
 		return ended, nil, err
 	case i < 0:
-		return ended, remaining, errors.New("there is no such pause")
+		return ended, remaining, ErrNoPause
 	case match == "" && !all && len(remaining) > 1:
 		return ended, remaining, errors.New("there are several pauses: --all ends that of all locks, --match PATTERN another")
 	}

@@ -376,6 +376,20 @@ type Pause struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
+// PauseList answers GET /api/v1/pauses.
+type PauseList struct {
+	Pauses []Pause `json:"pauses"`
+}
+
+// PauseRequest is the body of POST /api/v1/pauses, which is answered with a Pause.
+type PauseRequest struct {
+	// Match is a pattern for the names of the locks, as in policies; left out for all locks.
+	Match string `json:"match,omitempty"`
+	// For is how long, such as 2h, and Reason is why.
+	For    string `json:"for"`
+	Reason string `json:"reason"`
+}
+
 // Etcd is the state of the cluster as the daemon sees it.
 type Etcd struct {
 	// Up reports whether etcd answers probes and the watch is connected.

@@ -43,6 +43,7 @@ const (
 const (
 	LogPauseBegins = "pause begins: matching locks are not removed automatically"
 	LogPauseEnds   = "pause ends"
+	LogResumed     = "pause ended by a request to the API"
 	LogPauseBroken = "the record of a pause cannot be read: no lock is removed automatically"
 )
 

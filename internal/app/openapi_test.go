@@ -182,7 +182,7 @@ func TestOpenAPIHasEveryPath(t *testing.T) {
 func TestOpenAPIHasEveryField(t *testing.T) {
 	c := readContract(t)
 	compared := map[string]bool{"State": true, "Time": true, "Duration": true, "Revision": true, "Margin": true}
-	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.Error{}} {
+	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.PauseList{}, api.PauseRequest{}, api.Error{}} {
 		c.compare(reflect.TypeOf(answer), compared)
 	}
 	for name := range c.Components.Schemas {
@@ -305,6 +305,21 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	many := func(body string, header ...string) int {
 		return c.ask(d, http.MethodPost, "/api/v1/unlock", "", body, append([]string{"Content-Type", "application/json", "X-Forwarded-User", "ada"}, header...)...)
 	}
+	pauses := func(method, query, body string, header ...string) int {
+		return c.ask(d, method, "/api/v1/pauses", query, body, append([]string{"Content-Type", "application/json", "X-Forwarded-User", "ada"}, header...)...)
+	}
+	const post1h = `{"match": "none/**", "for": "1h", "reason": "why"}`
+	require.Equal(t, http.StatusOK, pauses(http.MethodPost, "", post1h))
+	require.Equal(t, http.StatusOK, pauses(http.MethodGet, "", ""))
+	require.Equal(t, http.StatusBadRequest, pauses(http.MethodPost, "", `{"for": "1s", "reason": "why"}`))
+	require.Equal(t, http.StatusForbidden, pauses(http.MethodPost, "", post1h, "Sec-Fetch-Site", "cross-site"))
+	require.Equal(t, http.StatusForbidden, pauses(http.MethodDelete, "?all=true", "", "Sec-Fetch-Site", "cross-site"))
+	require.Equal(t, http.StatusUnauthorized, pauses(http.MethodDelete, "?all=true", "", "X-Forwarded-User", ""))
+	require.Equal(t, http.StatusUnsupportedMediaType, pauses(http.MethodPost, "", post1h, "Content-Type", "text/plain"))
+	for query, status := range map[string]int{"": 400, "?all=1": 400, "?all=true&match=none/**": 400, "?all=true": 404} {
+		require.Equal(t, status, pauses(http.MethodDelete, query, ""), query)
+	}
+	require.Equal(t, http.StatusOK, pauses(http.MethodDelete, "?match=none/**", ""))
 	require.Equal(t, http.StatusOK, many(`{"match": "**", "silent": true}`))
 	require.Equal(t, http.StatusOK, many(`{"match": "ne*"}`))
 	selected := d.selects(api.UnlockMany{Match: "ne*"})

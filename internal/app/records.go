@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -67,6 +69,7 @@ type unlocker struct {
 	manual records.Unlocker
 	host   string
 	locks  func(context.Context, api.Query) (api.LockPage, error)
+	admin  *admin.Admin
 }
 
 // newUnlocker returns nil unless the configuration allows unlocks.
@@ -78,7 +81,11 @@ func (a *App) newUnlocker(v view) (web.Unlocker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web.allow_unlock: %w", err)
 	}
-	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: v.store, Now: time.Now}, host, v.Locks}, nil
+	people, err := admin.On(a.client, a.config, a.logger)
+	if err != nil {
+		return nil, err
+	}
+	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: v.store, Now: time.Now}, host, v.Locks, people}, nil
 }
 
 // User implements web.Unlocker.
@@ -99,6 +106,28 @@ func (u unlocker) Ask(ctx context.Context, name, who string) error {
 		return &web.Error{Status: http.StatusGatewayTimeout, Err: err}
 	}
 	return u.manual.Client.Explain(err, etcd.ReadWrite, u.manual.Config.AskKeys())
+}
+
+// Pause implements web.Unlocker.
+func (u unlocker) Pause(ctx context.Context, what api.PauseRequest, who string) (api.Pause, error) {
+	var lasts time.Duration
+	err := config.Duration(&lasts).Set(what.For)
+	if err == nil {
+		err = admin.ValidatePause(what.Match, lasts, what.Reason)
+	}
+	if err != nil {
+		return api.Pause{}, &web.Error{Status: http.StatusBadRequest, Err: errors.New(strings.TrimPrefix(err.Error(), "--"))}
+	}
+	return u.admin.PauseFor(ctx, who, what.Match, lasts, what.Reason)
+}
+
+// Resume implements web.Unlocker.
+func (u unlocker) Resume(ctx context.Context, match string) (api.Pause, error) {
+	ended, _, err := u.admin.Resume(ctx, match, true)
+	if errors.Is(err, admin.ErrNoPause) {
+		err = &web.Error{Status: http.StatusNotFound, Err: err}
+	}
+	return ended, err
 }
 
 // recordable returns an error if no record of the unlock of a lock can be left: without one, nothing is removed.

@@ -6,7 +6,7 @@
 // with their type and nosniff. An error has the right status, in JSON or as a page. Few requests are
 // served at a time, because a page of locks scans the table, which removals need too. Not
 // guaranteed: authentication, which is up to the configuration of the listener; an unlock needs a
-// user. Only unlocks change anything, and questions to holders.
+// user. Only unlocks, pauses and questions to holders change anything.
 package web
 
 import (
@@ -138,6 +138,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
+	h.mux.HandleFunc("/api/v1/pauses", h.pauses)
 	h.mux.HandleFunc("/api/v1/unlock", h.unlockMany)
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
 	h.mux.HandleFunc("/events", h.events(h.pageEvents()))

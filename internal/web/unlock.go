@@ -31,6 +31,10 @@ type Unlocker interface {
 	// Ask has the holder of a lock write what it does now into the lock. The error is ErrNoLock, a context's, or an Error:
 	// of 409 if nobody holds the lock, of 504 if its holder does not answer.
 	Ask(ctx context.Context, name, who string) error
+	// Pause stops automatic removals for a while, Resume ends the pause of a pattern, or of all locks. The error is an Error
+	// of 400 or 404, or etcd's.
+	Pause(ctx context.Context, what api.PauseRequest, who string) (api.Pause, error)
+	Resume(ctx context.Context, match string) (api.Pause, error)
 	// Select returns the locks that UnlockMany would remove. The error is an Error of 400 if there are too many, or the
 	// pattern is not valid.
 	Select(ctx context.Context, what api.UnlockMany) (api.Selection, error)
@@ -117,6 +121,50 @@ func (h *handler) ask(r *http.Request, _ url.Values) (any, error) {
 func (h *handler) requested(r *http.Request, name, uuid, who, reason, outcome string) {
 	h.Logger.Info(api.LogUnlockRequested, "lock", clip(name), "uuid", clip(uuid), "who", who, "reason", reason,
 		"client", r.RemoteAddr, "outcome", outcome)
+}
+
+// pauses lists the pauses, begins one, or ends one.
+func (h *handler) pauses(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodPost:
+		h.respond(h.unlockSlots, h.send, h.pause)(w, r)
+	case http.MethodDelete:
+		h.respond(h.unlockSlots, h.send, h.resume, "match", "all")(w, r)
+	default:
+		h.answer(h.send, always(func(ctx context.Context) (api.PauseList, error) {
+			status, err := h.Source.Status(ctx)
+			return api.PauseList{Pauses: status.Pauses}, err
+		}))(w, r)
+	}
+}
+
+func (h *handler) pause(r *http.Request, _ url.Values) (any, error) {
+	who, err := h.user(r, "pause")
+	if err != nil {
+		return nil, err
+	}
+	var what api.PauseRequest
+	if err := readBody(r, map[string]any{"match": &what.Match, "for": &what.For, "reason": &what.Reason}); err != nil {
+		return nil, err
+	}
+	return h.Unlocker.Pause(r.Context(), what, who)
+}
+
+// resume ends the pause of all locks only where the request says so.
+func (h *handler) resume(r *http.Request, values url.Values) (any, error) {
+	who, err := h.user(r, "resume")
+	if err != nil {
+		return nil, err
+	}
+	match := values.Get("match")
+	if all := values.Get("all"); all != "" && all != "true" || (match == "") == (all == "") {
+		return nil, badRequest("want either match, the pattern of the pause, or all=true for that of all locks")
+	}
+	ended, err := h.Unlocker.Resume(r.Context(), match)
+	if err == nil {
+		h.Logger.Info(api.LogResumed, "match", clip(match), "who", who, "client", r.RemoteAddr, "by", ended.By, "reason", ended.Reason)
+	}
+	return ended, err
 }
 
 // unlockMany answers which locks would be removed or, with the digest of these, removes them and sends a line for each.

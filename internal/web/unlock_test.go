@@ -38,6 +38,16 @@ func (u *unlocker) Ask(_ context.Context, name, who string) error {
 	return u.err
 }
 
+func (u *unlocker) Pause(_ context.Context, what api.PauseRequest, who string) (api.Pause, error) {
+	u.asked = append(u.asked, strings.Join([]string{what.Match, what.For, what.Reason, who}, "|"))
+	return api.Pause{Match: what.Match}, u.err
+}
+
+func (u *unlocker) Resume(_ context.Context, match string) (api.Pause, error) {
+	u.asked = append(u.asked, "resume "+match)
+	return api.Pause{Match: match, By: "bob"}, u.err
+}
+
 func (u *unlocker) Select(_ context.Context, what api.UnlockMany) (api.Selection, error) {
 	u.asked = append(u.asked, fmt.Sprintf("select %s %t", what.Match, what.Silent))
 	return u.selected, u.err

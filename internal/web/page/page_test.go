@@ -349,3 +349,14 @@ func TestGroups(t *testing.T) {
 		require.Equal(t, group != "", strings.Contains(v.Filter.With("owner", "y"), "group="+group))
 	}
 }
+
+// Where users may act, the banner of a storm leads to the form, and elsewhere it has the command.
+func TestStormLeadsToThePause(t *testing.T) {
+	for acts, want := range map[bool]string{true: `href="/p/actions#pause"`, false: "<code>unlocker pause --for 2h --reason WHY</code>"} {
+		p, err := New("/p", acts)
+		require.NoError(t, err)
+		html, err := p.Render(Health{Status: api.Status{Ready: true, Storm: &api.Storm{Delayed: 3}}}, time.Now())
+		require.NoError(t, err)
+		require.Contains(t, string(html), want)
+	}
+}

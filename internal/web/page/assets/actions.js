@@ -1,5 +1,5 @@
 // What users can do to many locks: show which a pattern selects, and remove these.
-import { at } from './live.js';
+import { at, refresh } from './live.js';
 
 const form = (id) => document.getElementById(id);
 const outcome = document.getElementById('outcome');
@@ -51,7 +51,7 @@ async function select(event) {
   what = { ...asked, digest };
   document.getElementById('selected').textContent = `${total.toLocaleString('en-US')} ${total === 1 ? 'lock' : 'locks'} ${asked.silent ? 'of silent holders ' : ''}` +
     `would be removed${left ? `. ${left} more match and stay: nobody holds them, or their names are too long` : ''}.`;
-  document.getElementById('locks-selected').replaceChildren(...locks.map((l) => item(l.name, [l.state, l.owner && `held by ${shown(l.owner)}`, l.hostname && `on ${shown(l.hostname)}`].filter(Boolean).join(' '))));
+  document.getElementById('locks-selected').replaceChildren(...locks.map((l) => item(l.name, [l.state !== 'held' && l.state, l.owner && `held by ${shown(l.owner)}`, l.hostname && `on ${shown(l.hostname)}`].filter(Boolean).join(' '))));
   form('remove').reset();
   check();
   form('remove').hidden = !total;
@@ -97,6 +97,31 @@ async function remove(event) {
   else say(`${last.removed} of ${last.total} locks were removed. ${last.unknown ? 'Of some it is not known: etcd did not answer. ' : ''}${last.error ?? ''}`);
 }
 
+async function pause(event) {
+  event.preventDefault();
+  const { match, reason, for: lasts } = form('pause').elements;
+  const response = await send(form('pause').getAttribute('action'), 'POST', { match: match.value.trim(), for: lasts.value, reason: reason.value.trim() });
+  if (!response.ok) return say(await refusal(response));
+  say(`Paused: ${match.value.trim() || 'all locks'}.`, true);
+  form('pause').reset();
+  return refresh();
+}
+
+document.addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-resume]');
+  if (!button) return;
+  button.disabled = true;
+  const { match, resume } = button.dataset;
+  try {
+    const response = await send(`${resume}?${new URLSearchParams(match ? { match } : { all: 'true' })}`, 'DELETE');
+    say(response.ok ? `Resumed: ${match || 'all locks'}. What is due is removed at once.` : await refusal(response), response.ok);
+  } catch (error) {
+    say(`No answer (${error.message}): it may be paused or not.`);
+  }
+  button.disabled = false;
+  refresh();
+});
+
 // run calls an action, and says if it is not known what it did.
 const run = (action) => async (event) => {
   const of = event.target;
@@ -110,6 +135,7 @@ const run = (action) => async (event) => {
   check();
 };
 
+form('pause').addEventListener('submit', run(pause));
 form('select').addEventListener('submit', run(select));
 form('remove').addEventListener('submit', run(remove));
 form('remove').addEventListener('input', check);
