@@ -349,8 +349,6 @@ func TestF_LivingHoldersSurviveEveryRestore(t *testing.T) {
 	}
 }
 
-// The holder's clock is 1.9 s slow, which counts as 0, and loses 500 ppm, as far as NTP slews. NTP may slew that of
-// the daemon as well, which makes all the others look slower still.
 func TestS6_AStepBackWhileARemovalWaits(t *testing.T) {
 	first, second := lease("a", 1, 60).dies(20), lease("b", 1, 60).dies(20)
 	h := history{Replicas: 1, Lasts: s(400), Rate: 0.01, Clocks: []clock{{Steps: []step{{At: s(100), By: -s(120)}}}},
@@ -362,6 +360,8 @@ func TestS6_AStepBackWhileARemovalWaits(t *testing.T) {
 	require.NotZero(t, min(j.gone("a"), j.gone("b")))
 }
 
+// The holder's clock is 1.9 s slow, which counts as 0, and loses 500 ppm, as far as NTP slews. NTP may slew that of
+// the daemon as well, which makes all the others look slower still.
 func TestS2_ADriftSinceTheStamp(t *testing.T) {
 	for ours, theirs := range map[int]int{0: -500, 500: -1000} {
 		h := holder{Name: "a", Start: s(20), Interval: s(590), TTL: s(600), Retry: s(5), LockedAt: true, AliveAt: true, Clock: clock{Offset: -s(1.9), Drift: theirs}}
@@ -529,7 +529,15 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	ahead.Clock.Offset, ahead.AliveAt, ahead.Interval = 24*time.Hour, false, s(5)
 	slow := lease("a", 37, 35).dies(60)
 	slow.Interval = 0
+	dead := lease("a", 20, 30).dies(32) // due at 62 s
+	same := holder{Name: "a", Start: s(12.6), Interval: s(3.4), TTL: s(14.6), Retry: s(5), AliveAt: true, Seconds: true,
+		Clock: clock{Offset: s(3), Steps: []step{{s(12.65), -s(3)}}}}
 	for name, h := range map[string]history{
+		"a step back as a removal is on its way": {Replicas: 1, Lasts: s(80), Holders: []holder{dead}, Clocks: []clock{{Steps: []step{{s(62.5), -s(30)}}}},
+			Faults: []fault{{Kind: compacted, At: s(61), On: atRemoval, Waits: s(1.2)}}},
+		"a step back within the tolerance as a lock is read": {Replicas: 1, Lasts: s(80), Holders: []holder{dead}, Clocks: []clock{{Steps: []step{{s(62.5), -s(1.9)}}}},
+			Faults: []fault{{Kind: compacted, At: s(61), On: atRead, Waits: s(1.2)}}},
+		"the same deadline after a step":            {Replicas: 1, Lasts: s(60), Holders: []holder{same}, Clocks: []clock{{Steps: []step{{s(13.15), 24 * time.Hour}}}}},
 		"the drift of a clock that is a day behind": {Replicas: 1, Lasts: s(90), Holders: []holder{back}},
 		"an outage before a renewal that was heard of late": {Replicas: 1, Lasts: s(100), Holders: []holder{ahead},
 			Faults: []fault{{Kind: slowDisk, At: s(28), For: s(12.7)}, {Kind: silentWatch, Who: replicas, At: s(27), For: s(21)}}},

@@ -143,7 +143,9 @@ func (j *judge) intends(h *holding, deadline string, at time.Duration, clock tim
 	// Where the holder's clock stepped back, it may make the same deadline again.
 	left := t.Sub(clock)
 	left -= left / 1_000_000 * time.Duration(h.Clock.Drift)
-	j.claims[h.uuid].passes[deadline] = sign{made: at, passes: at + left, apart: clock.Sub(j.w.epoch) - at, drift: h.Clock.Drift}
+	passes := j.claims[h.uuid].passes
+	_, again := passes[deadline]
+	passes[deadline] = sign{made: at, passes: at + left, apart: clock.Sub(j.w.epoch) - at, drift: h.Clock.Drift, again: again}
 }
 
 func (j *judge) died(h *holding) {

@@ -99,6 +99,7 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 		j.of[d].was[name] = j.of[d].freed
 		if s := j.locks[name]; s != nil && a.Matches(s.Lock) && !j.before(a, s) { // or what is carried out is judged
 			bounds := j.early(d, s, now, &sent)
+			sent.Clock = j.showed(d, sent, now, a.At.To.Sub(j.w.began))
 			j.unconfirmed(d, bounds, &sent)
 			j.storm(d, s, latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }), now)
 		}
@@ -430,6 +431,19 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	sent.Deadline, sent.Clock = auto, j.w.epoch.Add(now+d.clock.apart(now))
 	sent.Leads = j.leads(d, now)
 	return bounds
+}
+
+// showed returns what the clock of a daemon showed at the latest, by which it sends a removal. A step back counts neither
+// after the verdict nor, within the tolerance, after the lock was due and taken by a worker.
+func (j *judge) showed(d *daemon, sent judges.Sending, now, verdict time.Duration) time.Time {
+	r, clock := j.w.config.Reaper, sent.Clock
+	for _, step := range d.clock.Steps {
+		taken := !j.w.epoch.Add(step.At + d.clock.apart(step.At) - step.By + lead).Before(sent.Deadline.Add(r.Grace))
+		if step.By < 0 && step.At <= now && (step.At > verdict || taken && -step.By <= r.ClockTolerance) {
+			clock = clock.Add(-step.By)
+		}
+	}
+	return clock
 }
 
 // leads reports whether a daemon may lead, or may not have noticed yet that it does not.

@@ -71,7 +71,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	latest := max(noticed+r.Settle, due, s.write.at, learned+s.Patience()+r.Grace) // a renewal may write a deadline of the past
 	if len(d.clock.Steps) > 0 {
 		patience := s.Patience()
-		if c := j.claims[s.Value("uuid")]; c != nil && c.Fixed { // rule 7 keeps a deadline, and the patience was another
+		if s.write.again { // rule 7 keeps a deadline, and the patience was another
 			patience = 5 * time.Minute
 		}
 		latest = max(latest, d.clock.stepped()+patience+r.Grace+2*time.Second)

@@ -52,6 +52,8 @@ type sign struct {
 	// apart is the holder's clock minus true time then, and drift its drift.
 	apart time.Duration
 	drift int
+	// again is set if its holder had made the same deadline before.
+	again bool
 }
 
 // without returns when the holder's clock would pass the deadline if it had not been set by a time.
