@@ -18,6 +18,7 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
 // signedIn sets the header of a proxy that says who makes a request.
@@ -149,4 +150,27 @@ func TestUnlockFromThePageIsRefused(t *testing.T) {
 	b.awaitText("#outcome", "Nothing was removed: there is no such lock any more.")
 	b.awaitText("#lock", "There is no such lock now.")
 	require.Empty(t, s.records())
+}
+
+func TestAskFromThePage(t *testing.T) {
+	s := startSite(t, "--web-allow-unlock", "--web-user-header", "X-User")
+	locks, err := mutex.New(s.Client, mutex.KeepAlive(time.Hour))
+	require.NoError(t, err)
+	l, err := locks.TryLock(t.Context(), "asked")
+	require.NoError(t, err)
+	b := s.open("/locks/asked", signedIn("ada"))
+	b.do(chromedp.Click("[data-ask]"))
+	b.awaitText("#outcome", "Its process answers: its stack and status are of now.")
+	b.awaitText("#facts", "Answered")
+	b.awaitText("#stack", "Stack when alert_at passed, or when asked")
+	b.axe()
+	b.look("ask")
+	b.expect("404")
+	require.NoError(t, l.Unlock(t.Context()))
+
+	s.hold(time.Hour, 2*time.Hour)
+	b = s.open("/locks/"+billing, signedIn("ada"))
+	b.expect("504")
+	b.do(chromedp.Click("[data-ask]"))
+	b.awaitText("#outcome", "No answer: its process does not answer within 5s; last renewed at ")
 }

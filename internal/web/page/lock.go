@@ -45,18 +45,18 @@ func (l Lock) Pattern() string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`, "}", `\}`).Replace(l.Name)
 }
 
-// Version changes if the lock is taken or removed, and with what is known of its removals: then
-// everything on the page is outdated.
+// Version changes if the lock is taken or removed, with what is known of its removals, and with the first stack of its
+// holder, for which the page has no place before: then everything on the page is outdated.
 func (l Lock) Version() string {
 	var token, removed int64
-	uuid := ""
+	uuid, stack := "", false
 	if l.Detail != nil {
-		token, uuid = l.Detail.Token, l.Detail.UUID
+		token, uuid, stack = l.Detail.Token, l.Detail.UUID, field(l.Detail, "stack") != nil
 	}
 	if len(l.Forced) > 0 {
 		removed = l.Forced[0].At.UnixNano()
 	}
-	return fmt.Sprintf("%d-%d-%t-%s", token, removed, l.Gone(), uuid)
+	return fmt.Sprintf("%d-%d-%t-%t-%s", token, removed, l.Gone(), stack, uuid)
 }
 
 // trace is a field that has one line for each call.
