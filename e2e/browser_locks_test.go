@@ -21,7 +21,7 @@ func TestPagesOfTheDaemon(t *testing.T) {
 	s := startSite(t, "--reaper-grace", "10s", "--reaper-probe-interval", "5s") // a slow answer of etcd is no lost connection
 	s.Put(s.Lock("billing/invoices", time.Now().Add(time.Hour), time.Now().Add(2*time.Hour))...)
 	s.awaitMetric(1, "unlocker_locks")
-	for path, want := range map[string]string{"/": "billing/invoices", "/locks/billing/invoices": "auto_unlock_at", "/forced": "Forced unlocks", "/health": "Connection up"} {
+	for path, want := range map[string]string{"/": "billing/invoices", "/?group=owner": "billing/invoices", "/locks/billing/invoices": "auto_unlock_at", "/forced": "Forced unlocks", "/health": "Connection up"} {
 		plain := s.open(path, withoutJavaScript())
 		require.Contains(t, plain.text("main"), want)
 		for scheme, background := range map[string]string{"light": "rgb(245, 246, 248)", "dark": "rgb(16, 21, 28)"} {
