@@ -86,4 +86,11 @@ func TestPauseFromThePage(t *testing.T) {
 	b.do(chromedp.Focus("#pauses button"), chromedp.KeyEvent(kb.Enter))
 	b.awaitText("#outcome", "Resumed: deploy/**.")
 	b.awaitText("#pauses", "Nothing is paused.")
+
+	s.Put(s.Lock("a*b", time.Now().Add(time.Hour), time.Now().Add(time.Hour))...)
+	s.awaitMetric(1, "unlocker_locks", "state", "held")
+	b = s.open("/locks/a*b", signedIn("ada"))
+	b.do(chromedp.Click(chromedp.CSS("a[href*=actions][href*=match]")))
+	b.enter("#pause [name=reason]", "I look"+kb.Enter)
+	b.awaitText("#pauses", `a\*b by ada@`)
 }

@@ -147,7 +147,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))
 	h.mux.HandleFunc("/native", h.answer(h.sendPage, inTurn(forced, always(h.nativePage)), liveParam))
 	if o.Unlocker != nil {
-		h.mux.HandleFunc("/actions", h.answer(h.sendPage, h.actionsPage, liveParam))
+		h.mux.HandleFunc("/actions", h.answer(h.sendPage, h.actionsPage, "match", liveParam))
 	}
 	h.mux.HandleFunc("/health", h.answer(h.sendPage, always(h.healthPage), liveParam))
 	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)

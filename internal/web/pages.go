@@ -59,10 +59,10 @@ func (h *handler) healthPage(ctx context.Context) (page.Health, error) {
 	return page.Health{Status: status}, err
 }
 
-func (h *handler) actionsPage(r *http.Request, _ url.Values) (any, error) {
+func (h *handler) actionsPage(r *http.Request, values url.Values) (any, error) {
 	user, noUser := h.signedIn(r)
 	status, err := h.Source.Status(r.Context())
-	return page.Actions{Status: status, User: user, NoUser: noUser}, err
+	return page.Actions{Status: status, User: user, NoUser: noUser, Match: values.Get("match")}, err
 }
 
 // signedIn returns the user who asks, or why that is not known.

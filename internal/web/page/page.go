@@ -234,6 +234,8 @@ type Actions struct {
 	Status api.Status
 	// User is who asks, unless NoUser says why that is not known.
 	User, NoUser string
+	// Match is the pattern that the form of a pause begins with.
+	Match string
 }
 
 func (Actions) template() string { return "actions" }
