@@ -237,6 +237,16 @@ func TestLockStopsTheCommandWhenForced(t *testing.T) {
 	require.Equal(t, exitLost, code)
 	require.Equal(t, "unlocker: the command was stopped: lock \"a\" is lost: removed by force\n", stderr)
 
+	config := filepath.Join(t.TempDir(), "unlocker.yaml")
+	require.NoError(t, os.WriteFile(config, []byte("audit_prefix: /elsewhere/"), 0o600))
+	h = e.lock("a", "--config", config, "--", "sh", "-c", "echo ready; sleep 1000")
+	h.await("ready")
+	code, _, stderr = e.call(nil, "unlock", "a", "--config", config, "--uuid", e.field("a", "uuid"), "--yes", "--reason", "OPS-1")
+	require.Zero(t, code, stderr)
+	code, stderr = h.end()
+	require.Equal(t, exitLost, code)
+	require.Regexp(t, `lock "a" is lost: removed by force: removed by ".*" \(trigger "manual"\): "OPS-1" at `, stderr)
+
 	// One that ignores TERM, with a grandchild that does.
 	h = e.lock("a", "--kill-after", "10s", "--", "sh", "-c",
 		`trap "echo no" TERM; echo "child $$"; sh -c 'trap "" TERM; echo "child $$"; while :; do sleep 1; done' & while :; do sleep 0.1; done`)

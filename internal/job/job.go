@@ -97,7 +97,8 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	}
 	defer func() { _ = client.Close() }()
 	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
-	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AskPrefix(c.AskKeys()), mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
+	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AuditPrefix(c.AuditKeys()), mutex.AskPrefix(c.AskKeys()),
+		mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
 		mutex.Expect(o.AlertAfter), mutex.Patience(o.Patience), mutex.Backtrace(false), mutex.Metadata("command", path),
 		// Longer than MaxHold, so that the lock is held until the command has ended.
 		mutex.KeepAlive(o.MaxHold+o.Patience))
@@ -112,7 +113,11 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	case errors.Is(err, mutex.ErrHeld) || errors.As(err, new(*Interrupted)):
 		return 0, err
 	}
-	return 0, fmt.Errorf("etcd at %s: %w", strings.Join(c.Etcd.Endpoints, ", "), client.Explain(err, etcd.ReadWrite, c.Prefix))
+	explained := client.Explain(err, etcd.ReadWrite, c.Prefix)
+	if errors.Is(err, mutex.ErrUnreachable) && !errors.As(explained, new(*etcd.NoConnection)) {
+		return 0, err // which names the endpoints
+	}
+	return 0, fmt.Errorf("etcd at %s: %w", strings.Join(c.Etcd.Endpoints, ", "), explained)
 }
 
 type job struct {
