@@ -82,7 +82,7 @@ func (s *storm) dropped(e *entry, now instant) {
 	}
 }
 
-// window counts events within a sliding time, to a 64th of it.
+// window counts events within a sliding time, and up to a 63rd of it longer: it rather shows a storm than misses one.
 type window struct {
 	width instant
 	slots [64]struct {
@@ -107,7 +107,7 @@ func (w *window) add(now instant) {
 func (w *window) count(now instant) int {
 	n := 0
 	for i := range w.slots {
-		if w.slots[i].at > now-w.width {
+		if w.slots[i].at > now-w.width-w.width/instant(len(w.slots)-1) {
 			n += w.slots[i].n
 		}
 	}
