@@ -522,9 +522,9 @@ func TestS7_ARemovalWithoutAnAnswerIsNotBegunAgain(t *testing.T) {
 
 // Histories of which the judge was wrong, and the daemon right.
 func TestN_NobodyIsConvictedOf(t *testing.T) {
-	back := lease("a", 12, 17)
-	back.Clock, back.Fixed, back.Seconds = clock{Drift: 200, Steps: []step{{s(39), -24 * time.Hour}}}, true, true
-	back.TTL, back.Interval = s(60), s(4)
+	fixed := lease("a", 12, 60)
+	fixed.Clock, fixed.Fixed, fixed.Seconds = clock{Drift: 200, Steps: []step{{s(39), -24 * time.Hour}}}, true, true
+	fixed.Interval = s(4)
 	ahead := lease("a", 20, 15)
 	ahead.Clock.Offset, ahead.AliveAt, ahead.Interval = 24*time.Hour, false, s(5)
 	slow := lease("a", 37, 35).dies(60)
@@ -532,13 +532,17 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	dead := lease("a", 20, 30).dies(32) // due at 62 s
 	same := holder{Name: "a", Start: s(12.6), Interval: s(3.4), TTL: s(14.6), Retry: s(5), AliveAt: true, Seconds: true,
 		Clock: clock{Offset: s(3), Steps: []step{{s(12.65), -s(3)}}}}
+	back := lease("b", 10.65, 326.85)
+	back.Interval, back.Releases, back.Clock = 0, s(31.85), clock{Offset: -s(3), Drift: -450}
 	for name, h := range map[string]history{
+		"a lock that a restore brings back": {Replicas: 1, Lasts: s(88), Holders: []holder{back},
+			Faults: []fault{{Kind: bumped, At: s(32.14), By: s(20.85), Writes: 100}, {Kind: lag, Who: replicas, At: s(35.3), For: s(14), By: s(3)}}},
 		"a step back as a removal is on its way": {Replicas: 1, Lasts: s(80), Holders: []holder{dead}, Clocks: []clock{{Steps: []step{{s(62.5), -s(30)}}}},
 			Faults: []fault{{Kind: compacted, At: s(61), On: atRemoval, Waits: s(1.2)}}},
 		"a step back within the tolerance as a lock is read": {Replicas: 1, Lasts: s(80), Holders: []holder{dead}, Clocks: []clock{{Steps: []step{{s(62.5), -s(1.9)}}}},
 			Faults: []fault{{Kind: compacted, At: s(61), On: atRead, Waits: s(1.2)}}},
 		"the same deadline after a step":            {Replicas: 1, Lasts: s(60), Holders: []holder{same}, Clocks: []clock{{Steps: []step{{s(13.15), 24 * time.Hour}}}}},
-		"the drift of a clock that is a day behind": {Replicas: 1, Lasts: s(90), Holders: []holder{back}},
+		"the drift of a clock that is a day behind": {Replicas: 1, Lasts: s(90), Holders: []holder{fixed}},
 		"an outage before a renewal that was heard of late": {Replicas: 1, Lasts: s(100), Holders: []holder{ahead},
 			Faults: []fault{{Kind: slowDisk, At: s(28), For: s(12.7)}, {Kind: silentWatch, Who: replicas, At: s(27), For: s(21)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},

@@ -508,7 +508,7 @@ func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why str
 	switch {
 	case late:
 		return patient, learned, "patience after late knowledge"
-	case d.started+5*time.Second < s.taken.at && !j.disturbed(d, s.taken.at-30*time.Second, s.write.at+time.Second):
+	case s.restored == 0 && d.started+5*time.Second < s.taken.at && !j.disturbed(d, s.taken.at-30*time.Second, s.write.at+time.Second):
 		return own, max(learned, s.restored), "the holder's own clock"
 	case own < patient:
 		return own, max(learned, s.restored), "the holder's own clock, and patience"
