@@ -22,7 +22,9 @@ func (w *world) accounts() {
 		stats, listed := d.reaper.Stats(), d.reaper.Ledger().Page("", 1000)
 		w.judge.mu.Lock()
 		w.judge.counts(d, stats, listed)
-		w.judge.table(d, page.Items)
+		if !w.judge.waits(d) || !d.scanner.Status().Listed.IsZero() {
+			w.judge.table(d, page.Items)
+		}
 		w.judge.mu.Unlock()
 	}
 }
