@@ -34,7 +34,7 @@ func TestStatusOfTheCommand(t *testing.T) {
 	j := &job{Options: Options{Command: []string{"x", "--password=secret"}}, path: "/bin/x"}
 	require.Equal(t, "/bin/x was not started yet", j.status())
 	j.child.Store(&child{os.Getpid(), time.Now().Add(-3 * time.Minute)})
-	require.Regexp(t, `^/bin/x, pid \d+: running for 3m\ds, \S+s of CPU time, state [RS]$`, j.status())
+	require.Regexp(t, `^/bin/x, pid \d+: running for 3m\ds, \S+s of CPU time, state [A-Z]$`, j.status())
 	j.child.Store(&child{1 << 30, time.Now()})
 	require.Regexp(t, `^/bin/x, pid 1073741824: running for 0s$`, j.status())
 }
