@@ -134,7 +134,7 @@ func TestLockWaitsForEtcd(t *testing.T) {
 	p := e.Proxy(0)
 	p.Break()
 	h := e.lockAt(p.Addr(), "a", "--etcd-dial-timeout", "100ms", "--etcd-request-timeout", "100ms", "-w", "60", "--", "echo", "ran")
-	time.Sleep(time.Second) // longer than it waits without a timeout; more does not hurt
+	<-time.After(time.Second) // longer than it waits without a timeout; more does not hurt
 	require.NoError(t, p.Heal())
 	code, stderr := h.end()
 	require.Zero(t, code, stderr)

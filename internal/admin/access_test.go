@@ -183,7 +183,7 @@ func TestRightToTheRecordsIsTried(t *testing.T) {
 	require.Len(t, failed, 3)
 }
 
-// With web.allow_unlock the daemon writes records and deletes locks, in a dry run, too.
+// With web.allow_unlock the daemon writes records, questions and pauses, and deletes locks, in a dry run, too.
 func TestRightToUnlockIsTried(t *testing.T) {
 	t.Parallel()
 	w := guarded(t, election)
@@ -193,7 +193,8 @@ func TestRightToUnlockIsTried(t *testing.T) {
 	w.read(audits)
 	w.config.Reaper.Mode, w.config.Web.AllowUnlock = "dry-run", true
 	_, _, failed := w.try(t.Context())
-	require.Len(t, failed, 3)
+	require.Len(t, failed, 4)
+	require.Contains(t, failed["write and delete below /unlocker/pause/mutexes/"], `user "ada" needs readwrite on [/unlocker/pause/mutexes/, `)
 	require.Contains(t, failed["delete below "+locks], `user "ada" needs readwrite on [/mutexes/, `)
 	require.Contains(t, failed[writeRecords], `user "ada" needs readwrite on [/unlocker/audit/mutexes/, `)
 	require.Contains(t, failed["write below /unlocker/ask/mutexes/"], `user "ada" needs readwrite on [/unlocker/ask/mutexes/, `)

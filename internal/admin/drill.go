@@ -102,7 +102,7 @@ func removes(ctx context.Context, from client.Daemon) error {
 	switch {
 	case err != nil:
 		return err
-	case s.Mode != string(verdict.Enforce):
+	case s.Mode != verdict.Enforce:
 		return fmt.Errorf("removes nothing: its reaper.mode is %s", s.Mode)
 	case len(s.Holds) > 0:
 		return fmt.Errorf("has removals on hold: %s", s.Holds[0].Reason)

@@ -331,7 +331,8 @@ func TestAPIShowsTheRhythmOfRenewals(t *testing.T) {
 	}
 	etcdtest.Eventually(t, func() bool {
 		e.Renew("a", time.Now(), unlock)
-		return locks("").Locks[0].Rhythm != nil
+		all := locks("").Locks
+		return len(all) > 0 && all[0].Rhythm != nil
 	})
 	var detail api.LockDetail
 	etcdtest.Eventually(t, func() bool { return locks("?silent=true").Matched == 1 })

@@ -390,7 +390,7 @@ func TestS3_LocksReadAloneArePutBackWhereAHoldBegan(t *testing.T) {
 func TestS3_ALockThatWasReadIsPutBackWhereAHoldBegan(t *testing.T) {
 	for _, mode := range []verdict.Mode{verdict.Enforce, verdict.DryRun} {
 		for name, keys := range map[string]int{"small": 0, "large": 70} {
-			t.Run(string(mode)+" "+name, func(t *testing.T) {
+			t.Run(mode+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					var overdue atomic.Bool
 					h := newHarness(t, nil, func(o *reaper.Options) {

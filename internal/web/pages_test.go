@@ -126,14 +126,14 @@ func TestPageOfALock(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	for _, want := range []string{
 		`</span> Unless its holder renews or releases it, due <time`, `The lock is removed at <time datetime="`, `T10:00:00.000Z" data-zone="clock">10:00:00</time>.`, "main.go:1\nmain.go:2</pre>",
-		"unlocker unlock a/b --uuid=&#39;u&#39;\\&#39;&#39;&#39;", "etcd has removed all revisions before 5", `data-version="7-0-false-u&#39;"`,
+		"unlocker unlock a/b --uuid=&#39;u&#39;\\&#39;&#39;&#39;", "etcd has removed all revisions before 5", `data-version="7-0-false-false-u&#39;"`,
 	} {
 		require.Contains(t, body, want)
 	}
 	require.NotContains(t, body, `id="unlock"`, "web.allow_unlock is off")
 	_, body = showLock(t, k, "/locks/a/b?live=1")
 	require.Equal(t, 1, k.histories, "it asks for itself again without the history")
-	require.Contains(t, body, `data-version="7-0-false-u&#39;"`)
+	require.Contains(t, body, `data-version="7-0-false-false-u&#39;"`)
 }
 
 func TestPageOfALockThatIsGone(t *testing.T) {
