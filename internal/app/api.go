@@ -44,11 +44,12 @@ func (a *App) newWebHandler() (http.Handler, error) {
 
 // Locks implements web.Source.
 func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
-	pages, _, err := v.Windows(ctx, []api.Query{q})
-	if err != nil {
-		return api.LockPage{}, err
+	held := v.app.holding()
+	if q.Silent && held.blind {
+		return api.LockPage{}, &web.Error{Status: http.StatusServiceUnavailable, Err: errors.New("which holders are silent is not known: the daemon does not see renewals now")}
 	}
-	return pages[0], nil
+	found, err := v.app.table.Page(ctx, q)
+	return v.page(found, q.ByUrgency, held), err
 }
 
 // Windows implements live.Source.

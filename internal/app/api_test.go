@@ -335,7 +335,10 @@ func TestAPIShowsTheRhythmOfRenewals(t *testing.T) {
 		return len(all) > 0 && all[0].Rhythm != nil
 	})
 	var detail api.LockDetail
-	etcdtest.Eventually(t, func() bool { return locks("?silent=true").Matched == 1 })
+	etcdtest.Eventually(t, func() bool {
+		var silent api.LockPage
+		return d.getAPI("/api/v1/locks?silent=true", &silent) == http.StatusOK && silent.Matched == 1
+	})
 	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks/a", &detail))
 	require.True(t, detail.Silent())
 	require.WithinRange(t, detail.RenewedAt, unlock.Add(-time.Hour), time.Now())
@@ -344,5 +347,7 @@ func TestAPIShowsTheRhythmOfRenewals(t *testing.T) {
 	e.Kill(0)
 	d.awaitMetric(1, "unlocker_reaper_hold", "reason", "disconnected")
 	require.Nil(t, locks("").Locks[0].Rhythm)
-	require.Zero(t, locks("?silent=true").Matched)
+	var refused api.Error
+	require.Equal(t, http.StatusServiceUnavailable, d.getAPI("/api/v1/locks?silent=true", &refused), "no locks would be taken for no silent holders")
+	require.Contains(t, refused.Error, "which holders are silent is not known")
 }
