@@ -229,16 +229,16 @@ const (
 	maxBy     = 200
 	maxSize   = 8 << 10 // that of the longest texts, escaped, and some
 	maxMatch  = 500
-	// maxCommas limits the time that a pattern takes, which may double with each.
-	maxCommas = 10
+	// These limit the time that a pattern takes, of the table too: the product of the numbers of alternatives counts.
+	maxCommas, maxBraces = 10, 3
 )
 
 // CheckMatch returns an error if a pattern is not valid, takes too long, or matches no name.
 func CheckMatch(match string) error {
 	shown := protocol.Clip([]byte(match), maxMatch)
 	switch {
-	case len(match) > maxMatch, strings.Count(match, ",") > maxCommas:
-		return fmt.Errorf("the pattern %q is too long: at most %d bytes and %d commas", shown, maxMatch, maxCommas)
+	case len(match) > maxMatch, strings.Count(match, ",") > maxCommas, strings.Count(match, "{") > maxBraces:
+		return fmt.Errorf("the pattern %q is too long: at most %d bytes, %d commas and %d braces", shown, maxMatch, maxCommas, maxBraces)
 	case match == "", !utf8.ValidString(match), !doublestar.ValidatePattern(match):
 		return fmt.Errorf("%q is not a valid pattern such as deploy/**", shown)
 	case strings.HasPrefix(match, "/"), strings.HasSuffix(match, "/"):

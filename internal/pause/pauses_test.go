@@ -256,7 +256,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		`{"match":"{a",` + until + `}`:     {"match/{a", `"{a" is not a valid pattern`},
 		`{"match":"/a",` + until + `}`:     {"match//a", `"/a" matches no lock`},
 		`{"reason":"` + strings.Repeat("x", 8193):                       {"all", "it is too long"},
-		`{"match":"` + strings.Repeat("{a,a}", 11) + `",` + until + `}`: {"match/" + strings.Repeat("{a,a}", 11), "at most 500 bytes and 10 commas"},
+		`{"match":"` + strings.Repeat("{a,a}", 11) + `",` + until + `}`: {"match/" + strings.Repeat("{a,a}", 11), "at most 500 bytes, 10 commas and 3 braces"},
+		`{"match":"` + strings.Repeat("{a,*}", 4) + `",` + until + `}`:  {"match/" + strings.Repeat("{a,*}", 4), "10 commas and 3 braces"},
 	} {
 		_, err := pause.Parse(c.key, []byte(value))
 		require.ErrorContains(t, err, c.want, "%.100s", value)
