@@ -16,9 +16,9 @@ const (
 	maxFrames = 48
 	// maxDump bounds the stacks of all goroutines, of which one is looked for.
 	maxDump = 32 << 20
-	// dumpAge is for how long a dump serves all locks whose alert_at passes. The world stops
-	// for each.
-	dumpAge = 100 * time.Millisecond
+	// dumpAge is for how long a dump serves all locks, at least, and dumpRest how many times as long as it took. The
+	// world stops for each, also for those who ask for the stacks of many locks.
+	dumpAge, dumpRest = 100 * time.Millisecond, 10
 )
 
 // traces are the backtraces of the places that have locked: to write one takes longer than
@@ -95,6 +95,7 @@ func (s *stacks) get() []byte {
 	if s.dump != nil {
 		return s.dump
 	}
+	began := time.Now()
 	for size := 64 << 10; ; size *= 4 {
 		s.dump = make([]byte, min(size, maxDump))
 		n := runtime.Stack(s.dump, true)
@@ -103,7 +104,7 @@ func (s *stacks) get() []byte {
 			break
 		}
 	}
-	time.AfterFunc(dumpAge, func() {
+	time.AfterFunc(max(dumpAge, dumpRest*time.Since(began)), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.dump = nil
