@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
@@ -22,6 +24,7 @@ const (
 	sayAfter, sayAgain = 10 * time.Second, time.Minute
 	// lookTimeout bounds the search for the cause.
 	lookTimeout = 100 * time.Millisecond
+	maxReason   = 1000
 )
 
 // unreachable is the error of a request that etcd did not answer until its context ended.
@@ -86,6 +89,7 @@ func (o *outage) cause(last error) string {
 		return last.Error()
 	}
 	quoted, _ := strconv.QuotedPrefix(desc)
-	desc, _ = strconv.Unquote(quoted)
-	return strings.TrimPrefix(strings.TrimPrefix(desc, "transport: "), "Error while dialing: ")
+	// The rest stays escaped: an attacker may have made the certificate.
+	desc = strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(quoted, `"`), `"`), `\"`, `"`)
+	return protocol.Clip([]byte(strings.TrimPrefix(strings.TrimPrefix(desc, "transport: "), "Error while dialing: ")), maxReason)
 }
