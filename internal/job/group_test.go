@@ -32,7 +32,7 @@ func TestCommandThatIsNoChildAnyMoreCountsAsKilled(t *testing.T) {
 func TestStatusOfTheCommand(t *testing.T) {
 	t.Parallel()
 	j := &job{Options: Options{Command: []string{"x", "--password=secret"}}, path: "/bin/x"}
-	require.Equal(t, "/bin/x was not started yet", j.status())
+	require.Equal(t, "/bin/x is not running", j.status())
 	j.child.Store(&child{os.Getpid(), time.Now().Add(-3 * time.Minute)})
 	require.Regexp(t, `^/bin/x, pid \d+: running for 3m\ds, \S+s of CPU time, state [A-Z]$`, j.status())
 	j.child.Store(&child{1 << 30, time.Now()})

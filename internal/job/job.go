@@ -124,7 +124,7 @@ type job struct {
 	Options
 	path    string
 	signals chan os.Signal
-	child   atomic.Pointer[child] // nil before the start
+	child   atomic.Pointer[child] // nil while it does not run
 }
 
 // child is the command as it was started.
@@ -138,7 +138,7 @@ type child struct {
 func (j *job) status() string {
 	c := j.child.Load()
 	if c == nil {
-		return j.path + " was not started yet"
+		return j.path + " is not running"
 	}
 	return fmt.Sprintf("%s, pid %d: running for %s%s", j.path, c.pid, time.Since(c.began).Round(time.Second), usage(c.pid))
 }
@@ -291,6 +291,7 @@ func (j *job) run(until context.Context, l *mutex.Lock) (status int, err error) 
 		return 0, &NotStarted{fmt.Errorf("%s: %w", j.path, err)}
 	}
 	j.child.Store(&child{g.pid, time.Now()})
+	defer j.child.Store(nil) // another process may get its pid during AtLeast
 	return g.wait(until, j.KillAfter), nil
 }
 
