@@ -345,6 +345,8 @@ func TestManyPeoplePollOnePage(t *testing.T) {
 // unhurried takes ten milliseconds to read a lock.
 type unhurried struct{ *source }
 
+func (unhurried) Forced(string, int) []api.Forced { return nil } // that of a source notes the limit
+
 func (unhurried) Lock(context.Context, string) (api.LockDetail, error) {
 	<-time.After(10 * time.Millisecond)
 	return api.LockDetail{Lock: api.Lock{Name: "a"}, Verdict: &verdict.Verdict{}}, nil
