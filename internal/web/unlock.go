@@ -123,19 +123,9 @@ func (h *handler) requested(r *http.Request, name, uuid, who, reason, outcome st
 		"client", r.RemoteAddr, "outcome", outcome)
 }
 
-// pauses lists the pauses, begins one, or ends one.
-func (h *handler) pauses(w http.ResponseWriter, r *http.Request) {
-	switch r.Method {
-	case http.MethodPost:
-		h.respond(h.unlockSlots, h.send, h.pause)(w, r)
-	case http.MethodDelete:
-		h.respond(h.unlockSlots, h.send, h.resume, "match", "all")(w, r)
-	default:
-		h.answer(h.send, always(func(ctx context.Context) (api.PauseList, error) {
-			status, err := h.Source.Status(ctx)
-			return api.PauseList{Pauses: status.Pauses}, err
-		}))(w, r)
-	}
+func (h *handler) pauses(ctx context.Context) (api.PauseList, error) {
+	status, err := h.Source.Status(ctx)
+	return api.PauseList{Pauses: status.Pauses}, err
 }
 
 func (h *handler) pause(r *http.Request, _ url.Values) (any, error) {
