@@ -45,7 +45,7 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 				return err
 			}
 			return withAdmin(cmd, func(a *admin.Admin) error {
-				r, err := a.Pause(cmd.Context(), match, lasts, reason)
+				r, err := a.Pause(cmd.Context(), admin.Who(), match, lasts, reason)
 				if err != nil {
 					return err
 				}

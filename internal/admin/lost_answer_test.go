@@ -48,10 +48,10 @@ func openAt(t *testing.T, e *etcdtest.Etcd) *Admin {
 func TestAPauseWhoseAnswerIsLostLasts(t *testing.T) {
 	t.Parallel()
 	a := openAt(t, etcdtest.Start(t, localetcd.Options{}))
-	_, err := a.Pause(t.Context(), "", time.Hour, "maintenance")
+	_, err := a.Pause(t.Context(), Who(), "", time.Hour, "maintenance")
 	require.NoError(t, err)
 	a.client.KV = broken{a.client.KV}
-	_, err = a.Pause(t.Context(), "", 2*time.Hour, "longer")
+	_, err = a.Pause(t.Context(), Who(), "", 2*time.Hour, "longer")
 	require.ErrorContains(t, err, "it may be paused or not: repeat the command")
 	list, err := a.Pauses(t.Context())
 	require.NoError(t, err)

@@ -56,14 +56,9 @@ func ValidateMatch(match string) error {
 	return nil
 }
 
-// Pause stops the automatic removal of the locks that match, or of all. It replaces an earlier
+// Pause stops the automatic removal of the locks that match, or of all, for a user, who is user@host. It replaces an earlier
 // pause of the same.
-func (a *Admin) Pause(ctx context.Context, match string, lasts time.Duration, reason string) (api.Pause, error) {
-	return a.PauseFor(ctx, Who(), match, lasts, reason)
-}
-
-// PauseFor is Pause for a user, who is user@host.
-func (a *Admin) PauseFor(ctx context.Context, who, match string, lasts time.Duration, reason string) (api.Pause, error) {
+func (a *Admin) Pause(ctx context.Context, who, match string, lasts time.Duration, reason string) (api.Pause, error) {
 	// The lease may end a second after Until, and never before it.
 	lease, err := a.grant(ctx, lasts+time.Second)
 	if err != nil {

@@ -245,7 +245,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	people, err := admin.Open(newConfig(e.Endpoints()), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	_, err = people.Pause(t.Context(), "nothing/**", time.Hour, "a test")
+	_, err = people.Pause(t.Context(), admin.Who(), "nothing/**", time.Hour, "a test")
 	require.NoError(t, err)
 	require.NoError(t, people.Close())
 	d.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "expiry")

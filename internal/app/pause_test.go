@@ -110,7 +110,7 @@ func TestS3_APauseIsObeyedWithinASecond(t *testing.T) {
 	ada := person(t, e)
 	<-removed
 
-	_, err := ada.Pause(t.Context(), "", time.Minute, "maintenance")
+	_, err := ada.Pause(t.Context(), admin.Who(), "", time.Minute, "maintenance")
 	require.NoError(t, err)
 	paused := time.Now()
 	for _, d := range replicas {
@@ -159,7 +159,7 @@ func TestS3_APauseOfAPattern(t *testing.T) {
 	d := startDaemon(t, e.Endpoints())
 	d.awaitReaping()
 	ada := person(t, e)
-	r, err := ada.Pause(t.Context(), "deploy/**", time.Hour, "debugging\u202e deploy/web")
+	r, err := ada.Pause(t.Context(), admin.Who(), "deploy/**", time.Hour, "debugging\u202e deploy/web")
 	require.NoError(t, err)
 	d.awaitMetric(1, "unlocker_pauses")
 	due := time.Now().Add(time.Second)

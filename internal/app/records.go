@@ -118,7 +118,7 @@ func (u unlocker) Pause(ctx context.Context, what api.PauseRequest, who string) 
 	if err != nil {
 		return api.Pause{}, &web.Error{Status: http.StatusBadRequest, Err: errors.New(strings.TrimPrefix(err.Error(), "--"))}
 	}
-	return u.admin.PauseFor(ctx, who, what.Match, lasts, what.Reason)
+	return u.admin.Pause(ctx, who, what.Match, lasts, what.Reason)
 }
 
 // Resume implements web.Unlocker.
