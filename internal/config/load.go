@@ -68,7 +68,11 @@ func named(flags *pflag.FlagSet) bool { return flags.Changed(configFlag) }
 
 // read reads a file. One that was only found must be trustworthy: it says where the password is sent.
 func read(path string, found bool) ([]byte, error) {
-	f, err := os.Open(path)
+	flags := os.O_RDONLY
+	if found {
+		flags |= syscall.O_NONBLOCK // a named pipe would have the command wait
+	}
+	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +81,8 @@ func read(path string, found bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if of, is := info.Sys().(*syscall.Stat_t); found && is && (info.Mode()&0o022 != 0 || of.Uid != 0 && int(of.Uid) != os.Geteuid()) {
-		return nil, fmt.Errorf("%s belongs to user %d and has mode %04o: in the working directory it must be yours or root's, and nobody else may write it; "+
+	if of, is := info.Sys().(*syscall.Stat_t); found && is && (!info.Mode().IsRegular() || info.Mode()&0o022 != 0 || of.Uid != 0 && int(of.Uid) != os.Geteuid()) {
+		return nil, fmt.Errorf("%s belongs to user %d and has mode %04o: in the working directory it must be a file of yours or root's that nobody else may write; "+
 			"--config %s uses it all the same", path, of.Uid, info.Mode().Perm(), path)
 	}
 	return io.ReadAll(f)

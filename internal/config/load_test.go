@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
 	"testing"
 	"time"
 
@@ -219,9 +220,14 @@ func TestFileOfOthers(t *testing.T) {
 	require.NoError(t, load())
 	for _, mode := range []fs.FileMode{0o620, 0o602} {
 		require.NoError(t, os.Chmod(here, mode))
-		require.ErrorContains(t, load(), fmt.Sprintf("unlocker.yaml belongs to user %d and has mode %04o: in the working directory it must be yours or root's", os.Geteuid(), mode))
+		require.ErrorContains(t, load(), fmt.Sprintf("unlocker.yaml belongs to user %d and has mode %04o: in the working directory it must be a file of yours or root's", os.Geteuid(), mode))
 		require.NoError(t, load("--config", here))
 	}
+	require.NoError(t, os.Remove(here))
+	require.NoError(t, syscall.Mkfifo(here, 0o644))
+	require.ErrorContains(t, load(), "unlocker.yaml belongs to user", "another user's would have every command wait for ever")
+	require.NoError(t, os.Remove(here))
+	write(t, here, "etcd: {endpoints: [etcd.example:2379]}")
 	require.NoError(t, os.Chmod(here, 0o644))
 	require.NoError(t, load())
 	if os.Geteuid() == 0 { // only root can give files away
