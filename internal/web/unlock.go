@@ -59,15 +59,10 @@ const (
 
 // unlock removes the lock whose name stands before the verb.
 func (h *handler) unlock(r *http.Request, _ url.Values) (any, error) {
-	who, err := h.user(r, "unlock")
+	name, who, err := h.asked(r, verb)
 	if err != nil {
 		return nil, err
 	}
-	name, err := h.name(r, apiLock)
-	if err != nil {
-		return nil, err
-	}
-	name = strings.TrimSuffix(name, verb)
 	var what api.Unlock
 	if err := readBody(r, map[string]any{"uuid": &what.UUID, "reason": &what.Reason}); err != nil {
 		return nil, err
@@ -101,17 +96,20 @@ func (h *handler) user(r *http.Request, command string) (string, error) {
 	return who, nil
 }
 
+// asked returns the lock that stands before the verb of a request, and the user.
+func (h *handler) asked(r *http.Request, verb string) (name, who string, err error) {
+	if who, err = h.user(r, verb[1:]); err == nil {
+		name, err = h.name(r, apiLock)
+	}
+	return strings.TrimSuffix(name, verb), who, err
+}
+
 // ask answers with the lock and the answer of its holder.
 func (h *handler) ask(r *http.Request, _ url.Values) (any, error) {
-	who, err := h.user(r, "ask")
+	name, who, err := h.asked(r, askVerb)
 	if err != nil {
 		return nil, err
 	}
-	name, err := h.name(r, apiLock)
-	if err != nil {
-		return nil, err
-	}
-	name = strings.TrimSuffix(name, askVerb)
 	if err := h.Unlocker.Ask(r.Context(), name, who); err != nil {
 		return nil, err
 	}
@@ -176,6 +174,7 @@ func (h *handler) unlockMany(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, h.send, ErrBusy)
 	default:
 		defer h.many.Release(1)
+		unlimited(w)
 		ctx, stop := context.WithCancel(r.Context())
 		defer stop()
 		if err := h.Unlocker.UnlockMany(ctx, what, who, func(l api.Unlocked) {
@@ -205,6 +204,11 @@ func (h *handler) manyRequest(r *http.Request, what *api.UnlockMany) (who string
 	return who, err
 }
 
+// unlimited ends the deadline for writing, at which HTTP/2 would reset the stream while etcd is awaited.
+func unlimited(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+}
+
 // sendLine sends one line of JSON at once.
 func sendLine(w http.ResponseWriter, line any) error {
 	text, err := json.Marshal(line)
@@ -214,6 +218,7 @@ func sendLine(w http.ResponseWriter, line any) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := http.NewResponseController(w)
 	_ = out.SetWriteDeadline(time.Now().Add(maxWrite)) // where it is supported
+	defer unlimited(w)
 	if _, err := w.Write(append(terminal.EscapeJSON(text), '\n')); err != nil {
 		return err
 	}
