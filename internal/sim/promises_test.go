@@ -255,7 +255,11 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 	r, o := j.w.config.Reaper, j.of[d]
 	hold(verdict.HoldStarting, "", d.started-1, d.started+r.Settle)
 	hold("", "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
-	hold(verdict.HoldAlarm, "", j.notices(d, o.alarmedFirst, time.Second+j.w.etcd.reconnects()+j.delay(d)-1), o.alarmedLast+r.Settle)
+	if !slices.ContainsFunc(j.w.Faults, func(f fault) bool { // the answer of the probe that met the alarm may be lost
+		return f.blocks() && f.meets(replicas, d.replica) && o.alarmedFirst <= f.At && f.At <= o.alarmedFirst+j.delay(d)+arrival
+	}) {
+		hold(verdict.HoldAlarm, "", j.notices(d, o.alarmedFirst, time.Second+j.w.etcd.reconnects()+j.delay(d)-1), o.alarmedLast+r.Settle)
+	}
 	if since, paused := j.pausedFor(name); paused && !j.cutOff(d, since, now) {
 		hold(verdict.HoldPaused, "", since+time.Second, stays)
 	}
