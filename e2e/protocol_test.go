@@ -24,7 +24,7 @@ func TestProtocolTransactions(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^### (\w+)\n(?:[^#\n].*\n|\n)*?((?:    (?:version|value)\(.*\n)\n(?:    .*\n|\n)+)`).FindAllStringSubmatch(string(page), -1) {
 		txns[m[1]] = regexp.MustCompile(`(?m)^    `).ReplaceAllString(m[2], "") + "\n\n"
 	}
-	require.Len(t, txns, 4)
+	require.Len(t, txns, 5)
 	run := func(step, want string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -37,13 +37,14 @@ func TestProtocolTransactions(t *testing.T) {
 	}
 	_, err = etcd.client.Put(t.Context(), prefix+"billing/invoices/nested/uuid", "other")
 	require.NoError(t, err)
-	for _, step := range []string{"Alive", "Stack", "Unlock"} {
+	for _, step := range []string{"Alive", "Stack", "Ask", "Unlock"} {
 		run(step, "FAILURE")
 	}
 	run("Lock", "SUCCESS")
 	run("Lock", "FAILURE")
 	run("Alive", "SUCCESS")
 	run("Stack", "SUCCESS")
+	run("Ask", "SUCCESS")
 	run("Unlock", "SUCCESS")
 	run("Unlock", "FAILURE")
 	left, err := etcd.client.Get(t.Context(), prefix, clientv3.WithPrefix())
