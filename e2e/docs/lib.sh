@@ -66,9 +66,9 @@ removals() { # PREFIX: locks that are due at once; several replicas remove them 
 
 gone() { [ -z "$(etcdctl get --prefix --keys-only "/mutexes/$1/")" ]; }
 
-daemon() { # the unit
+daemon() { # the unit, which sees the renewals of holders now
   systemctl is-active --quiet unlocker || systemctl start unlocker
-  await curl -sf localhost:9480/readyz
+  await curl -sf -u ada:y 'localhost:9481/api/v1/locks?silent=true'
 }
 
 certificate() { # NAME SUBJECT
@@ -196,7 +196,8 @@ people_unlock() { # by the API of the unit; terminal gives y as the password
 basic_auth_users: {ada: '$2a$04$B/RbTx0QG/izM4KHns5Ug.UnylOOEnTGYc.FFuw8HzVhmQnitenv.'}
 V
   printf 'UNLOCKER_WEB_ALLOW_UNLOCK=true\nUNLOCKER_WEB_WEB_CONFIG_FILE=/etc/unlocker/web.yml\n' >>/etc/default/unlocker
-  systemctl restart unlocker && await curl -sf localhost:9480/readyz
+  systemctl restart unlocker
+  daemon
 }
 
 client_files() {
