@@ -534,7 +534,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		Clock: clock{Offset: s(3), Steps: []step{{s(12.65), -s(3)}}}}
 	back := lease("b", 10.65, 326.85)
 	back.Interval, back.Releases, back.Clock = 0, s(31.85), clock{Offset: -s(3), Drift: -450}
+	unseen := holder{Name: "d", Start: s(0.3), Interval: s(9.85), TTL: s(40.4), Retry: s(20), Fixed: true, Dies: s(34.7)}
 	for name, h := range map[string]history{
+		"a restore that looks like the deletion of a field": {Replicas: 1, Lasts: s(90), Holders: []holder{unseen}, Faults: []fault{
+			{Kind: noted, Who: replicas, N: 2, At: s(27.3)}, {Kind: bumped, At: s(30.7), By: s(27.2), Writes: 100}, {Kind: slowDisk, At: s(39.2), For: s(19.25)}}},
 		"a lock that a restore brings back": {Replicas: 1, Lasts: s(88), Holders: []holder{back},
 			Faults: []fault{{Kind: bumped, At: s(32.14), By: s(20.85), Writes: 100}, {Kind: lag, Who: replicas, At: s(35.3), For: s(14), By: s(3)}}},
 		"a step back as a removal is on its way": {Replicas: 1, Lasts: s(80), Holders: []holder{dead}, Clocks: []clock{{Steps: []step{{s(62.5), -s(30)}}}},

@@ -292,7 +292,7 @@ func (w *world) restore(f fault) {
 	full, bad := w.alarm(noSpace, w.still(noSpace, 0)), w.alarm(corrupt, w.still(corrupt, 0))
 	var pauses []chore
 	w.pauses(func(c chore) { pauses = append(pauses, c) })
-	w.etcd.restore(s.data, how, func() { w.judge.restored(s.truth) }, func(ctx context.Context, admin *clientv3.Client) {
+	w.etcd.restore(s.data, how, func() { w.judge.restored(s.truth, f.Kind) }, func(ctx context.Context, admin *clientv3.Client) {
 		full(ctx, admin)
 		bad(ctx, admin)
 		for _, pause := range pauses {

@@ -26,10 +26,9 @@ type judge struct {
 	of     map[*daemon]*dossier
 	all    []*daemon
 	alarms map[pb.AlarmType]bool
-	// lost is when that was written to locks which a restore took back.
+	// lost is when that was written to locks which a restore took back: of one with a bumped revision, where only a
+	// listing tells, the newest writes to locks that it showed older than before.
 	lost map[time.Duration][]time.Duration
-	// older is when the newest writes were to locks that it showed older than before.
-	older map[time.Duration][]time.Duration
 	// paused is since when there is a pause, by its key.
 	paused   map[string]time.Duration
 	election judges.Election
@@ -93,7 +92,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), older: make(map[time.Duration][]time.Duration), begun: make(map[string]int), paused: make(map[string]time.Duration), alarms: make(map[pb.AlarmType]bool),
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), begun: make(map[string]int), paused: make(map[string]time.Duration), alarms: make(map[pb.AlarmType]bool),
 		election: judges.Election{Prefix: w.config.ElectionPrefix()}}
 }
 
@@ -170,17 +169,19 @@ func (j *judge) snapshot() *truth {
 }
 
 // restored is called right before etcd is.
-func (j *judge) restored(backup *truth) {
+func (j *judge) restored(backup *truth, how kind) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	old, now := j.truth, j.w.elapsed()
 	clear(j.paused)
 	j.truth = backup.clone()
-	j.lost[now] = old.writes[len(j.writes):]
+	if how != bumped {
+		j.lost[now] = old.writes[len(j.writes):]
+	}
 	for name, s := range j.locks {
 		was := old.locks[name]
-		if was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) {
-			j.older[now] = append(j.older[now], was.touched)
+		if how == bumped && was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) {
+			j.lost[now] = append(j.lost[now], was.touched)
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored = now

@@ -271,7 +271,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
 		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
-		if f.Kind == newCluster && saw || f.Kind == rolledBack && j.missed(d, f.At, j.lost) || f.Kind == bumped && j.missed(d, f.At, j.older) {
+		if f.Kind == newCluster && saw || (f.Kind == rolledBack || f.Kind == bumped) && j.missed(d, f.At) {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
 			since, notice := j.reachable(d, f.At), r.Freshness+time.Second+j.w.etcd.reconnects()
 			if f.Kind != rolledBack {
@@ -279,8 +279,8 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			}
 			notice += 6 * j.delay(d) // a watch, the revision, the newest write, the revision, progress, and a listing
 			notices := j.notices(d, since, notice)
-			if f.Kind == bumped && slices.ContainsFunc(j.writes, func(at time.Duration) bool { return f.At < at && at <= notices }) {
-				continue // perhaps the older lock is newer before it is listed
+			if j.newer(f.At, notices) {
+				continue
 			}
 			hold(verdict.HoldRegressed, string(f.Kind), notices, since+r.Settle)
 		}
@@ -300,8 +300,8 @@ func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
 }
 
 // missed reports whether a daemon had seen one of the writes that a restore took back.
-func (j *judge) missed(d *daemon, restored time.Duration, writes map[time.Duration][]time.Duration) bool {
-	return slices.ContainsFunc(writes[restored], func(at time.Duration) bool {
+func (j *judge) missed(d *daemon, restored time.Duration) bool {
+	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool {
 		at = max(at, d.started+time.Second)
 		return at+arrival <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
 			silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
@@ -310,11 +310,18 @@ func (j *judge) missed(d *daemon, restored time.Duration, writes map[time.Durati
 	})
 }
 
+// newer reports whether a lock that a restore with a bumped revision showed older may be newer again before it is listed.
+func (j *judge) newer(restored, notices time.Duration) bool {
+	return slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.Kind == bumped && f.At == restored }) &&
+		slices.ContainsFunc(j.writes, func(at time.Duration) bool { return restored < at && at <= notices })
+}
+
 // changed returns when a restore last changed the lock for a daemon, zero for never: not where it
 // had not seen what was taken back.
 func (j *judge) changed(d *daemon, s *state) time.Duration {
 	knows := func() bool { // what is sent in the moment of the restore is not of after it
-		return j.missed(d, s.restored, j.lost) && j.w.elapsed() > j.notices(d, s.restored, j.w.config.Reaper.Freshness+time.Second+j.w.etcd.reconnects()+6*j.delay(d))
+		notices := j.notices(d, s.restored, j.w.config.Reaper.Freshness+time.Second+j.w.etcd.reconnects()+6*j.delay(d))
+		return j.missed(d, s.restored) && j.w.elapsed() > notices && !j.newer(s.restored, notices)
 	}
 	if s.restored > 0 && (j.of[d].forgot >= s.restored || knows()) {
 		return s.restored
