@@ -57,10 +57,14 @@ func newLock() *cobra.Command {
 process lives. If it is killed, or its host dies, the lock is removed --patience later.
 
 The command is executed directly, without a shell. It gets the files and the environment
-of this process, and UNLOCKER_LOCK_NAME, UNLOCKER_LOCK_UUID and UNLOCKER_FENCING_TOKEN. It
-runs in a process group of its own, to which SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed
-on; SIGUSR1 and SIGUSR2 are passed on to the command alone. On a terminal, it can be used
-and suspended like any other job.
+of this process, with an UNLOCKER_ETCD_PASSWORD that is there (a password file avoids it), and
+  UNLOCKER_LOCK_NAME      the name of the lock
+  UNLOCKER_LOCK_UUID      of this acquisition, in etcd, in logs and for unlocker unlock
+  UNLOCKER_FENCING_TOKEN  a number that grows with each acquisition
+
+It runs in a process group of its own, to which SIGTERM, SIGINT, SIGHUP and SIGQUIT are
+passed on; SIGUSR1 and SIGUSR2 are passed on to the command alone. On a terminal, it can be
+used and suspended like any other job.
 
 If the lock is lost, cannot be renewed in time, or was held for --max-hold, the process
 group gets SIGTERM, and SIGKILL --kill-after later: before another process can get the

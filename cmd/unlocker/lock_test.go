@@ -242,8 +242,8 @@ func TestLockStopsTheCommandWhenForced(t *testing.T) {
 
 	config := filepath.Join(t.TempDir(), "unlocker.yaml")
 	require.NoError(t, os.WriteFile(config, []byte("audit_prefix: /elsewhere/"), 0o600))
-	h = e.lock("a", "--config", config, "--", "sh", "-c", "echo ready; sleep 1000")
-	h.await("ready")
+	h = e.lock("a", "--config", config, "--", "sleep", "1000") // ends before the record is read
+	etcdtest.Eventually(t, func() bool { return e.field("a", "uuid") != "" })
 	code, _, stderr = e.call(nil, "unlock", "a", "--config", config, "--uuid", e.field("a", "uuid"), "--yes", "--reason", "OPS-1")
 	require.Zero(t, code, stderr)
 	code, stderr = h.end()
@@ -310,8 +310,21 @@ func TestLockGivesUpBeforeTheDeadline(t *testing.T) {
 	require.Greater(t, alive, deadline.Add(-10*time.Second), "it is not given up early")
 	code, stderr := h.end()
 	require.Equal(t, exitLost, code)
-	require.Contains(t, stderr, "unlocker: the command was stopped: lock \"a\" could not be renewed and expires soon\n")
+	require.Regexp(t, `unlocker: the command was stopped: lock "a" could not be renewed, and counts as lost from \S+Z on\n`, stderr)
 	require.Contains(t, h.out(), "no\n")
+}
+
+// It is too late to say that the lock will expire.
+func TestLockIsLostWhileItIsSuspended(t *testing.T) {
+	e := newEtcd(t)
+	h := e.lock("a", "--patience", "3s", "--", "sh", "-c", "echo ready; sleep 1000")
+	h.await("ready")
+	h.signal(syscall.SIGSTOP)
+	etcdtest.Eventually(t, func() bool { return time.Now().After(e.deadline("a")) })
+	h.signal(syscall.SIGCONT)
+	code, stderr := h.end()
+	require.Equal(t, exitLost, code)
+	require.Equal(t, "unlocker: the command was stopped: lock \"a\" is lost: not renewed in time\n", stderr)
 }
 
 func TestLockDiesWithItsCommand(t *testing.T) {

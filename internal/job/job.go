@@ -11,6 +11,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -239,6 +240,9 @@ func (j *job) hold(l *mutex.Lock) (status int, err error) {
 		}
 	}
 	if stopped != nil {
+		if lost, is := errors.AsType[*mutex.LostError](stopped); is {
+			lost.Removal(ctx) // who removed it is not looked for after Unlock
+		}
 		stop() // one attempt, since others may hold the lock by now
 	}
 	released := l.Unlock(ctx)
@@ -265,7 +269,7 @@ func (j *job) until(l *mutex.Lock) (context.Context, context.CancelFunc) {
 				return
 			}
 		}
-		cancel(fmt.Errorf("lock %q could not be renewed and expires soon", j.Name))
+		cancel(cmp.Or(l.Held(), fmt.Errorf("lock %q could not be renewed, and counts as lost from %s on", j.Name, l.Deadline().UTC().Format(time.RFC3339))))
 	}()
 	return ctx, func() {
 		cancel(nil)
