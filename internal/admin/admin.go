@@ -28,6 +28,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -39,6 +40,7 @@ type Admin struct {
 	layout protocol.Layout
 	store  lockstore.Store
 	now    func() time.Time
+	manual records.Unlocker
 	// clocks are empty until Observe has asked a daemon.
 	clocks atomic.Pointer[clocks]
 }
@@ -64,7 +66,7 @@ func On(client *etcd.Client, c config.Config, logger *slog.Logger) (*Admin, erro
 		return nil, err
 	}
 	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	a := &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now}
+	a := &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now, manual: records.NewUnlocker(c, client, store)}
 	a.clocks.Store(&clocks{})
 	return a, nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/history"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/native"
-	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -54,7 +53,7 @@ func (a *Admin) Ask(ctx context.Context, name string) (Detail, error) {
 	if _, err := a.Show(ctx, name); err != nil {
 		return Detail{}, err
 	}
-	if err := (records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}).Ask(ctx, name, Who()); err != nil {
+	if err := a.manual.Ask(ctx, name, Who()); err != nil {
 		return Detail{}, a.failedOn(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite, a.config.AskKeys())
 	}
 	return a.Show(ctx, name)

@@ -35,7 +35,7 @@ func TestAmbiguousUnlockKeepsItsRecord(t *testing.T) {
 		cancel()
 	}()
 	confirmed := false
-	a.now = func() time.Time {
+	a.manual.Now = func() time.Time {
 		if confirmed { // the record is made, right before the transaction
 			p.HoldReplies()
 		}

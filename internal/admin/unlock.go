@@ -45,23 +45,18 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 	case shown.UUID != "" && shown.UUID != uuid:
 		return api.Forced{}, &OtherHolder{shown}
 	}
-	unlocker := a.unlocker()
-	unrecorded, err := unlocker.TryRecord(ctx, name)
+	unrecorded, err := a.manual.TryRecord(ctx, name)
 	if err != nil {
 		return api.Forced{}, a.failed(ctx, err, etcd.ReadWrite)
 	}
 	if err := confirm(shown, unrecorded); err != nil {
 		return api.Forced{}, err
 	}
-	removed, now, err := unlocker.Unlock(ctx, name, api.Unlock{UUID: uuid, Reason: reason}, Who(), unrecorded == nil)
+	removed, now, err := a.manual.Unlock(ctx, name, api.Unlock{UUID: uuid, Reason: reason}, Who(), unrecorded == nil)
 	if err != nil {
 		return api.Forced{}, a.notRemoved(ctx, name, now, err)
 	}
 	return removed, nil
-}
-
-func (a *Admin) unlocker() records.Unlocker {
-	return records.Unlocker{Config: a.config, Client: a.client, Store: a.store, Now: a.now}
 }
 
 // UnlockMany removes the locks that match a filter: each only if it is still held as it was listed and, if what.Silent is
@@ -76,15 +71,14 @@ func (a *Admin) UnlockMany(ctx context.Context, f Filter, what api.UnlockMany, c
 	if len(selected.Locks) == 0 {
 		return api.Unlocked{}, fmt.Errorf("none of the %d locks under %s matches and is held: nothing was removed", found.Total, a.Prefix())
 	}
-	unlocker := a.unlocker()
-	unrecorded, err := unlocker.TryRecord(ctx, selected.Locks[0].Name)
+	unrecorded, err := a.manual.TryRecord(ctx, selected.Locks[0].Name)
 	if err != nil {
 		return api.Unlocked{}, a.failed(ctx, err, etcd.ReadWrite)
 	}
 	if err := confirm(selected, unrecorded); err != nil {
 		return api.Unlocked{}, err
 	}
-	counts := unlocker.UnlockSelected(ctx, selected.Locks, what, Who(), unrecorded == nil, report)
+	counts := a.manual.UnlockSelected(ctx, selected.Locks, what, Who(), unrecorded == nil, report)
 	switch {
 	case counts.Error != "":
 		err = fmt.Errorf("nothing was removed: %s", counts.Error)

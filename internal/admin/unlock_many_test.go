@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -114,6 +115,29 @@ func TestUnlockManyLeavesRoom(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 80, counts.Removed)
 		require.InDelta(t, 80/8*2+1, time.Since(began).Seconds(), 1, "eight at a time: a read and a transaction each, and once a lease")
+	})
+}
+
+// All manual unlocks of a process have one pace: three at a time, and a single one, are no faster than one.
+func TestUnlocksShareAPace(t *testing.T) {
+	bubble(t, func(w *world, _ *memetcd.Cluster, _ *memetcd.Link) {
+		for i := range 300 {
+			w.take(fmt.Sprintf("n%d/%02d", i%3, i), time.Hour, time.Hour)
+		}
+		w.take("single", time.Hour, time.Hour)
+		began := time.Now()
+		var g errgroup.Group
+		for i := range 3 {
+			g.Go(func() error {
+				what := api.UnlockMany{Match: fmt.Sprintf("n%d/*", i), Reason: "OPS-1"}
+				_, err := w.UnlockMany(w.t.Context(), admin.Filter{Match: what.Match}, what, func(api.Selection, error) error { return nil }, func(api.Unlocked) {})
+				return err // unless it removed all
+			})
+		}
+		require.NoError(w.t, g.Wait())
+		_, err := w.Unlock(w.t.Context(), "single", "u-single", "OPS-1", func(admin.Detail, error) error { return nil })
+		require.NoError(t, err)
+		require.InDelta(t, 201./50, time.Since(began).Seconds(), 0.01, "after the first 100")
 	})
 }
 

@@ -57,6 +57,7 @@ const (
 	// LogUnlockRequested is the outcome of a request to the API.
 	LogUnlockRequested = "unlock requested by the API"
 	LogBadRecord       = "a record of a removal cannot be used"
+	LogManyUnlocks     = "too many manual unlocks at a time to log each"
 	LogBrakeEnds       = "brake ends: locks of this name are removed again"
 	LogRecordsDropped  = "records of removals cannot be written; dropping them"
 	LogConflict        = "lock not removed: modified or released concurrently"

@@ -60,7 +60,7 @@ func TestUnlockWhoseAnswerIsLostIsAmbiguous(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	e.Put(e.Lock("a", later, later)...)
 	store := lockstore.Store{KV: broken{client.KV}, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
-	u := unlocker{records.Unlocker{Config: c, Client: client, Store: store, Now: time.Now}, "host", nil, nil}
+	u := unlocker{records.NewUnlocker(c, client, store), "host", nil, nil}
 	_, err = u.Unlock(t.Context(), "a", api.Unlock{UUID: "u-a"}, "ada@host")
 	var ambiguous *web.Error
 	require.ErrorAs(t, err, &ambiguous)

@@ -25,8 +25,7 @@ import (
 )
 
 // Limits of what the daemon takes from audit_prefix, where any client with the right may
-// write. It writes no records beyond maxRecords, some hundred megabytes at most. A manual unlock is
-// logged and counted, so that there are limits on their rate.
+// write. It writes no records beyond maxRecords, some hundred megabytes at most.
 const maxRecords = 50_000
 
 func (a *App) newRecords() (err error) {
@@ -38,8 +37,8 @@ func (a *App) newRecords() (err error) {
 	return err
 }
 
-// record passes a record of a removal to the reaper. allowed limits what users do; levels are those of the messages about
-// records that are not used.
+// record passes a record of a removal to the reaper. allowed limits how many of what users do are logged; levels are those
+// of the messages about records that are not used, or not logged.
 func (a *App) record(e etcd.Event, allowed *rate.Limiter, levels *etcd.Levels) {
 	if e.Deleted { // by its lease
 		name, _, _ := strings.Cut(e.Key, "//")
@@ -47,21 +46,24 @@ func (a *App) record(e etcd.Event, allowed *rate.Limiter, levels *etcd.Levels) {
 		return
 	}
 	rec, err := records.Parse(e.Value, e.Revision)
-	if err == nil && !e.First && (rec.Trigger == verdict.Manual || rec.Who != "") && !allowed.Allow() {
-		err = errors.New("too many at a time")
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		a.logger.Log(context.Background(), levels.Of(api.LogBadRecord), api.LogBadRecord, "key", a.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
-	case rec.Prefix == a.config.Prefix:
-		if !a.reaper.Recorded(context.Background(), rec.Forced, e.First) || e.First {
-			return
-		}
-		if rec.Who != "" {
-			a.logger.Info(api.LogBrakeEnds, "lock", rec.Name, "who", rec.Who, "reason", rec.Reason)
-		}
-		_ = a.table.Resume(context.Background()) // the only error is that the table has stopped
+		return
 	}
+	if rec.Prefix != a.config.Prefix {
+		return
+	}
+	logged := e.First || rec.Trigger != verdict.Manual && rec.Who == "" || allowed.Allow()
+	if !logged {
+		a.logger.Log(context.Background(), levels.Of(api.LogManyUnlocks), api.LogManyUnlocks)
+	}
+	if !a.reaper.Recorded(context.Background(), rec.Forced, e.First, logged) || e.First {
+		return
+	}
+	if rec.Who != "" && logged {
+		a.logger.Info(api.LogBrakeEnds, "lock", rec.Name, "who", rec.Who, "reason", rec.Reason)
+	}
+	_ = a.table.Resume(context.Background()) // the only error is that the table has stopped
 }
 
 // unlocker removes locks for people who ask the API. It implements web.Unlocker.
@@ -85,7 +87,7 @@ func (a *App) newUnlocker(v view) (web.Unlocker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unlocker{records.Unlocker{Config: a.config, Client: a.client, Store: v.store, Now: time.Now}, host, v.Locks, people}, nil
+	return unlocker{records.NewUnlocker(a.config, a.client, v.store), host, v.Locks, people}, nil
 }
 
 // User implements web.Unlocker.

@@ -91,7 +91,7 @@ func (h *harness) releaseInTime(name string) {
 // learn has a replica read records.
 func (h *harness) learn(all ...api.Forced) (ended bool) {
 	for _, f := range all {
-		ended = h.Recorded(h.ctx, f, true)
+		ended = h.Recorded(h.ctx, f, true, true)
 	}
 	return ended
 }

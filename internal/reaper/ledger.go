@@ -152,9 +152,9 @@ func idOf(f *api.Forced) removalID {
 const plausible = time.Minute
 
 // Recorded adds what a record in etcd says of a removal to the ledger, and to what a brake counts. A manual unlock is
-// also counted and logged, unless the record is from before the start of this replica, which may have done so in its
-// life before. It reports whether a count ended, so that a lock which a brake kept may be removable.
-func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) (ended bool) {
+// also counted and, if set, logged, unless the record is from before the start of this replica, which may have done so in
+// its life before. It reports whether a count ended, so that a lock which a brake kept may be removable.
+func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before, logged bool) (ended bool) {
 	manual, when := removed.Trigger == verdict.Manual, removed.At
 	if ended = r.learn(&removed); removed.Trigger == verdict.Ended {
 		return ended // nothing was removed
@@ -166,11 +166,13 @@ func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before bool) 
 	if !manual || before {
 		return ended
 	}
-	line := slog.NewRecord(time.Now(), slog.LevelInfo, api.LogUnlocked, 0)
-	line.Add("lock", removed.Name, "uuid", removed.UUID, "who", removed.Who, "reason", removed.Reason, "when", when,
-		"revision", removed.Revision, "record", lockstore.LogValue(removed.Fields, removed.MoreFields))
-	// The line comes first, as that of a removal: whoever sees the count finds it.
-	r.journal.conclude(ctx, line) // which keeps it if it cannot be written
+	if logged {
+		line := slog.NewRecord(time.Now(), slog.LevelInfo, api.LogUnlocked, 0)
+		line.Add("lock", removed.Name, "uuid", removed.UUID, "who", removed.Who, "reason", removed.Reason, "when", when,
+			"revision", removed.Revision, "record", lockstore.LogValue(removed.Fields, removed.MoreFields))
+		// The line comes first, as that of a removal: whoever sees the count finds it.
+		r.journal.conclude(ctx, line) // which keeps it if it cannot be written
+	}
 	r.tally.update(func(s *Stats) { s.Removed[verdict.Manual]++ })
 	return ended
 }

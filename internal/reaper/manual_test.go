@@ -55,7 +55,7 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 			if !recordFirst {
 				deletion()
 			}
-			h.Recorded(h.ctx, api.Forced{Name: "a", UUID: "u-a", Token: d.Token, Trigger: verdict.Manual, Who: "ada@host", Reason: "why", Revision: 99}, false)
+			h.Recorded(h.ctx, api.Forced{Name: "a", UUID: "u-a", Token: d.Token, Trigger: verdict.Manual, Who: "ada@host", Reason: "why", Revision: 99}, false, true)
 			if recordFirst {
 				deletion()
 			}
@@ -72,9 +72,9 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 // What was there before the start is listed at its time, and neither counted nor logged again.
 func TestS7_ManualUnlockBeforeTheStart(t *testing.T) {
 	h := newHarness(t, sharedClient(t))
-	h.Recorded(h.ctx, api.Forced{Name: "now", Trigger: verdict.Manual, At: time.Now().Add(-time.Minute)}, false)
+	h.Recorded(h.ctx, api.Forced{Name: "now", Trigger: verdict.Manual, At: time.Now().Add(-time.Minute)}, false, true)
 	for name, ago := range map[string]time.Duration{"minutes": 5 * time.Minute, "half": 30 * time.Minute, "day": 24 * time.Hour, "future": -time.Hour} {
-		h.Recorded(h.ctx, api.Forced{Name: name, Trigger: verdict.Manual, At: time.Now().Add(-ago)}, true)
+		h.Recorded(h.ctx, api.Forced{Name: name, Trigger: verdict.Manual, At: time.Now().Add(-ago)}, true, true)
 	}
 	var names []string
 	for _, r := range h.Ledger().Recent(10) {

@@ -226,7 +226,7 @@ func TestS7_ARemovalWithoutAnAnswerIsPresumed(t *testing.T) {
 				h.await(func() bool { return h.failures()[lockstore.ReasonAmbiguous] == 1 })
 				<-time.After(c.late)
 				if c.record != "" {
-					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: c.record, At: time.Now()}, true)
+					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: c.record, At: time.Now()}, true, true)
 				}
 				if !c.eventFirst {
 					h.gone(g)
@@ -250,7 +250,7 @@ func TestS7_ARemovalWithoutAnAnswerIsPresumed(t *testing.T) {
 					require.Equal(t, []any{api.Self, g.Revision}, []any{listed[0].By, listed[0].Revision})
 					require.NotNil(t, listed[0].Verdict)
 					// The record decides, also if it comes later.
-					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: verdict.Expiry, Replica: "other", At: time.Now()}, false)
+					h.Recorded(h.ctx, api.Forced{Name: "a", Token: d.Token, Trigger: verdict.Expiry, Replica: "other", At: time.Now()}, false, true)
 					require.Len(t, h.Ledger().Page("a", 10), 1)
 					require.Equal(t, "other", h.Ledger().Page("a", 10)[0].Replica)
 				}

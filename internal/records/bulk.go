@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 )
 
-// A replica takes at most PerSecond records of what users do, after a first Burst: it logs each. A bulk
-// unlock stays below that, with few locks at a time, so that etcd has time for renewals.
+// A replica logs at most PerSecond records of what users do, after a first Burst: any client may have written them. The
+// manual unlocks of a process stay below that, and are few at a time, so that etcd has time for renewals.
 const (
 	PerSecond  = 100
 	Burst      = 1000
@@ -72,12 +71,11 @@ func (u Unlocker) UnlockSelected(ctx context.Context, locks []api.Lock, what api
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(u.Config.Etcd.RequestTimeout, abort) })()
 	next, stop := context.WithCancel(ctx)
 	defer stop()
-	limit := rate.NewLimiter(PerSecond/2, Burst/10)
 	var mu sync.Mutex
 	var g errgroup.Group
 	g.SetLimit(concurrent)
 	for _, l := range locks {
-		if limit.Wait(next) != nil {
+		if u.pace.Wait(next) != nil {
 			break
 		}
 		g.Go(func() error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/time/rate"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
@@ -16,12 +17,18 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// Unlocker removes locks. It is a plain value, safe for concurrent use.
+// Unlocker removes locks for the users of a process. It is safe for concurrent use.
 type Unlocker struct {
 	Config config.Config
 	Client *etcd.Client
 	Store  lockstore.Store
 	Now    func() time.Time
+	pace   *rate.Limiter
+}
+
+// NewUnlocker returns the one Unlocker of a process.
+func NewUnlocker(c config.Config, client *etcd.Client, store lockstore.Store) Unlocker {
+	return Unlocker{c, client, store, time.Now, rate.NewLimiter(PerSecond/2, Burst/10)}
 }
 
 // TryRecord returns as refused why etcd would refuse the record of the unlock of a lock, and as err
@@ -44,6 +51,9 @@ func (u Unlocker) TryRecord(ctx context.Context, name string) (refused, err erro
 // errors are those of lockstore.Store.Unlock; for ErrOtherUUID, now is the lock as it is held now. If
 // the error is ErrAmbiguous, the lock may or may not be removed, and the record is there if it is.
 func (u Unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string, recorded bool) (removed api.Forced, now lockstore.Record, err error) {
+	if err := u.pace.Wait(ctx); err != nil {
+		return api.Forced{}, lockstore.Record{}, err
+	}
 	r := &remover{Unlocker: u, who: who, reason: what.Reason, recorded: recorded}
 	removed, now, err = r.unlock(ctx, name, lockstore.Held{UUID: what.UUID})
 	if r.lease != 0 && err != nil && !errors.Is(err, lockstore.ErrAmbiguous) {

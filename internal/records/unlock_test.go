@@ -32,7 +32,7 @@ func TestUnlockThatLosesLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	later := time.Now().Add(time.Hour)
 	e.Put(e.Lock("a", later, later)...)
-	u := Unlocker{Config: c, Client: client, Store: lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}}
+	u := NewUnlocker(c, client, lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout})
 	u.Now = func() time.Time { // as the record is made
 		leases, err := e.Client.Leases(t.Context())
 		require.NoError(t, err)
