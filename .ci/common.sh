@@ -24,12 +24,16 @@ start() {
   running[$!]=$1
 }
 
-# finish waits for all started steps, and prints each one when it has ended. It fails if one of them has.
+# finish [NAME…] waits for all started steps but those named, and prints each one when it has ended. It fails if one of
+# them has.
 finish() {
-  local pid code failed=()
-  while [ ${#running[@]} -gt 0 ]; do
+  local pid code failed=() awaited
+  while true; do
+    awaited=()
+    for pid in "${!running[@]}"; do [[ " $* " == *" ${running[$pid]} "* ]] || awaited+=("$pid"); done
+    [ ${#awaited[@]} -gt 0 ] || break
     code=0
-    wait -n -p pid "${!running[@]}" || code=$?
+    wait -n -p pid "${awaited[@]}" || code=$?
     cat "$logs/${running[$pid]}"
     [ $code = 0 ] || failed+=("${running[$pid]}")
     # The names once more: a test that ran out of time is named far above its goroutines.

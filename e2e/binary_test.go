@@ -35,6 +35,7 @@ func TestBinaryLinksNoServer(t *testing.T) {
 
 // People use the commands on their own machines.
 func TestBinaryBuildsForMacOS(t *testing.T) {
+	t.Parallel()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, "../cmd/unlocker")
 	build.Env = append(os.Environ(), "GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
@@ -50,6 +51,7 @@ func TestBinaryHasItsVersion(t *testing.T) {
 
 // Every command has a manual page, which man shows without a warning.
 func TestManualPages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	generate := exec.CommandContext(t.Context(), "go", "run", "-tags", "man", "../cmd/unlocker", "man", dir)
 	generate.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1795219200")

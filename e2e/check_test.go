@@ -58,6 +58,7 @@ func (d *daemon) web(scheme string) string {
 
 // The plugin against two real replicas behind TLS and a password.
 func TestCheckOfTwoReplicas(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := webConfig(t, dir)
 	etcd := startEtcd(t, newest)
@@ -109,6 +110,7 @@ func TestCheckOfTwoReplicas(t *testing.T) {
 
 // Problems of the daemon take precedence over those of its locks.
 func TestCheckOfADaemonInTrouble(t *testing.T) {
+	t.Parallel()
 	nowhere := startDaemon(t, etcdtest.FreeAddr(t))
 	awaitCheck(t, 2, "UNLOCKER CRITICAL: no daemon reports on the locks: "+nowhere.web("http")+" has not listed the locks yet", "--url", nowhere.web("http"))
 

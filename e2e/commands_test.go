@@ -156,6 +156,7 @@ func TestCommandsAreInterrupted(t *testing.T) {
 
 // A list of many locks needs little memory in every output format.
 func TestListOfManyLocks(t *testing.T) {
+	t.Parallel()
 	const locks = 50_000
 	etcd := startEtcd(t, newest)
 	later := time.Now().Add(time.Hour)

@@ -176,6 +176,7 @@ func TestWork(t *testing.T) {
 // TestConsumer builds what a user builds, with each release of etcd's client that package mutex supports:
 // it works, it keeps the user's release and Go version, and it stays small.
 func TestConsumer(t *testing.T) {
+	t.Parallel()
 	for _, client := range clientReleases {
 		t.Run(client, func(t *testing.T) {
 			alone := buildConsumer(t, client, map[string]string{"main.go": bareClient})

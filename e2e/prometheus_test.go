@@ -69,6 +69,7 @@ func run(t *testing.T, name string, args ...string) (out string) {
 
 // The rules, their own tests, and the examples next to them.
 func TestPrometheusRules(t *testing.T) {
+	t.Parallel()
 	require.Contains(t, run(t, "promtool", "check", "rules", rulesFile), "rules found")
 	tests := glob(t, "../deploy/prometheus/tests/*.yaml")
 	out := run(t, "promtool", append([]string{"test", "rules"}, tests...)...)
