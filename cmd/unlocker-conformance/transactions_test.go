@@ -180,6 +180,9 @@ func (c *client) tryLockAll(q command) answer {
 		switch {
 		case a.OK:
 			all.Locks = append(all.Locks, grant{Name: name, UUID: a.UUID, Token: a.Token})
+			if c.is("takes a minute for many names") {
+				c.held[a.UUID].deadline = c.held[a.UUID].deadline.Add(-time.Minute)
+			}
 		case c.is("takes all or nothing"):
 			return a
 		default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,7 @@ type trial struct {
 	*recorder
 
 	drivers []*driver
+	said    []request // the commands and answers, with mu
 	closers []func()
 	failure error
 }
@@ -96,17 +98,20 @@ func (t *trial) close() {
 	}
 }
 
-// fail ends the check. The last requests of the client are the evidence.
+// fail ends the check. The last commands, answers and requests of the client are the evidence, in their order.
 func (t *trial) fail(format string, args ...any) {
-	const shown = 12
 	seen := t.requests(t.began)
+	t.mu.Lock()
+	seen = slices.Concat(seen[max(0, len(seen)-12):], t.said[max(0, len(t.said)-6):])
+	t.mu.Unlock()
+	slices.SortStableFunc(seen, func(a, b request) int { return a.at.Compare(b.at) })
 	var lines strings.Builder
-	for _, q := range seen[max(0, len(seen)-shown):] {
-		fmt.Fprintf(&lines, "\n  %6.3fs %s", q.at.Sub(t.began).Seconds(), q)
+	for _, q := range seen {
+		fmt.Fprintf(&lines, "\n  %6.3fs %.500s", q.at.Sub(t.began).Seconds(), q)
 	}
 	t.failure = fmt.Errorf(format, args...)
 	if lines.Len() > 0 {
-		t.failure = fmt.Errorf("%w\nthe last requests of the client:%s", t.failure, lines.String())
+		t.failure = fmt.Errorf("%w\nthe last commands (>), answers (<) and requests:%s", t.failure, lines.String())
 	}
 	runtime.Goexit()
 }
@@ -138,7 +143,13 @@ func (t *trial) driver() *driver {
 		urls = append(urls, "http://"+p.Addr())
 	}
 	n := len(t.drivers) + 1
-	d, err := startDriver(t.argv, urls, func(line string) { t.log(fmt.Sprintf("%d %s", n, line)) })
+	d, err := startDriver(t.argv, urls, func(line string) {
+		line = fmt.Sprintf("%d %s", n, line)
+		t.log(line)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.said = append(t.said, request{at: time.Now(), method: line})
+	})
 	t.must(err)
 	t.drivers = append(t.drivers, d)
 	context.AfterFunc(t.ctx, func() { _ = d.stdin.Close() })
@@ -152,9 +163,14 @@ func (t *trial) begin(d *driver, c command) *pending {
 	return p
 }
 
-// answer waits for the answer to a command. Each of its names may take a request, one after another.
+// limit is within what time a command must be answered. Each of its names may take a request, one after another.
+func (c command) limit() time.Duration {
+	return max(requestTimeout, seconds(c.Wait)) + slack*time.Duration(1+len(c.Names))
+}
+
+// answer waits for the answer to a command.
 func (t *trial) answer(p *pending) answer {
-	a, err := p.wait(max(requestTimeout, seconds(p.c.Wait)) + slack*time.Duration(1+len(p.c.Names)))
+	a, err := p.wait(p.c.limit())
 	t.must(err)
 	return a
 }
