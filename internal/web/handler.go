@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	pathpkg "path"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +139,10 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
-	h.mux.HandleFunc("/api/v1/pauses", h.answer(h.send, always(h.pauses)))
+	h.mux.HandleFunc("/api/v1/pauses", func(w http.ResponseWriter, r *http.Request) {
+		h.allowed(w, r, h.send, http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPost)
+	})
+	h.mux.HandleFunc("GET /api/v1/pauses", h.answer(h.send, always(h.pauses)))
 	h.mux.HandleFunc("POST /api/v1/pauses", h.respond(h.unlockSlots, h.send, h.pause))
 	h.mux.HandleFunc("DELETE /api/v1/pauses", h.respond(h.unlockSlots, h.send, h.resume, "match", "all"))
 	h.mux.HandleFunc("/api/v1/unlock", h.unlockMany)
@@ -250,11 +254,17 @@ func (h *handler) respond(slots *semaphore.Weighted, send sender, get getter, pa
 }
 
 func (h *handler) readOnly(w http.ResponseWriter, r *http.Request, send sender) bool {
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+	return h.allowed(w, r, send, http.MethodGet, http.MethodHead)
+}
+
+// allowed reports whether a request has one of the methods, and refuses it otherwise.
+func (h *handler) allowed(w http.ResponseWriter, r *http.Request, send sender, methods ...string) bool {
+	if slices.Contains(methods, r.Method) {
 		return true
 	}
-	w.Header().Set("Allow", "GET, HEAD")
-	h.fail(w, r, send, failure(http.StatusMethodNotAllowed, "only GET and HEAD are allowed here"))
+	list := strings.Join(methods, ", ")
+	w.Header().Set("Allow", list)
+	h.fail(w, r, send, failure(http.StatusMethodNotAllowed, "allowed here: "+list))
 	return false
 }
 

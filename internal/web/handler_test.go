@@ -138,9 +138,12 @@ func TestPaths(t *testing.T) {
 		"parameter of native":   {"GET", "/api/v1/native?limit=1", 400, `unknown parameter \"limit\": want none`},
 		"elsewhere":             {"GET", "/api/v2/locks", 404, `"error": "no such path`},
 		"favicon":               {"GET", "/favicon.ico", 404, `"error": "no such path`},
-		"post":                  {"POST", "/api/v1/locks", 405, `"error": "only GET and HEAD are allowed`},
+		"post":                  {"POST", "/api/v1/locks", 405, `"error": "allowed here: GET, HEAD"`},
 		"unlock":                {"POST", "/api/v1/locks/a/unlock", 403, `"error": "web.allow_unlock is off`},
-		"delete":                {"DELETE", "/api/v1/locks/a", 405, `"error": "only GET and HEAD are allowed`},
+		"delete":                {"DELETE", "/api/v1/locks/a", 405, `"error": "allowed here: GET, HEAD"`},
+		"unlock many, get":      {"GET", "/api/v1/unlock", 405, `"error": "allowed here: POST"`},
+		"pauses, put":           {"PUT", "/api/v1/pauses", 405, `"error": "allowed here: DELETE, GET, HEAD, POST"`},
+		"pauses, head":          {"HEAD", "/api/v1/pauses", 200, ""},
 		"no name":               {"GET", "/api/v1/locks/", 400, `"error": "lock name \"\" is empty"`},
 		"empty segment":         {"GET", "/api/v1/locks/a//b", 400, "empty segment"},
 		"name is not UTF-8":     {"GET", "/api/v1/locks/%FF", 400, "is not UTF-8"},
@@ -148,7 +151,7 @@ func TestPaths(t *testing.T) {
 		"parameter of no lock":  {"GET", "/api/v1/locks/a?state=held", 400, `unknown parameter \"state\": want none`},
 		"unknown state":         {"GET", "/api/v1/locks?state=dead", 400, `unknown state \"dead\": want held, overdue, expired, undated, malformed, orphaned`},
 		"events, head":          {"HEAD", "/api/v1/events", 200, ""},
-		"events, post":          {"POST", "/api/v1/events", 405, `"error": "only GET and HEAD are allowed`},
+		"events, post":          {"POST", "/api/v1/events", 405, `"error": "allowed here: GET, HEAD"`},
 		"events, parameter":     {"GET", "/api/v1/events?sort=name", 400, `unknown parameter \"sort\": want state, q, hostname, owner, silent, limit`},
 		"events, state":         {"GET", "/api/v1/events?state=dead", 400, `unknown state \"dead\"`},
 		"events, stopped":       {"GET", "/api/v1/events?state=held", 503, "too many event streams"},
@@ -176,7 +179,7 @@ func TestPaths(t *testing.T) {
 			require.Contains(t, resp.header.Get("Content-Security-Policy"), "default-src 'none'")
 			require.Equal(t, c.status == http.StatusServiceUnavailable, resp.header.Get("Retry-After") != "")
 			if c.status == http.StatusMethodNotAllowed {
-				require.Equal(t, "GET, HEAD", resp.header.Get("Allow"))
+				require.Contains(t, body, "allowed here: "+resp.header.Get("Allow")+`"`)
 			}
 			if c.method != http.MethodHead {
 				require.True(t, json.Valid([]byte(body)), body)

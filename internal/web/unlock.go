@@ -158,9 +158,7 @@ func (h *handler) resume(r *http.Request, values url.Values) (any, error) {
 // unlockMany answers which locks would be removed or, with the digest of these, removes them and sends a line for each.
 // A client that closes the connection stops that.
 func (h *handler) unlockMany(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		h.fail(w, r, h.send, failure(http.StatusMethodNotAllowed, "only POST is allowed here"))
+	if !h.allowed(w, r, h.send, http.MethodPost) {
 		return
 	}
 	var what api.UnlockMany
