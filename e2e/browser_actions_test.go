@@ -72,7 +72,12 @@ func TestUnlockManyFromThePage(t *testing.T) {
 // A user pauses and resumes, with their name.
 func TestPauseFromThePage(t *testing.T) {
 	s := startSite(t, "--web-allow-unlock", "--web-user-header", "X-User")
-	b := s.open("/actions", phone(), signedIn("ada"))
+	b := s.open("/actions", phone())
+	require.Contains(t, b.text("main"), "You cannot act: ")
+	require.Zero(t, eval[int](b, `document.querySelectorAll("main :is(button, input, select):enabled").length`))
+	b.axe()
+	b.look("actions-nobody")
+	b = s.open("/actions", phone(), signedIn("ada"))
 	require.Contains(t, b.text("#pauses"), "Nothing is paused.")
 	b.enter("#pause [name=match]", "deploy/**")
 	b.enter("#pause [name=reason]", "OPS-1"+kb.Enter)
