@@ -124,7 +124,10 @@ type LostError struct {
 
 // Error implements error. The text has what is known of the removal by now: see Removal.
 func (e *LostError) Error() string {
-	text := fmt.Sprintf("lock %q is lost: %v", protocol.Clip([]byte(e.Name), 200), e.Reason)
+	text := fmt.Sprintf("lock %q is lost", protocol.Clip([]byte(e.Name), 200))
+	if !errors.Is(e.Err, e.Reason) { // which says it
+		text += ": " + e.Reason.Error()
+	}
 	if errors.Is(e.Reason, ErrTaken) {
 		text += ": " + e.Holder.String()
 	}

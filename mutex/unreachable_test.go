@@ -4,11 +4,13 @@ package mutex_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -58,16 +60,41 @@ func TestWaitForAnEtcdThatIsAway(t *testing.T) {
 }
 
 func TestWithLockSaysALossOnce(t *testing.T) {
-	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
-		c, link := connect()
-		err := c.WithLock(t.Context(), "a", func(ctx context.Context) error {
-			_, err := link.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
-			require.NoError(t, err)
-			<-ctx.Done()
-			return context.Cause(ctx)
+	for name, returned := range map[string]func(context.Context, *mutex.Lock) error{
+		"its cause":    func(ctx context.Context, _ *mutex.Lock) error { return context.Cause(ctx) },
+		"it, wrapped":  func(ctx context.Context, _ *mutex.Lock) error { return fmt.Errorf("invoice 7: %w", context.Cause(ctx)) },
+		"what Held is": func(_ context.Context, l *mutex.Lock) error { return l.Held() },
+		"of Alive":     func(_ context.Context, l *mutex.Lock) error { return l.Alive(context.Background()) },
+		"of Unlock":    func(_ context.Context, l *mutex.Lock) error { return l.Unlock(context.Background()) },
+		"nothing":      func(context.Context, *mutex.Lock) error { return nil },
+		"its end":      func(ctx context.Context, _ *mutex.Lock) error { return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+				c, link := connect()
+				err := c.WithLock(t.Context(), "a", func(ctx context.Context) error {
+					l, _ := mutex.FromContext(ctx)
+					_, err := link.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+					require.NoError(t, err)
+					<-ctx.Done()
+					return returned(ctx, l)
+				})
+				require.ErrorIs(t, err, mutex.ErrForced)
+				require.Equal(t, 1, strings.Count(err.Error(), "is lost"), err)
+			})
 		})
-		require.ErrorIs(t, err, mutex.ErrForced)
-		require.Equal(t, 1, strings.Count(err.Error(), "is lost"), err)
+	}
+}
+
+// The reason of a loss is not said again by the last error of a renewal.
+func TestALossSaysItsReasonOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		c, _ := connect(mutex.KeepAlive(time.Hour))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, true)
+		require.EqualError(t, done(t, l.Context(t.Context())), `lock "a" is lost: etcd is out of space (etcdserver: mvcc: database space exceeded)`)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrNoSpace)
 	})
 }
 
