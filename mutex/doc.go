@@ -24,7 +24,8 @@
 // transactions that has no answer yet. One more per client ends with the patience or with
 // etcd's client: etcd may execute late what it has not answered, and so take a lock without
 // a holder, after an error of Lock or after Unlock. Such a lock is released in the background, and no
-// lock that is held.
+// lock that is held. So is one that was lost because etcd failed: as soon as Unlock is called or its
+// own deadline has passed, and etcd answers.
 //
 // # No guarantees
 //
@@ -35,8 +36,8 @@
 // it first. They are not reentrant either; see Identity.
 //
 // A lock that is taken late stays until its deadline if etcd's client was closed, if the process
-// has ended, if it was lost and Unlock was not called, or if the client has had 1000 newer ones to
-// release: then it gives up the oldest.
+// has ended, or if the client has had 1000 newer ones to release: then it gives up the oldest. A lock
+// that was lost in another way than by a failure of etcd stays, too, until Unlock is called.
 //
 // The protocol is described in docs/protocol.md of the repository. The module requires etcd's client
 // 3.5 or newer.

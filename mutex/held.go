@@ -53,6 +53,7 @@ func (l *Lock) tick() {
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.expire(now) {
+		l.leave(now)
 		return
 	}
 	if !l.guarded {
@@ -69,6 +70,20 @@ func (l *Lock) tick() {
 		l.start(l.writeStack)
 	}
 	l.arm(now)
+}
+
+// leave releases in the background a lock that was lost since etcd failed: not before its own deadline, as
+// its work may still be stopping. A lock that its holder has not renewed stays, for the daemon, which alerts.
+func (l *Lock) leave(now time.Time) {
+	if cause := context.Cause(l.ctx); l.left || !errors.Is(cause, ErrUnreachable) && !errors.Is(cause, ErrNoSpace) {
+		return
+	}
+	if left := l.term.began.Add(l.term.length).Sub(now); left > 0 {
+		l.timer.Reset(left)
+		return
+	}
+	l.left = true
+	l.c.abandon(l.release().abandon(true))
 }
 
 // start runs what Unlock waits for.

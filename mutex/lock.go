@@ -44,7 +44,8 @@ type Lock struct {
 	mute     time.Time   // not before this
 	saying   chan string // what OnAsk will return; of the answer only
 	released bool
-	unsure   int // attempts of failed Unlocks that may have released it
+	left     bool // it was lost, and is released in the background
+	unsure   int  // attempts of failed Unlocks that may have released it
 	timer    *time.Timer
 	err      error // of the last renewal
 	next     time.Time

@@ -45,7 +45,7 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 		defer func() { <-l.releasing }()
 		l.mu.Lock()
 		l.timer.Stop()
-		r := &release{c: c, name: l.name, uuid: l.uuid, fields: sorted(l.written), l: l}
+		r := l.release()
 		var lost *LostError
 		switch {
 		case l.released:
@@ -54,7 +54,10 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 			lost.explanation.end()
 			lost.Removal(context.Background()) // at once, as its reading has ended
 			errs = append(errs, lost)
-			late = append(late, r.abandon(true))
+			if !l.left {
+				l.left = true
+				late = append(late, r.abandon(true))
+			}
 		default:
 			r.unsure = l.unsure
 			releases, requests = append(releases, r), append(requests, r)
@@ -114,6 +117,11 @@ type release struct {
 	fields     []string
 	l          *Lock // nil if no Lock was returned
 	other      answer
+}
+
+// release returns the request. It is called with the mutex held.
+func (l *Lock) release() *release {
+	return &release{c: l.c, name: l.name, uuid: l.uuid, fields: sorted(l.written), l: l}
 }
 
 func (r *release) step() step {

@@ -201,3 +201,42 @@ func TestFullStore(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Unlock(t.Context()))
 }
+
+// TestALeaderLeadsAgainAfterALostQuorum takes the quorum away for ten seconds. Nothing but the clients themselves releases
+// the lock that the leader has lost: there is no daemon.
+func TestALeaderLeadsAgainAfterALostQuorum(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{Members: 3})
+	var clients []*mutex.Client
+	for range 3 {
+		clients = append(clients, newClient(t, e.Connect(), mutex.KeepAlive(time.Hour), mutex.Patience(6*time.Second)))
+	}
+	first, err := clients[0].Lock(t.Context(), "leader")
+	require.NoError(t, err)
+	e.Kill(1)
+	e.Kill(2)
+	outage := time.After(10 * time.Second)
+	require.ErrorIs(t, done(t, first.Context(t.Context())), mutex.ErrUnreachable)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	elected := make(chan result, len(clients))
+	for _, c := range clients {
+		go func() {
+			l, err := c.Lock(ctx, "leader")
+			elected <- result{l, err}
+		}()
+	}
+	<-outage
+	require.NoError(t, e.Restart(t.Context()))
+	back := time.Now()
+	r := <-elected
+	require.NoError(t, r.err)
+	t.Logf("a leader %s after the outage", time.Since(back))
+	require.Less(t, time.Since(back), etcdtest.Soon/2)
+	require.Greater(t, r.l.Token(), first.Token())
+	stop()
+	<-elected
+	<-elected
+	require.NoError(t, r.l.Unlock(t.Context()))
+	require.ErrorIs(t, first.Unlock(t.Context()), mutex.ErrUnreachable)
+}
