@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 make --silent build BIN="$work"
 export ETCD=$cache/etcd-$version UNLOCKER=$work/unlocker CERTS=$work/certs PYTHONDONTWRITEBYTECODE=1
 
-# A CA, a certificate for 127.0.0.1, one for a client, and a CA that signed none of them.
+# A CA, a certificate for 127.0.0.1, one for a client with and one without a CN, and a CA that signed none of them.
 mkdir "$CERTS"
 cert() { # cert NAME [ARGS…]: signed by ca.pem, or by itself
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "/CN=$1" \
@@ -21,6 +21,7 @@ cert ca
 cert other
 cert server -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE
 cert client -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext basicConstraints=critical,CA:FALSE
+cert nameless -subj /O=billing -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext basicConstraints=critical,CA:FALSE
 
 # needs PROGRAM: reports whether it is installed; in CI it must be.
 needs() {

@@ -1,5 +1,6 @@
 """Losing locks, answers, members, logins and time."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -453,6 +454,53 @@ class EndpointsTest(TestCase):
         thread.join()
         got[0].check()
 
+    def test_an_etcd_that_does_not_answer_says_why(self):
+        tls, elsewhere = Etcd(self, tls=True), f"http://127.0.0.1:{free_port()}"
+        with mock.patch.object(Etcd, "ready"):  # it looks at the gateway
+            none, moved = Etcd(self, "--enable-grpc-gateway=false"), Etcd(self, "--listen-client-http-urls", elsewhere)
+        garbage = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(garbage.close)
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    with garbage.accept()[0] as connection:
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\x1b[2J\xff" + b"y" * 9999)
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(1 << 16):
+                            pass
+
+        threading.Thread(daemon=True, target=answer).start()
+        resolve = socket.getaddrinfo
+
+        def unknown(host, *arguments, **options):
+            if host == "nowhere.example":
+                raise socket.gaierror(-2, "Name or service not known")
+            return resolve(host, *arguments, **options)
+
+        def says(url, message):
+            options = {"ca_file": os.environ["CERTS"] + "/ca.pem"} if message == "may not use TLS" else {}
+            for timeout in (0, 2):  # the last of many attempts has no time left
+                def said():
+                    with self.assertRaises(Unreachable) as raised:
+                        self.connect(url, request_timeout=1.5, **options).lock("a", timeout=timeout)
+                    error = raised.exception
+                    self.assertTrue(str(error).isprintable())
+                    self.assertLess(len(str(error)), 600)
+                    return re.search(message, str(error)) and isinstance(error.__cause__, (OSError, ValueError))
+                eventually(said, f"no error of {url} says {message}")  # a busy machine may time out first
+
+        cases = {
+            "Connection refused": f"127.0.0.1:{free_port()}", "certificate verify failed": tls.url, "nowhere.example:2379: .*not known": "nowhere.example",
+            "may require https://": tls.url.replace("https", "http"), "may not use TLS": self.etcd.url.replace("http", "https"),
+            r"--enable-grpc-gateway\): HTTP 404: 404 page not found$": none.url, "elsewhere: see its --listen-client-http-urls": moved.url,
+            r"HTTP 200: \\x1b\[2J\ufffdy{100,}$": "http://127.0.0.1:%d" % garbage.getsockname()[1],
+        }
+        with mock.patch("socket.getaddrinfo", unknown), ThreadPoolExecutor(len(cases)) as pool:
+            for result in [pool.submit(says, url, message) for message, url in cases.items()]:
+                result.result()
+        self.connect(elsewhere).lock("a").unlock()
+
     def test_https_with_client_certificates(self):
         certs = os.environ["CERTS"]
         etcd = Etcd(self, tls=True)
@@ -503,6 +551,21 @@ class LoginTest(TestCase):
         first.unlock()
         waiter.join()
         self.within(6, got[0].unlock)
+
+    def test_the_gateway_refuses_certificates_with_a_name_once_authentication_is_enabled(self):
+        certs, self.etcd = os.environ["CERTS"], Etcd(self, tls=True)
+        self.guard()
+
+        def connect(certificate, **options):
+            files = {"cert_file": f"{certs}/{certificate}.pem", "key_file": f"{certs}/{certificate}.key"}
+            return self.connect(self.etcd.url, ca_file=f"{certs}/ca.pem", **files, **options)
+
+        for options in ({}, {"user": "ada", "password": "secret"}):
+            with self.assertRaisesRegex(Refused, "client certificates with a CN: use one without, and user and password"):
+                self.within(6, connect("client", **options).lock, "a")
+        connect("nameless", user="ada", password="secret").lock("a").unlock()
+        with self.assertRaisesRegex(Refused, "permission denied|user name is empty"):
+            self.within(6, connect("nameless").lock, "a")
 
     def test_wrong_logins_are_refused_at_once(self):
         self.guard()

@@ -68,7 +68,8 @@ module UnlockerMutex
     end
   end
 
-  # No endpoint answered in time. What was asked for may have been done.
+  # No endpoint answered in time. What was asked for may have been done. The text has the last reason that is not a
+  # time-out, if there is one; cause is that exception.
   class Unreachable < Error; end
 
   # etcd refused the request.
@@ -230,6 +231,16 @@ module UnlockerMutex
 
     def get(key)
       { requestRange: { key: b64(key) } }
+    end
+
+    # Untrusted text, bounded and in one line.
+    def shown(text)
+      text.byteslice(0, 500).force_encoding(Encoding::UTF_8).scrub.inspect[1..-2].gsub('\\"', '"')
+    end
+
+    # Which of two failures says more: the last one, unless it is a time-out.
+    def telling(first, last)
+      first && [Timeout::Error, Errno::ETIMEDOUT, Etcd::Overdue].any? { |kind| last.cause.is_a?(kind) } ? first : last
     end
 
     # The stack of a thread without the frames of this file, innermost first, of which the start is kept.
@@ -699,16 +710,19 @@ module UnlockerMutex
 
     def wait(lock, end_at)
       pause = 0.05
+      failed = nil
       loop do
         watched = false
         begin
           holder, revision = attempt(lock, end_at)
           return nil unless holder
 
+          failed = nil
           watched = @etcd.watch(lock.key("uuid"), lock.uuid, revision, end_at)
           return holder if monotonic >= end_at
         rescue Unreachable => e
-          raise if monotonic >= end_at
+          failed = telling(failed, e)
+          raise failed.tap { |error| error.unanswered = e.unanswered } if monotonic >= end_at
 
           lock.late += e.unanswered
         end
@@ -781,6 +795,8 @@ module UnlockerMutex
         renew(locks)
         write(locks)
         release_again(leftovers)
+      rescue Etcd::Overdue
+        next # Timeout of Ruby 3.1 may raise after its call, which would end this thread
       end
     end
 
@@ -1004,6 +1020,7 @@ module UnlockerMutex
     def call(path, body, end_at, attempt)
       renewed = false
       failures = unanswered = 0
+      failed = nil
       loop do
         endpoint = @endpoints[@current]
         deadline = [end_at, monotonic + [attempt, @attempt].min].min
@@ -1011,7 +1028,7 @@ module UnlockerMutex
           return [exchange(endpoint, request(path, body, headers(endpoint, deadline)), deadline), unanswered]
         rescue Failure => e
           unanswered += 1 if e.executed
-          reason = e.message unless reason && e.message.end_with?("timed out")
+          failed = telling(failed, e)
         rescue Refused => e
           e.unanswered = unanswered
           raise if renewed || @user.empty? || !unauthenticated?(e)
@@ -1024,7 +1041,7 @@ module UnlockerMutex
         failures += 1
         pause = failures < [2, @endpoints.size].max ? 0 : rand(0.05..0.1) * [failures, 10].min
         if monotonic + pause >= end_at
-          raise Unreachable.new("etcd does not answer: #{reason}").tap { |e| e.unanswered = unanswered }
+          raise Unreachable.new("etcd does not answer: #{failed.message}").tap { |e| e.unanswered = unanswered }, cause: failed.cause
         end
 
         sleep(pause)
@@ -1049,7 +1066,7 @@ module UnlockerMutex
 
           token = ""
         rescue Failure => e
-          raise Failure.new(e.message, false)
+          raise Failure.new(e.message, false), cause: e.cause
         end
         @token = token
       end
@@ -1083,33 +1100,60 @@ module UnlockerMutex
     # Makes one attempt at one endpoint. Net::HTTP does not retry.
     def exchange(endpoint, post, deadline)
       http = nil
-      connected = done = false
+      connected = done = fresh = false
       remaining = deadline - monotonic
-      raise Failure.new("#{endpoint}: timed out", false) unless remaining.positive?
+      raise Overdue unless remaining.positive?
 
       status, answer = Timeout.timeout(remaining, Overdue) do
-        http = idle(endpoint) || connect(endpoint, deadline)
+        http = idle(endpoint) || ((fresh = true) && connect(endpoint, deadline))
         connected = true
         http.read_timeout = http.write_timeout = remaining
         response = http.request(post)
-        [response.code.to_i, JSON.parse(response.body)]
+        [response.code.to_i, object(response)]
       end
-      raise JSON::ParserError, "not an answer of etcd" unless answer.is_a?(Hash) && (status != 200 || answer["header"])
-
       done = true
       judge(endpoint, status, answer)
     rescue *TROUBLE => e
       close # the others are as old
-      raise Failure.new("#{endpoint}: #{e.is_a?(Overdue) ? 'timed out' : e.message}", connected)
+      text = [Overdue, Timeout::Error].any? { |kind| e.is_a?(kind) } ? "timed out" : shown(e.message)
+      raise Failure.new("#{endpoint}: #{text}#{hint(e, endpoint) if fresh}", connected)
     ensure
       done ? @mutex.synchronize { @idle[endpoint] << [Process.pid, monotonic, http] } : discard(http)
+    end
+
+    # Reads an answer of etcd. Raises Refused or JSON::ParserError if it is not one.
+    def object(response)
+      if response.code == "400" && response.body.start_with?("CommonName of client")
+        raise Refused.new(3, "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password")
+      end
+
+      answer = begin
+        JSON.parse(response.body)
+      rescue JSON::ParserError
+        nil
+      end
+      return answer if answer.is_a?(Hash) && (response.code != "200" || answer["header"])
+
+      gateway = ", there is no JSON gateway (etcd needs --enable-grpc-gateway)" if response.code == "404"
+      raise JSON::ParserError, "not an answer of etcd#{gateway}: HTTP #{response.code}: #{response.body.byteslice(0, 200).scrub.strip}"
+    end
+
+    # What may be wrong if a new connection ends without an answer.
+    def hint(error, endpoint)
+      case error
+      when Errno::ECONNRESET, Errno::EPIPE, EOFError, Net::HTTPBadResponse then nil
+      when OpenSSL::SSL::SSLError then return unless error.message.match?(/unexpected eof|wrong version/)
+      else return
+      end
+      use = endpoint.is_a?(URI::HTTPS) ? "not use TLS, or ask for a client certificate" : "require https://"
+      " (etcd may #{use}, or have its JSON gateway elsewhere: see its --listen-client-http-urls)"
     end
 
     def judge(endpoint, status, answer)
       return answer if status == 200
 
       code = answer["code"].to_i
-      message = (answer["message"] || answer["error"]).to_s[0, 500]
+      message = shown((answer["message"] || answer["error"]).to_s)
       raise Failure.new("#{endpoint}: #{message}", true) if status >= 500 || [1, 4].include?(code) || message.include?("too many requests")
 
       raise Refused.new(code, message)

@@ -75,7 +75,7 @@ module Support
   class Etcd < Program
     attr_reader :url, :port
 
-    def initialize(*flags, tls: false)
+    def initialize(*flags, tls: false, gateway: true)
       @port = Support.free_port
       peer = "http://127.0.0.1:#{Support.free_port}"
       @tls = tls
@@ -86,7 +86,7 @@ module Support
       super(ENV.fetch("ETCD"), "--data-dir", @dir, "--log-level", "error", "--unsafe-no-fsync", "--listen-client-urls", @url, "--advertise-client-urls", @url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=#{peer}", "--bcrypt-cost", "4",
             "--heartbeat-interval", "10", "--election-timeout", "100", *flags)
-      ready
+      ready if gateway
     end
 
     def kill

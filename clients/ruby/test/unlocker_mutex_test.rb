@@ -672,6 +672,44 @@ class EndpointsTest < Support::Test
     thread.value.check!
   end
 
+  def test_an_etcd_that_does_not_answer_says_why
+    tls = start(Support::Etcd.new(tls: true))
+    elsewhere = "http://127.0.0.1:#{free_port}"
+    none = start(Support::Etcd.new("--enable-grpc-gateway=false", gateway: false))
+    moved = start(Support::Etcd.new("--listen-client-http-urls", elsewhere, gateway: false))
+    garbage = TCPServer.new("127.0.0.1", 0)
+    server = Thread.new do
+      loop do
+        connection = garbage.accept
+        connection.readpartial(1 << 16)
+        connection.write("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\e[2J\xff#{'y' * 9999}")
+        connection.close
+      end
+    end
+    cases = {
+      /Connection refused/ => "127.0.0.1:#{free_port}", /certificate verify failed[^:]*\z/ => tls.url,
+      %r{may require https://} => tls.url.sub("https", "http"), /may not use TLS/ => @etcd.url.sub("http", "https"),
+      /--enable-grpc-gateway\): HTTP 404: 404 page not found\z/ => none.url, /elsewhere: see its --listen-client-http-urls/ => moved.url,
+      /HTTP 200: \\e\[2J\ufffdy{100,}\z/ => "http://127.0.0.1:#{garbage.addr[1]}"
+    }
+    cases.flat_map { |message, url| [0, 2].map { |timeout| Thread.new { says(message, url, timeout) } } }.each(&:join)
+    TCPSocket.stub(:open, ->(*) { raise SocketError, "getaddrinfo: Name or service not known" }) { says(/nowhere.example:2379.* not known/, "nowhere.example", 2) }
+    connect(elsewhere).lock("a").unlock
+  ensure
+    server.kill
+    garbage.close
+  end
+
+  # The last of many attempts has no time left.
+  def says(message, url, timeout)
+    options = message.source.include?("may not use") ? { ca_file: "#{ENV.fetch('CERTS')}/ca.pem" } : {}
+    eventually("no error of #{url} says #{message}") do # a busy machine may time out first
+      error = assert_raises(Unreachable) { connect(url, request_timeout: 1.5, **options).lock("a", timeout: timeout) }
+      assert_match(/\A[[:print:]]{,600}\z/, error.message)
+      error.message.match?(message) && error.cause
+    end
+  end
+
   def test_https_with_client_certificates
     certs = ENV.fetch("CERTS")
     own = { cert_file: "#{certs}/client.pem", key_file: "#{certs}/client.key" }
@@ -701,6 +739,19 @@ class EndpointsTest < Support::Test
     first.check!
     first.unlock
     within(6) { waiter.value.unlock }
+  end
+
+  def test_the_gateway_refuses_certificates_with_a_name_once_authentication_is_enabled
+    certs = ENV.fetch("CERTS")
+    @etcd = start(Support::Etcd.new(tls: true))
+    guard
+    with = ->(name, **options) { connect(ca_file: "#{certs}/ca.pem", cert_file: "#{certs}/#{name}.pem", key_file: "#{certs}/#{name}.key", **options) }
+    [{}, { user: "ada", password: "secret" }].each do |options|
+      error = assert_raises(Refused) { within(6) { with.call("client", **options).lock("a") } }
+      assert_includes error.message, "client certificates with a CN: use one without, and user and password"
+    end
+    with.call("nameless", user: "ada", password: "secret").lock("a").unlock
+    assert_match(/permission denied|user name is empty/, assert_raises(Refused) { within(6) { with.call("nameless").lock("a") } }.message)
   end
 
   def test_wrong_logins_are_refused_at_once

@@ -44,7 +44,7 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import FrameType, TracebackType
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, cast
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, cast
 from urllib.parse import urlsplit
 
 __all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Removal", "Unreachable"]
@@ -82,7 +82,10 @@ class MutexError(Exception):
 
 
 class Unreachable(MutexError):
-    """No endpoint answered in time. What was asked for may have been done."""
+    """No endpoint answered in time. What was asked for may have been done.
+
+    The text has the last reason that is not a time-out, if there is one; __cause__ is that exception.
+    """
 
 
 class Refused(MutexError):
@@ -571,18 +574,22 @@ class Client:
 
     def _wait(self, lock: Lock, end: float) -> Optional[Holder]:
         pause = 0.05
+        failed: Optional[Unreachable] = None
         while True:
             watched = False
             try:
                 holder, revision = self._attempt(lock, end)
                 if holder is None:
                     return None
+                failed = None
                 watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end)
                 if time.monotonic() >= end:
                     return holder
             except Unreachable as error:
+                failed = _telling(failed, error)
                 if time.monotonic() >= end:
-                    raise
+                    failed._unanswered = error._unanswered
+                    raise failed from failed.__cause__
                 lock._late += error._unanswered
             pause = 0.05 if watched else min(2 * pause, _RETRY)
             if not watched:
@@ -807,10 +814,11 @@ class _Endpoint:
         if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.username:
             raise ValueError(f"endpoint {text!r} is not a URL of the form https://host:port")
         self.host, self.port, self.tls = url.hostname, url.port or 2379, url.scheme == "https"
+        self.text = f"{url.scheme}://{url.netloc}" if url.port else f"{url.scheme}://{url.netloc}:2379"
         self.idle: Deque[Tuple[int, float, _Connection]] = deque()
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.text
 
     def take(self) -> Optional[_Connection]:
         """Returns an idle connection, unless it belongs to the parent of a fork or is old."""
@@ -865,14 +873,15 @@ class _Connection(http.client.HTTPConnection):
 class _Bounded(io.RawIOBase):
     """What http.client needs of a socket, within the deadline of its connection."""
 
-    def __init__(self, sock: socket.socket, connection: _Connection, owned: bool = True) -> None:
-        self._sock, self._connection, self._owned = sock, connection, owned
+    def __init__(self, sock: socket.socket, connection: _Connection, part: Optional[socket.SocketIO] = None) -> None:
+        self._sock, self._connection = sock, connection
+        self._open = part or sock  # the socket stays open until all are closed: an answer may be read afterwards
 
     def sendall(self, data: bytes) -> None:
         self._connection.arm(self._sock).sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Bounded(self._sock, self._connection, owned=False))
+        return io.BufferedReader(_Bounded(self._sock, self._connection, self._sock.makefile("rb", 0)))
 
     def readable(self) -> bool:
         return True
@@ -881,8 +890,7 @@ class _Bounded(io.RawIOBase):
         return self._connection.arm(self._sock).recv_into(buffer)
 
     def close(self) -> None:
-        if self._owned:
-            self._sock.close()
+        self._open.close()
         super().close()
 
 
@@ -940,14 +948,14 @@ class _Etcd:
             # Without a leader the stream must end, not fall silent.
             headers = {**self._headers(endpoint, connection.deadline), "Grpc-Metadata-Hasleader": "true"}
             connection.request("POST", "/v3/watch", json.dumps({"createRequest": request}).encode(), headers)
-            response = connection.getresponse()
-            while response.status == 200:
-                result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
-                if result.get("canceled"):
-                    break
-                if not streaming:
-                    streaming, connection.deadline = True, until
-                yield connection, result.get("events", [])
+            with connection.getresponse() as response:
+                while response.status == 200:
+                    result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
+                    if result.get("canceled"):
+                        break
+                    if not streaming:
+                        streaming, connection.deadline = True, until
+                    yield connection, result.get("events", [])
         except (TimeoutError, socket.timeout):  # the same since Python 3.10
             if streaming:
                 raise TimeoutError from None
@@ -960,7 +968,8 @@ class _Etcd:
     def _call(self, path: str, body: _Json, end: float, attempt: float) -> Tuple[_Json, int]:
         """Repeats the request until it is answered. Returns also how many attempts before were not, and may have been executed."""
         data = json.dumps(body).encode()
-        unanswered, renewed, failures, reason = 0, False, 0, ""
+        unanswered, renewed, failures = 0, False, 0
+        failed: Optional[_Failure] = None
         while True:
             endpoint = self.endpoints[self._current]
             deadline = min(end, time.monotonic() + min(attempt, self._attempt))
@@ -968,7 +977,7 @@ class _Etcd:
                 return self._exchange(endpoint, path, data, self._headers(endpoint, deadline), deadline), unanswered
             except _Failure as failure:
                 unanswered += failure.executed
-                reason = reason if reason and str(failure).endswith("timed out") else str(failure)
+                failed = _telling(failed, failure)
             except Refused as refused:
                 if renewed or not self._user or not _unauthenticated(refused):
                     refused._unanswered = unanswered
@@ -979,9 +988,9 @@ class _Etcd:
             failures += 1
             pause = 0.0 if failures < max(2, len(self.endpoints)) else random.uniform(0.05, 0.1) * min(failures, 10)
             if time.monotonic() + pause >= end:
-                error = Unreachable(f"etcd does not answer: {reason}")
+                error = Unreachable(f"etcd does not answer: {failed}")
                 error._unanswered = unanswered
-                raise error
+                raise error from failed.__cause__
             time.sleep(pause)
 
     def _advance(self, failed: _Endpoint) -> None:
@@ -999,7 +1008,7 @@ class _Etcd:
                     raise
                 token = ""
             except _Failure as failure:
-                raise _Failure(str(failure), False) from None
+                raise _Failure(str(failure), False) from failure.__cause__
             self._token = token
         return {"Authorization": token} if token else {}
 
@@ -1007,27 +1016,63 @@ class _Etcd:
         """Makes one attempt at one endpoint. http.client does not retry."""
         connection = endpoint.take() or _Connection(endpoint, self.tls, self._server_name)
         connection.deadline = deadline
-        connected = False
+        fresh, connected = connection.sock is None, False
         try:
-            if connection.sock is None:
+            if fresh:
                 connection.connect()
             connected = True
             connection.request("POST", path, data, {"Content-Type": "application/json", **headers})
-            response = connection.getresponse()
-            answer, status = json.loads(response.read()), response.status
-            if not isinstance(answer, dict) or (status == 200 and "header" not in answer):
-                raise ValueError("not an answer of etcd")
+            with connection.getresponse() as response:
+                text, status = response.read(), response.status
+            answer = _object(text, status)
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             endpoint.close()  # the others are as old
-            raise _Failure(f"{endpoint}: {error or type(error).__name__}", connected) from None
+            hint = _hint(error, endpoint.tls) if fresh else ""
+            raise _Failure(f"{endpoint}: {_shown(str(error) or type(error).__name__)}{hint}", connected) from error
         endpoint.idle.append((os.getpid(), time.monotonic(), connection))
         if status == 200:
             return answer
-        code, message = int(answer.get("code", 2)), str(answer.get("message") or answer.get("error"))[:500]
+        code, message = int(answer.get("code", 2)), _shown(str(answer.get("message") or answer.get("error")))
         if status >= 500 or code in (1, 4) or "too many requests" in message:
             raise _Failure(f"{endpoint}: {message}", True)
         raise Refused(code, message)
+
+
+def _object(text: bytes, status: int) -> _Json:
+    """Reads an answer of etcd. Raises Refused or ValueError if it is not one."""
+    if status == 400 and text.startswith(b"CommonName of client"):
+        raise Refused(3, "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and (status != 200 or "header" in answer):
+        return answer
+    gateway = ", there is no JSON gateway (etcd needs --enable-grpc-gateway)" if status == 404 else ""
+    raise ValueError(f"not an answer of etcd{gateway}: HTTP {status}: {text[:200].decode('utf-8', 'replace').strip()}")
+
+
+def _hint(error: Exception, tls: bool) -> str:
+    """What may be wrong if a new connection ends without an answer."""
+    ended = isinstance(error, (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine, ssl.SSLEOFError))
+    if not ended and getattr(error, "reason", "") != "WRONG_VERSION_NUMBER":
+        return ""
+    use = "not use TLS, or ask for a client certificate" if tls else "require https://"
+    return f" (etcd may {use}, or have its JSON gateway elsewhere: see its --listen-client-http-urls)"
+
+
+_Error = TypeVar("_Error", bound=Exception)
+
+
+def _telling(first: Optional[_Error], last: _Error) -> _Error:
+    """Which of two failures says more: the last one, unless it is a time-out."""
+    return first if first is not None and isinstance(last.__cause__, (TimeoutError, socket.timeout)) else last
+
+
+def _shown(text: str) -> str:
+    """Untrusted text, bounded and in one line."""
+    return repr(text[:500])[1:-1]
 
 
 def _unauthenticated(refused: Refused) -> bool:
