@@ -162,6 +162,19 @@ func TestLockIsHeldAtLeast(t *testing.T) {
 	require.Empty(t, e.Keys(""))
 }
 
+// Who stops the job does not wait for the time that it has not needed.
+func TestSignalsEndAtLeast(t *testing.T) {
+	e := newEtcd(t)
+	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		h := e.lock("a", "--at-least", "1h", "--", "sh", "-c", `trap "exit 7" TERM INT HUP QUIT; echo ready; while :; do sleep 0.02; done`)
+		h.await("ready")
+		h.signal(end)
+		code, stderr := h.end()
+		require.Equal(t, 7, code, stderr)
+		require.Empty(t, e.Keys(""), "so that another one may try")
+	}
+}
+
 func TestLockIsInterruptedWhileItWaits(t *testing.T) {
 	e := newEtcd(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nothing answers

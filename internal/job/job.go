@@ -46,7 +46,7 @@ type Options struct {
 	// a renewal. The command is stopped after MaxHold. KillAfter is how long it has to end after
 	// TERM: at most a third of Patience, so that there is time to renew before.
 	AlertAfter, Patience, MaxHold, KillAfter time.Duration
-	// AtLeast is how long the lock is held, also if the command ends before.
+	// AtLeast is how long the lock is held, also if the command ends before, unless a signal to end came.
 	AtLeast time.Duration
 	// Owner and Purpose are written into the lock.
 	Owner, Purpose string
@@ -126,6 +126,7 @@ type job struct {
 	path    string
 	signals chan os.Signal
 	child   atomic.Pointer[child] // nil while it does not run
+	ending  bool                  // a signal to end came while the command ran
 }
 
 // child is the command as it was started.
@@ -232,7 +233,7 @@ func (j *job) hold(l *mutex.Lock) (status int, err error) {
 	stopped := context.Cause(until)
 	ctx, stop := j.interruptible(context.Background())
 	defer stop()
-	if err == nil {
+	if err == nil && !j.ending {
 		select {
 		case <-least:
 		case <-ctx.Done():
@@ -296,7 +297,9 @@ func (j *job) run(until context.Context, l *mutex.Lock) (status int, err error) 
 	}
 	j.child.Store(&child{g.pid, time.Now()})
 	defer j.child.Store(nil) // another process may get its pid during AtLeast
-	return g.wait(until, j.KillAfter), nil
+	status = g.wait(until, j.KillAfter)
+	j.ending = g.ending
+	return status, nil
 }
 
 // terminal is the descriptor of the controlling terminal of the process, negative if there is none. Its processes are
