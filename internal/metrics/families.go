@@ -66,7 +66,7 @@ func families() []family {
 		func(v *view, e emit) { counts(e, lockstore.Reasons(), v.Reaper.Failures) }, "reason")
 	add("unlocker_records_dropped_total", counter, "Records of removals that were not written.",
 		one(func(v *view) float64 { return float64(v.Reaper.RecordsDropped) }))
-	add("unlocker_would_unlock_total", counter, "Locks that would have been removed if this were not a dry run.",
+	add("unlocker_would_unlock_total", counter, "Verdicts of a dry run to remove a lock: one for each that is due, and one more for each write to it after that.",
 		one(func(v *view) float64 { return float64(v.Reaper.Would) }))
 	add("unlocker_reaper_backlog", gauge, "Locks that are due, may be removed (no policy, pause or brake keeps them), and are still there.",
 		one(func(v *view) float64 { return float64(v.Table.Backlog) }))
