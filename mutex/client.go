@@ -190,6 +190,37 @@ func (c *Client) WithLock(ctx context.Context, name string, f func(context.Conte
 	return f(l.Context(ctx))
 }
 
+// Lead elects a leader: it waits for the lock as Lock does, calls f while it holds it, with KeepAlive(Forever)
+// unless the options say otherwise, releases it when f returns, and begins again. The context of f is that of
+// WithLock: f must return soon after it has ended, as others lead then. After a loss this process is a candidate
+// again, whatever f has returned. After f has returned nil it is one again 1 to 3 seconds later, so that another
+// may lead.
+//
+// It returns any other error of f, any of Lock but ErrNoSpace, and the cause of ctx once that has ended. Patience
+// is how long nobody leads after a crash of the leader.
+func (c *Client) Lead(ctx context.Context, name string, f func(context.Context) error, opts ...Option) error {
+	opts = append([]Option{KeepAlive(Forever)}, opts...)
+	for {
+		led := false
+		err := c.WithLock(ctx, name, func(ctx context.Context) error {
+			led = true
+			return f(ctx)
+		}, opts...)
+		lost := errors.Is(err, ErrLost)
+		switch again := lost || err == nil || errors.Is(err, ErrNoSpace); {
+		case ctx.Err() != nil && (again || !led):
+			return context.Cause(ctx)
+		case !again:
+			return err
+		case !lost:
+			select {
+			case <-time.After(jitter(longestPause)):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
 // TryLockAll takes of several locks those that are free, without waiting. It returns those
 // it has taken and, for the others, who holds them, each in the order of the names. The error
 // says why neither is known of the rest; the locks returned with it are held. It is not

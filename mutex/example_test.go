@@ -147,33 +147,32 @@ func Example_distributeShards() {
 	// <nil>
 }
 
-// The leader of a group of replicas is the one that has the lock. The next one takes over when it
-// releases the lock, or when its lock has expired.
+// Three processes elect a leader. When it steps down, or crashes, another one leads.
 func Example_electALeader() {
-	ctx := context.Background()
-	first, err := newLocker(mutex.Owner("replica-0")).Lock(ctx, "leader", mutex.KeepAlive(24*time.Hour))
-	if err != nil {
-		log.Fatal(err)
+	ctx, stop := context.WithCancel(context.Background())
+	leads, stepDown, ended := make(chan string), make(chan bool), make(chan error)
+	for _, replica := range []string{"replica-0", "replica-1", "replica-2"} {
+		client := newLocker(mutex.Owner(replica), mutex.Patience(15*time.Second))
+		go func() {
+			ended <- client.Lead(ctx, "scheduler", func(ctx context.Context) error {
+				leads <- replica
+				select {
+				case <-stepDown:
+					return nil
+				case <-ctx.Done(): // also when it does not lead any more
+					return context.Cause(ctx)
+				}
+			})
+		}()
 	}
-	elected := make(chan *mutex.Lock)
-	go func() {
-		l, err := newLocker(mutex.Owner("replica-1")).Lock(ctx, "leader", mutex.KeepAlive(24*time.Hour))
-		if err != nil {
-			log.Fatal(err)
-		}
-		elected <- l
-	}()
-	fmt.Println("replica-0 leads:", first.Held() == nil)
-	if err := first.Unlock(ctx); err != nil {
-		log.Fatal(err)
-	}
-	second := <-elected
-	fmt.Println("replica-1 leads:", second.Held() == nil, second.Token() > first.Token())
-	fmt.Println(second.Unlock(ctx))
+	first := <-leads
+	stepDown <- true
+	fmt.Println("another leads:", first != <-leads)
+	stop()
+	fmt.Println(<-ended, <-ended, <-ended)
 	// Output:
-	// replica-0 leads: true
-	// replica-1 leads: true true
-	// <nil>
+	// another leads: true
+	// context canceled context canceled context canceled
 }
 
 // A write to the same etcd that a holder that has lost its lock cannot make.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,8 +43,8 @@ const (
 
 const (
 	minPatience = time.Second
-	maxDuration = 366 * 24 * time.Hour
-	maxText     = 4 << 10 // bytes of owner, purpose, status, backtrace and stack
+	maxDuration = 366 * 24 * time.Hour // of what deadlines are computed from
+	maxText     = 4 << 10              // bytes of owner, purpose, status, backtrace and stack
 	maxValue    = 64 << 10
 	maxMetadata = 32
 	maxField    = 64
@@ -118,25 +119,27 @@ func OnAsk(status func() string) Option {
 
 // Expect is how long the work is expected to take, from the lock or, without KeepAlive, from
 // the last Alive on. After that the lock is overdue: an alert fires, and the lock's stack is
-// written (see Backtrace). The default is a minute, or half the patience if that is less.
+// written (see Backtrace). The default is a minute, or half the patience if that is less. It is
+// at most 366 days.
 func Expect(d time.Duration) Option {
 	return Option{"Expect", inNew | inLock | inAlive, func(s *settings) error {
 		s.expect = d
-		return positive(d)
+		return within(d, 1, maxDuration)
 	}}
 }
 
-// Patience is how long the lock stays without a sign of life. After that it is lost, and
-// may be removed and taken by another. It is at least a second. The default is two minutes,
-// or twice what Expect says if that is more. Daemons that restart wait up to the patience,
-// at most 5 minutes, for the next sign of life.
+// Patience (what others call the TTL) is how long the lock stays without a sign of life. After that
+// it is lost, and may be removed and taken by another. It is at least a second, and at most 366 days.
+//
+// Without KeepAlive it is the longest time between two calls of Alive: the default is two minutes,
+// or twice what Expect says if that is more. With KeepAlive it does not limit the work: it is how long
+// an outage the lock survives, and how long others wait after a crash, and the default is two minutes
+// whatever Expect says. Daemons that restart wait up to the patience, at most 5 minutes, for the next
+// sign of life.
 func Patience(d time.Duration) Option {
 	return Option{"Patience", inNew | inLock | inAlive, func(s *settings) error {
 		s.patience = d
-		if d < minPatience {
-			return fmt.Errorf("%v is less than %v", d, minPatience)
-		}
-		return positive(d)
+		return within(d, minPatience, maxDuration)
 	}}
 }
 
@@ -190,14 +193,17 @@ func Backtrace(on bool) Option {
 	}}
 }
 
+// Forever is the maximum hold of a KeepAlive without one.
+const Forever time.Duration = math.MaxInt64
+
 // KeepAlive renews the lock in the background, every third of its patience, until it has
-// been held for maxHold. It does not put off the alert of Expect. Without KeepAlive the
-// holder calls Alive, which proves more: not only that the process lives, but that its work
-// proceeds.
+// been held for maxHold, which may be Forever. It does not put off the alert of Expect. Without
+// KeepAlive the holder calls Alive, which proves more: not only that the process lives, but that
+// its work proceeds.
 func KeepAlive(maxHold time.Duration) Option {
 	return Option{"KeepAlive", inNew | inLock, func(s *settings) error {
 		s.keep = maxHold
-		return positive(maxHold)
+		return within(maxHold, 1, Forever)
 	}}
 }
 
@@ -207,7 +213,7 @@ func Wait(d time.Duration) Option {
 		if s.wait = d; d == 0 {
 			return nil
 		}
-		return positive(d)
+		return within(d, 1, Forever)
 	}}
 }
 
@@ -232,12 +238,14 @@ func Status(text string) Option {
 	}}
 }
 
-func positive(d time.Duration) error {
+func within(d, least, most time.Duration) error {
 	switch {
 	case d <= 0:
 		return fmt.Errorf("%v is not positive", d)
-	case d > maxDuration:
-		return fmt.Errorf("%v is more than %v", d, maxDuration)
+	case d < least:
+		return fmt.Errorf("%v is less than %v", d, least)
+	case d > most:
+		return fmt.Errorf("%v is more than %v", d, most)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ func TestRefused(t *testing.T) {
 		`mutex: Status is not an option of New`:                          {mutex.Status("x")},
 		`mutex: Patience: 10ms is less than 1s`:                          {mutex.Patience(10 * time.Millisecond)},
 		`mutex: Patience: 9000h0m0s is more than 8784h0m0s`:              {mutex.Patience(9000 * time.Hour)},
+		`mutex: Expect: 9000h0m0s is more than 8784h0m0s`:                {mutex.Expect(9000 * time.Hour), mutex.KeepAlive(mutex.Forever)},
 		`mutex: Expect: 0s is not positive`:                              {mutex.Expect(0)},
 		`mutex: Expect is more than Patience, which needs KeepAlive`:     {mutex.Expect(time.Hour), mutex.Patience(time.Minute)},
 		`mutex: KeepAlive: -1s is not positive`:                          {mutex.KeepAlive(-time.Second)},
