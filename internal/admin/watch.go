@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -62,7 +63,7 @@ func (a *Admin) Watch(f Filter) (*Watch, error) {
 	var err error
 	w.table, err = table.New(table.Options{
 		// The table only keeps the locks: it is not asked for those that are due.
-		Rules: verdict.Rules{Mode: verdict.Off, Tolerance: a.config.Reaper.ClockTolerance}, OrphanGrace: time.Minute,
+		Rules:        verdict.Rules{Reaper: config.Reaper{Mode: verdict.Off, ClockTolerance: a.config.Reaper.ClockTolerance, OrphanGrace: time.Minute}},
 		Allowance:    func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
 		Raw:          func() time.Duration { return time.Since(began) },
 		HoldDuration: unobserved{}, RenewalMargin: unobserved{},

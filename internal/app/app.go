@@ -178,13 +178,11 @@ func (a *App) newScan() (err error) {
 	}
 	a.table, err = table.New(table.Options{
 		Rules:         a.rules,
-		Storm:         verdict.StormRules(a.config.Reaper.Storm),
 		Allowance:     a.probe.Allowance,
 		Raw:           table.Raw(),
 		Paused:        func(name string) bool { return a.pauses.Matches(name) || a.reaper.Braked(name) },
 		Released:      func(name string, token int64) { a.reaper.Released(name, token) },
 		Lead:          a.probe.Lead,
-		OrphanGrace:   a.config.Reaper.OrphanGrace,
 		HoldDuration:  a.histograms.LockHoldDuration,
 		RenewalMargin: a.histograms.RenewalMargin,
 		Logger:        a.logger,
@@ -197,7 +195,7 @@ func (a *App) newScan() (err error) {
 		Layout:         a.layout,
 		Table:          a.table,
 		Freshness:      a.config.Reaper.Freshness,
-		Tolerance:      a.rules.Tolerance,
+		Tolerance:      a.config.Reaper.ClockTolerance,
 		Resync:         a.config.ResyncInterval,
 		RequestTimeout: a.config.Etcd.RequestTimeout,
 		Explain:        a.explainLocks,
@@ -222,16 +220,12 @@ func (a *App) newReaper() (err error) {
 		Store:  a.newStore(),
 		Source: a.table,
 		Rules:  a.rules,
-		Holds:  verdict.HoldsFromConfig(a.config.Reaper),
 		Signals: func() verdict.Signals {
 			return Signals(a.scanner, a.probe, a.pauses, a.records.Status().Synced || !a.rules.Brakes())
 		},
-		Leader:      a.leads,
-		Pauses:      a.pauses,
-		Probe:       a.probe,
-		Rate:        a.config.Reaper.RateLimit,
-		BatchSize:   a.config.Reaper.BatchSize,
-		Concurrency: a.config.Reaper.Concurrency,
+		Leader: a.leads,
+		Pauses: a.pauses,
+		Probe:  a.probe,
 		Records: &records.Writer{
 			Config: a.config, Client: a.client, Full: func() bool { return a.records.Status().Omitted },
 		},

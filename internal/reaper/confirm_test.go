@@ -92,7 +92,7 @@ func TestS3_AProbeFromBeforeTheEndOfAHoldDoesNotCount(t *testing.T) {
 		return nil
 	}
 	h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
-		o.Probe, o.Holds.Settle, o.BatchSize = probe, 0, unfit
+		o.Probe, o.Rules.Settle, o.Rules.BatchSize = probe, 0, unfit
 		o.Signals = func() verdict.Signals {
 			s := well()
 			if alarm.Load() {
@@ -134,7 +134,7 @@ func TestS3_ARemovalIsNotSentAfterAHoldThatItWaitedThrough(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			var alarms, history atomic.Int32
 			h := newHarness(t, nil, func(o *reaper.Options) {
-				o.Holds.Settle = 0
+				o.Rules.Settle = 0
 				o.Signals = func() verdict.Signals {
 					s := well()
 					s.Alarms, s.History = make([]string, alarms.Load()), int(history.Load())

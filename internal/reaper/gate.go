@@ -24,7 +24,7 @@ type gate struct {
 	active  map[verdict.Hold]api.Hold
 }
 
-func newGate(rules verdict.HoldRules, signals func() verdict.Signals, logger *slog.Logger) *gate {
+func newGate(rules verdict.Rules, signals func() verdict.Signals, logger *slog.Logger) *gate {
 	return &gate{signals: signals, logger: logger, machine: verdict.NewHolds(rules), active: make(map[verdict.Hold]api.Hold)}
 }
 

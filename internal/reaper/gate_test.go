@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestS3_ReadingsOfTheSignalsCountInTheirOrder(t *testing.T) {
 	var g *gate
 	readings := 0
-	g = newGate(verdict.HoldRules{Freshness: time.Minute}, func() verdict.Signals {
+	g = newGate(verdict.Rules{Reaper: config.Reaper{Freshness: time.Minute}}, func() verdict.Signals {
 		readings++
 		if g.mu.TryLock() {
 			defer g.mu.Unlock()
@@ -31,7 +32,7 @@ func TestS3_ReadingsOfTheSignalsCountInTheirOrder(t *testing.T) {
 // A step of our wall clock, such as a correction by NTP soon after boot, neither ends settling early
 // nor begins it again: the times of the holds have a monotonic reading, which String shows.
 func TestS3_HoldsFollowTheMonotonicClock(t *testing.T) {
-	g := newGate(verdict.HoldRules{}, func() verdict.Signals { return verdict.Signals{Paused: "paused by ada"} }, slog.New(slog.DiscardHandler))
+	g := newGate(verdict.Rules{}, func() verdict.Signals { return verdict.Signals{Paused: "paused by ada"} }, slog.New(slog.DiscardHandler))
 	require.False(t, g.open())
 	require.Contains(t, g.active[verdict.HoldPaused].Since.String(), " m=")
 }

@@ -297,7 +297,7 @@ func TestS6_WhatCannotBeReadInTimeKeepsApart(t *testing.T) {
 func TestS6_TheRateAppliesToLargeLocks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = 4
-		h := newHarness(t, nil, func(o *reaper.Options) { o.Rate, o.BatchSize = 2, n })
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Rules.RateLimit, o.Rules.BatchSize = 2, n })
 		all := names("big%d", n)
 		h.expired(append(all, names("n%d", 2*n)...)...)
 		for _, name := range all {
@@ -394,7 +394,7 @@ func TestS3_ALockThatWasReadIsPutBackWhereAHoldBegan(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					var overdue atomic.Bool
 					h := newHarness(t, nil, func(o *reaper.Options) {
-						o.Signals, o.Rules.Mode, o.Holds.DryRun = flagged(&overdue), mode, mode == verdict.DryRun
+						o.Signals, o.Rules.Mode = flagged(&overdue), mode
 					})
 					h.expired("a")
 					h.crowd("a/x%03d", keys)

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
@@ -115,11 +116,14 @@ func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	o := reaper.Options{
 		Store:  lockstore.Store{KV: clientv3.NewKVFromKVClient(h.spy, client), Layout: layout, RequestTimeout: soon},
 		Source: h.source,
-		Rules:  verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: 2 * time.Second, StandbyDelay: 5 * time.Second},
-		Holds:  verdict.HoldRules{Settle: time.Minute, Freshness: time.Minute}, Signals: well,
-		Leader: func() bool { return true }, Probe: allowing(new(atomic.Int64)),
+		Rules: verdict.Rules{Reaper: config.Reaper{
+			Mode: verdict.Enforce, Grace: grace, ClockTolerance: 2 * time.Second, StandbyDelay: 5 * time.Second,
+			Settle: time.Minute, Freshness: time.Minute, BatchSize: 16, Concurrency: 1,
+		}},
+		Signals: well,
+		Leader:  func() bool { return true }, Probe: allowing(new(atomic.Int64)),
 		Pauses:    pauses(func(string) verdict.Pause { return verdict.Pause{} }),
-		BatchSize: 16, Concurrency: 1, Retention: time.Hour, Delay: h.delay, Logger: h.log.logger(),
+		Retention: time.Hour, Delay: h.delay, Logger: h.log.logger(),
 	}
 	if client == nil {
 		o.Sleep = sleep
@@ -188,7 +192,7 @@ func (h *harness) give(due ...table.View) {
 	h.t.Helper()
 	h.start()
 	h.given += len(due)
-	for batch := range slices.Chunk(due, h.BatchSize) {
+	for batch := range slices.Chunk(due, h.Rules.BatchSize) {
 		h.source.give(slices.Clone(batch)...)
 	}
 }

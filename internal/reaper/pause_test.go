@@ -51,7 +51,7 @@ func TestS3_EachTransactionObeysThePauses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var paused atomic.Bool
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
-				o.BatchSize = unfit
+				o.Rules.BatchSize = unfit
 				if !all {
 					o.Pauses = pausedBelow("n", &paused)
 					return
@@ -103,7 +103,7 @@ func TestAPauseIsLoggedAtInfo(t *testing.T) {
 // them double to a second.
 func TestARemovalThatAPauseRefusesBacksOff(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{})
-	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Store.Pauses, o.Concurrency = "/pauses/", 4 })
+	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Store.Pauses, o.Rules.Concurrency = "/pauses/", 4 })
 	h.commit(clientv3.OpPut("/pauses/all", "{}"))
 	h.acquire(time.Now().Add(-time.Second), "a")
 	h.await(func() bool { return h.sent.Load() > 0 })

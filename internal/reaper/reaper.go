@@ -18,7 +18,6 @@ package reaper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -71,18 +70,12 @@ type Options struct {
 	Store  lockstore.Store
 	Source Source
 	Rules  verdict.Rules
-	Holds  verdict.HoldRules
 	// Signals returns the input of the holds. It is called before every transaction.
 	Signals func() verdict.Signals
 	// Leader reports whether this replica acts without the standby delay.
 	Leader func() bool
 	Probe  Probe
 	Pauses Pauses
-	// BatchSize is the number of locks in one transaction, Concurrency that of
-	// transactions in flight.
-	BatchSize, Concurrency int
-	// Rate is the maximum number of locks removed per second; 0 means no limit.
-	Rate float64
 	// Records leaves records of the removals; nil leaves none. Replica is the identity of this replica in them.
 	Records Records
 	Replica string
@@ -119,11 +112,6 @@ func New(o Options) (*Reaper, error) {
 	case o.Store.KV == nil, o.Store.Layout.Prefix() == "", o.Store.RequestTimeout <= 0, o.Source == nil, o.Delay == nil,
 		o.Logger == nil, o.Signals == nil, o.Leader == nil, o.Probe == nil, o.Pauses == nil:
 		return nil, errors.New("reaper: Store, Source, Signals, Leader, Probe, Pauses, Delay and Logger are required")
-	case o.BatchSize < 1, o.Concurrency < 1, o.Rate < 0:
-		return nil, fmt.Errorf("reaper: batch size %d, concurrency %d or rate %g out of range", o.BatchSize, o.Concurrency, o.Rate)
-	}
-	if err := o.Rules.Validate(); err != nil {
-		return nil, err
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -132,8 +120,8 @@ func New(o Options) (*Reaper, error) {
 		o.Sleep = sleep
 	}
 	limit := rate.Inf
-	if o.Rate > 0 {
-		limit = rate.Limit(o.Rate)
+	if o.Rules.RateLimit > 0 {
+		limit = rate.Limit(o.Rules.RateLimit)
 	}
 	ledger := newLedger(o.Retention, o.Now)
 	ledger.replica = o.Replica
@@ -141,8 +129,8 @@ func New(o Options) (*Reaper, error) {
 		Options: o,
 		ledger:  ledger,
 		tally:   newTally(ledger),
-		gate:    newGate(o.Holds, o.Signals, o.Logger),
-		rate:    rate.NewLimiter(limit, o.BatchSize),
+		gate:    newGate(o.Rules, o.Signals, o.Logger),
+		rate:    rate.NewLimiter(limit, o.Rules.BatchSize),
 		journal: &journal{handler: o.Logger.Handler()},
 		brakes:  brakes{streaks: make(map[string]streak)},
 	}
@@ -157,7 +145,7 @@ func (r *Reaper) Verdict(d table.View) verdict.Verdict {
 	// The holder's clock was compared with our wall clock of before a step. Only a step back counts: the table, which
 	// gets the lock back, computes its due again.
 	wall := d.Wall.Add(passed)
-	if stepped := r.Now(); wall.Sub(stepped) > r.Rules.Tolerance {
+	if stepped := r.Now(); wall.Sub(stepped) > r.Rules.ClockTolerance {
 		wall = stepped
 	}
 	in := r.Rules.Inputs(&d.Lock, d.Observation.Later(passed), wall)

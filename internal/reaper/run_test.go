@@ -29,10 +29,10 @@ func newReplica(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Opt
 	var locks *table.Table
 	var scanner *scan.Scanner
 	h := newHarness(t, client, append(edits, func(o *reaper.Options) {
-		o.Store.Layout, o.Holds.Settle = layout, 0
+		o.Store.Layout, o.Rules.Settle, o.Rules.OrphanGrace = layout, 0, time.Second
 		start := time.Now()
 		locks, err = table.New(table.Options{Raw: func() time.Duration { return time.Since(start) }, Rules: o.Rules, Allowance: o.Probe.Allowance, Lead: o.Probe.Lead,
-			OrphanGrace: time.Second, HoldDuration: &delays{}, RenewalMargin: &delays{}})
+			HoldDuration: &delays{}, RenewalMargin: &delays{}})
 		require.NoError(t, err)
 		scanner, err = scan.New(scan.Options{Client: client, Layout: layout, Table: locks, Freshness: 10 * time.Second, Tolerance: grace,
 			RequestTimeout: 2 * time.Second, Explain: func(err error) error { return err }, Logger: slog.New(slog.DiscardHandler)})
@@ -68,7 +68,7 @@ func (h *harness) acquire(until time.Time, names ...string) {
 // with success keep their locks.
 func TestS1_RenewalsAtTheLastMomentAreNotLost(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{})
-	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Concurrency, o.BatchSize = 4, 4 })
+	h, _ := newReplica(t, client, func(o *reaper.Options) { o.Rules.Concurrency, o.Rules.BatchSize = 4, 4 })
 	until := time.Now().Add(4 * time.Second) // longer than it takes to acquire all
 	all := names("lock/%04d", 400)
 	h.acquire(until, all...)
@@ -172,7 +172,7 @@ func TestEtcdDownWhileLocksAreDue(t *testing.T) {
 	var overdue atomic.Bool
 	overdue.Store(true)
 	h, locks := newReplica(t, client, func(o *reaper.Options) {
-		o.Store.RequestTimeout, o.Concurrency, o.BatchSize, o.Signals = 200*time.Millisecond, workers, perBatch, flagged(&overdue)
+		o.Store.RequestTimeout, o.Rules.Concurrency, o.Rules.BatchSize, o.Signals = 200*time.Millisecond, workers, perBatch, flagged(&overdue)
 	})
 	h.acquire(time.Now().Add(-time.Second), names("lock/%04d", n)...)
 	h.await(func() bool {

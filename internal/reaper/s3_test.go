@@ -77,7 +77,7 @@ func TestS3_EachTransactionLooksAgain(t *testing.T) {
 			leader.Store(true)
 			allowance.Store(0)
 			h := newHarness(t, sharedClient(t), func(o *reaper.Options) {
-				o.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = unfit, flagged(&overdue), leader.Load, ages
+				o.Rules.BatchSize, o.Signals, o.Leader, o.Rules.StandbyDelay = unfit, flagged(&overdue), leader.Load, ages
 				o.Probe = allowing(&allowance)
 			})
 			all := names("n%03d", unfit)
@@ -115,7 +115,7 @@ func TestS3_DryRunLeavesTheGateOpenForVerdicts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var overdue, alarm atomic.Bool
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Rules.Mode, o.Holds.DryRun = verdict.DryRun, true
+			o.Rules.Mode = verdict.DryRun
 			o.Signals = func() verdict.Signals {
 				s := flagged(&overdue)()
 				if alarm.Load() {
@@ -147,7 +147,7 @@ func TestS3_AShutGateIsNoHotLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var reads atomic.Int64
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.BatchSize, o.Concurrency = 4, 3
+			o.Rules.BatchSize, o.Rules.Concurrency = 4, 3
 			o.Signals = func() verdict.Signals {
 				reads.Add(1)
 				s := well()
@@ -169,7 +169,7 @@ func TestS3_AHoldIsLoggedOnceWhenItBeginsAndOnceWhenItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var broken atomic.Bool
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Holds.Settle = 15 * time.Second
+			o.Rules.Settle = 15 * time.Second
 			o.Signals = func() verdict.Signals {
 				s := well()
 				s.Probed = !broken.Load()
@@ -205,7 +205,7 @@ func TestS3_NothingIsTakenWhileAHoldIsInForce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var alarm atomic.Bool
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Holds.Settle = time.Second
+			o.Rules.Settle = time.Second
 			o.Signals = func() verdict.Signals {
 				s := well()
 				if alarm.Load() {

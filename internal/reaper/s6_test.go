@@ -65,7 +65,9 @@ func TestS6_TheRateIsKept(t *testing.T) {
 	}{"limited": {40, (n - batch) * time.Second / 40}, "no limit": {0, 0}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				h := newHarness(t, nil, func(o *reaper.Options) { o.Rate, o.BatchSize, o.Concurrency = c.perSecond, batch, 3 })
+				h := newHarness(t, nil, func(o *reaper.Options) {
+					o.Rules.RateLimit, o.Rules.BatchSize, o.Rules.Concurrency = c.perSecond, batch, 3
+				})
 				h.expired(names("n%02d", n)...)
 				due, start := h.dues(names("n%02d", n)...), time.Now()
 				h.give(due...)
@@ -79,7 +81,7 @@ func TestS6_TheRateIsKept(t *testing.T) {
 
 func TestRunEndsWhileWaitingForTheRate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := newHarness(t, nil, func(o *reaper.Options) { o.Rate, o.BatchSize = 0.001, 1 })
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Rules.RateLimit, o.Rules.BatchSize = 0.001, 1 })
 		h.expired("a", "b")
 		h.give(h.dues("a", "b")...)
 		h.await(func() bool { return h.removed() == 1 })

@@ -26,7 +26,7 @@ import (
 func TestBatchesOfEverySizeGoInOneTransaction(t *testing.T) {
 	for _, n := range []int{1, 2, 16, 64, 124} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.BatchSize = n })
+			h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Rules.BatchSize = n })
 			all := names("n%03d", n)
 			h.expired(append(all, "stays")...)
 			due := h.dues(all...)
@@ -46,7 +46,7 @@ func TestBatchesOfEverySizeGoInOneTransaction(t *testing.T) {
 const unfit = 128
 
 func TestBatchesThatDoNotFitAreHalvedBeforeTheyAreSent(t *testing.T) {
-	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.BatchSize = unfit })
+	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Rules.BatchSize = unfit })
 	all := names("n%03d", unfit)
 	h.expired(all...)
 	h.remove(all...)
@@ -58,7 +58,7 @@ func TestBatchesThatDoNotFitAreHalvedBeforeTheyAreSent(t *testing.T) {
 
 func TestAServerThatTakesLessGetsHalves(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{MaxTxnOps: 12})
-	h := newHarness(t, client, func(o *reaper.Options) { o.BatchSize = 64 })
+	h := newHarness(t, client, func(o *reaper.Options) { o.Rules.BatchSize = 64 })
 	all := append(names("n%03d", 40), "big")
 	h.expired(append(all, "stays")...)
 	h.set("big", "backtrace", strings.Repeat("x", 64<<10))
@@ -213,9 +213,7 @@ func TestNewRefuses(t *testing.T) {
 		func(o *reaper.Options) { o.Store.RequestTimeout = 0 }, func(o *reaper.Options) { o.Source = nil },
 		func(o *reaper.Options) { o.Delay = nil }, func(o *reaper.Options) { o.Logger = nil },
 		func(o *reaper.Options) { o.Signals = nil }, func(o *reaper.Options) { o.Leader = nil },
-		func(o *reaper.Options) { o.Probe = nil }, func(o *reaper.Options) { o.BatchSize = 0 },
-		func(o *reaper.Options) { o.Concurrency = 0 }, func(o *reaper.Options) { o.Rate = -1 },
-		func(o *reaper.Options) { o.Rules.Grace = o.Rules.Tolerance - 1 },
+		func(o *reaper.Options) { o.Probe = nil }, func(o *reaper.Options) { o.Pauses = nil },
 	} {
 		o := h.Options
 		edit(&o)

@@ -50,7 +50,7 @@ func TestS7_NothingIsSentThatCannotBeLogged(t *testing.T) {
 				var broken atomic.Bool
 				broken.Store(true)
 				h := newHarness(t, nil, func(o *reaper.Options) {
-					o.Rules.Mode, o.Holds.DryRun = c.mode, c.mode == verdict.DryRun
+					o.Rules.Mode = c.mode
 					o.Logger = slog.New(full{o.Logger.Handler(), &broken, map[string]bool{"b": true, "c": true}})
 				})
 				h.source.again = true
@@ -115,7 +115,7 @@ func (r rotated) WithGroup(string) slog.Handler      { return r }
 func TestADryRunKeepsToTheLevelOfTheLog(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := newHarness(t, nil, func(o *reaper.Options) {
-			o.Rules.Mode, o.Holds.DryRun = verdict.DryRun, true
+			o.Rules.Mode = verdict.DryRun
 		}, func(o *reaper.Options) {
 			buffer := o.Logger.Handler()
 			o.Logger = slog.New(quiet{buffer})

@@ -38,7 +38,7 @@ type worker struct {
 func newWorker(requests context.Context, r *Reaper, group *errgroup.Group) *worker {
 	w := &worker{
 		Reaper: r, group: group, requests: requests,
-		batches: semaphore.NewWeighted(2 * int64(r.Concurrency)), sending: semaphore.NewWeighted(int64(r.Concurrency)),
+		batches: semaphore.NewWeighted(2 * int64(r.Rules.Concurrency)), sending: semaphore.NewWeighted(int64(r.Rules.Concurrency)),
 		alone: newLane(aloneSlots), slow: newLane(slowSlots),
 	}
 	w.limit.Store(int64(readTimeout))
@@ -56,7 +56,7 @@ func (w *worker) run(ctx context.Context) error {
 			return nil
 		}
 		history := w.gate.seen() // first: what is taken may be of a later one
-		due, err := w.Source.Take(ctx, w.BatchSize)
+		due, err := w.Source.Take(ctx, w.Rules.BatchSize)
 		if err != nil {
 			return err // Run returns nil where ctx is done
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
@@ -73,12 +74,12 @@ func bubbleFrom(t *testing.T, begin, test func(w *bubbled), edits ...func(*Optio
 		start := time.Now()
 		tab, err := table.New(table.Options{
 			Raw:   func() time.Duration { return time.Since(start) },
-			Rules: verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
+			Rules: verdict.Rules{Reaper: config.Reaper{Mode: verdict.Off, ClockTolerance: tolerance, OrphanGrace: time.Minute}},
 			Allowance: func(int64, time.Time, bool) (deadline, patience time.Duration) {
 				pass(time.Duration(w.block.Swap(0)))
 				return 0, 0
 			},
-			OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
+			HoldDuration: ignored{}, RenewalMargin: ignored{},
 		})
 		require.NoError(t, err)
 		background(t, tab.Run)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
@@ -53,10 +54,10 @@ type world struct {
 func newTable(t testing.TB) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
-		Rules:       verdict.Rules{Mode: verdict.Off, Tolerance: tolerance},
-		Allowance:   func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
-		Raw:         table.Raw(),
-		OrphanGrace: time.Minute, HoldDuration: ignored{}, RenewalMargin: ignored{},
+		Rules:        verdict.Rules{Reaper: config.Reaper{Mode: verdict.Off, ClockTolerance: tolerance, OrphanGrace: time.Minute}},
+		Allowance:    func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
+		Raw:          table.Raw(),
+		HoldDuration: ignored{}, RenewalMargin: ignored{},
 	})
 	require.NoError(t, err)
 	background(t, tab.Run)

@@ -155,13 +155,12 @@ func (d *daemon) wire(c config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	storms := verdict.StormRules(c.Reaper.Storm)
 	if out.calm {
-		storms = verdict.StormRules{}
+		rules.Storm = config.Storm{}
 	}
 	d.table, err = table.New(table.Options{
-		Rules: rules, Storm: storms, Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
-		OrphanGrace: c.Reaper.OrphanGrace, Now: d.now, Raw: d.raw, HoldDuration: discard{}, RenewalMargin: discard{},
+		Rules: rules, Allowance: allowance, Paused: d.pauses.Matches, Lead: func() time.Duration { return d.probe.Lead() },
+		Now: d.now, Raw: d.raw, HoldDuration: discard{}, RenewalMargin: discard{},
 	})
 	if err != nil {
 		return err
@@ -174,7 +173,7 @@ func (d *daemon) wire(c config.Config) (err error) {
 		return err
 	}
 	d.scanner, err = scan.New(scan.Options{
-		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: rules.Tolerance,
+		Client: d.link.Client, Layout: layout, Table: d.table, Freshness: c.Reaper.Freshness, Tolerance: rules.ClockTolerance,
 		Resync: c.ResyncInterval, RequestTimeout: c.Etcd.RequestTimeout, Explain: explain,
 		Newest: func() int64 { return d.probe.Status().Revision }, Restored: d.probe.Forget, Logger: logger,
 	})
@@ -198,9 +197,8 @@ func (d *daemon) wire(c config.Config) (err error) {
 	}
 	d.reaper, err = reaper.New(reaper.Options{
 		Store:  lockstore.Store{KV: d.link.KV, Layout: layout, Pauses: c.PauseKeys(), RequestTimeout: c.Etcd.RequestTimeout, Explain: explain},
-		Source: source, Rules: rules, Holds: verdict.HoldsFromConfig(c.Reaper), Signals: d.signals, Leader: d.elector.Leader, Pauses: d.pauses,
-		Probe: shows, Rate: c.Reaper.RateLimit, BatchSize: c.Reaper.BatchSize, Concurrency: c.Reaper.Concurrency,
-		Retention: c.Metrics.ForcedUnlockRetention, Delay: discard{}, Now: d.now, Sleep: sleep, Logger: logger,
+		Source: source, Rules: rules, Signals: d.signals, Leader: d.elector.Leader, Pauses: d.pauses,
+		Probe: shows, Retention: c.Metrics.ForcedUnlockRetention, Delay: discard{}, Now: d.now, Sleep: sleep, Logger: logger,
 	})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -52,10 +53,10 @@ func liveHeap() uint64 {
 // alone is the core of a table that does not run.
 func alone(t require.TestingT) *core {
 	table, err := New(Options{
-		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
-		Allowance:   (&outages{}).allowance,
-		Raw:         Raw(),
-		OrphanGrace: orphanGrace, HoldDuration: &observed{}, RenewalMargin: &observed{}, Now: present,
+		Rules:        verdict.Rules{Reaper: config.Reaper{Mode: verdict.Enforce, Grace: grace, ClockTolerance: tolerance, OrphanGrace: orphanGrace}},
+		Allowance:    (&outages{}).allowance,
+		Raw:          Raw(),
+		HoldDuration: &observed{}, RenewalMargin: &observed{}, Now: present,
 	})
 	require.NoError(t, err)
 	return table.core

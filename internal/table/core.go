@@ -39,10 +39,10 @@ type core struct {
 func newCore(o Options) *core {
 	c := &core{
 		options: o, locks: make(map[string]*entry), listing: listing{first: true}, hosts: make(hosts),
-		storm:  storm{rules: o.Storm, logger: o.Logger, came: window{width: instant(o.Storm.Window)}, gone: window{width: instant(o.Storm.Window)}},
+		storm:  storm{rules: o.Rules, logger: o.Logger, came: window{width: instant(o.Rules.Storm.Window)}, gone: window{width: instant(o.Rules.Storm.Window)}},
 		misses: nearMisses{make(map[missKey]*list.Element), list.New()},
 	}
-	c.clock = clock{base: time.Now(), wall: o.Now, raw: o.Raw, tolerance: o.Rules.Tolerance}
+	c.clock = clock{base: time.Now(), wall: o.Now, raw: o.Raw, tolerance: o.Rules.ClockTolerance}
 	c.clock.apart = -c.clock.raw()
 	now := c.clock.read()
 	c.clock.last = reading{wall: now.wall - protocol.Timestamp(now.mono)}
@@ -214,7 +214,7 @@ func (c *core) schedule(e *entry, now reading) {
 // dueAt returns when Take may return a lock.
 func (c *core) dueAt(e *entry, now reading) instant {
 	if e.Token == 0 {
-		return e.learned + instant(c.options.OrphanGrace)
+		return e.learned + instant(c.options.Rules.OrphanGrace)
 	}
 	dueIn := instant(c.inputs(e, now).DueIn() - c.options.Lead())
 	return now.mono + min(dueIn, never-now.mono)

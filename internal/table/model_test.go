@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // stormOfTwo is a storm of which few locks make one.
 func stormOfTwo(o *Options) {
-	o.Storm = verdict.StormRules{MinLocks: 2, Fraction: 0.1, Window: time.Minute, Delay: 2 * time.Minute}
+	o.Rules.Storm = config.Storm{MinLocks: 2, Fraction: 0.1, Window: time.Minute, Delay: 2 * time.Minute}
 }
 
 // model drives a table at random and knows what must hold.

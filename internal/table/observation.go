@@ -43,7 +43,7 @@ func (c *core) ahead(e *entry, now reading) time.Duration {
 	if !e.has(measured) {
 		return 0
 	}
-	return verdict.Observation{Measured: true, Offset: e.offset(now)}.Ahead(c.options.Rules.Tolerance)
+	return verdict.Observation{Measured: true, Offset: e.offset(now)}.Ahead(c.options.Rules.ClockTolerance)
 }
 
 // holderTime returns the time according to the clock of a lock's holder.
@@ -69,7 +69,7 @@ func (c *core) observation(e *entry, now reading) verdict.Observation {
 		o.NotBefore = cmp.Or(time.Duration(e.notBefore-now.mono), -1)
 	}
 	if e.has(stormDelayed) {
-		o.StormDelay = c.options.Storm.Delay
+		o.StormDelay = c.options.Rules.Storm.Delay
 	}
 	return o
 }

@@ -45,14 +45,14 @@ func (c *core) stats(overdue int) Stats {
 		Storm:        c.storm.status(now),
 		OverdueTotal: c.overdue.Len(),
 		Totals:       c.totals,
-		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.Tolerance, overdue),
+		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.ClockTolerance, overdue),
 	}
 	s.NearMisses = c.misses.worst(now)
 	s.Overdue = make([]View, 0, min(overdue, s.OverdueTotal))
 	c.overdue.smallest(overdue, func(e *entry) {
 		v := c.view(e, now)
 		if v.Ahead = c.ahead(e, now); v.Ahead != 0 {
-			v.Ahead = verdict.Observation{Measured: true, Offset: v.Ahead + s.Clocks.Offset()}.Ahead(c.options.Rules.Tolerance)
+			v.Ahead = verdict.Observation{Measured: true, Offset: v.Ahead + s.Clocks.Offset()}.Ahead(c.options.Rules.ClockTolerance)
 		}
 		s.Overdue = append(s.Overdue, v)
 	})

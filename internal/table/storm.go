@@ -10,7 +10,7 @@ import (
 // storm counts the locks that came due, and which of them are delayed because too
 // many did.
 type storm struct {
-	rules verdict.StormRules
+	rules verdict.Rules
 	// came counts the locks that came due within the window, gone those that were
 	// deleted within it after they had come due, perhaps before it.
 	came, gone window
@@ -32,14 +32,14 @@ func (s *storm) delays(e *entry, now instant, dated int) bool {
 	e.mark(cameDue, true)
 	came := s.came.count(now)
 	all := dated + min(came, s.gone.count(now))
-	delayed := s.rules.Storm(came, all)
+	delayed := s.rules.Storms(came, all)
 	s.came.add(now)
 	if !delayed {
 		return false
 	}
 	if s.waiting == 0 {
 		s.delayed, s.removed, s.until = 0, s.gone.count(now), 0
-		s.logger.Warn(api.LogStormBegins, "came_due", came, "removed_before", s.removed, "of", all, "delay", s.rules.Delay)
+		s.logger.Warn(api.LogStormBegins, "came_due", came, "removed_before", s.removed, "of", all, "delay", s.rules.Storm.Delay)
 	}
 	e.mark(stormDelayed|stormWaiting, true)
 	s.waiting++

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 // stormy are the defaults of the configuration.
 func stormy(o *Options) {
-	o.Storm = verdict.StormRules{MinLocks: 20, Fraction: 0.1, Window: time.Minute, Delay: 2 * time.Minute}
+	o.Rules.Storm = config.Storm{MinLocks: 20, Fraction: 0.1, Window: time.Minute, Delay: 2 * time.Minute}
 }
 
 const (

@@ -25,9 +25,8 @@ import (
 
 // Options are the options of New.
 type Options struct {
-	// Rules and Storm decide when a lock is due.
+	// Rules decide when a lock is due.
 	Rules verdict.Rules
-	Storm verdict.StormRules
 	// Allowance is called for each change of a lock and must not block. Whenever more
 	// becomes known, Reschedule is to be called.
 	Allowance verdict.Allowance
@@ -39,8 +38,6 @@ type Options struct {
 	Released func(name string, token int64)
 	// Lead returns how long before it is due Take returns a lock; nil means 0.
 	Lead func() time.Duration
-	// OrphanGrace is how long an orphan must stay unmodified before it is due.
-	OrphanGrace time.Duration
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
 	// Raw is a monotonic clock that nothing slews: that of Raw.
@@ -69,8 +66,8 @@ var ErrStopped = errors.New("lock table stopped")
 
 // New returns an empty table.
 func New(o Options) (*Table, error) {
-	if o.Allowance == nil || o.Raw == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.OrphanGrace <= 0 {
-		return nil, errors.New("lock table: Allowance, Raw, HoldDuration, RenewalMargin and OrphanGrace are required")
+	if o.Allowance == nil || o.Raw == nil || o.HoldDuration == nil || o.RenewalMargin == nil || o.Rules.OrphanGrace <= 0 {
+		return nil, errors.New("lock table: Allowance, Raw, HoldDuration, RenewalMargin and Rules.OrphanGrace are required")
 	}
 	if o.Lead == nil {
 		o.Lead = func() time.Duration { return 0 }

@@ -29,14 +29,15 @@ func TestNewRefusesMissingOptions(t *testing.T) {
 		func(o *Options) { o.Raw = nil },
 		func(o *Options) { o.HoldDuration = nil },
 		func(o *Options) { o.RenewalMargin = nil },
-		func(o *Options) { o.OrphanGrace = 0 },
+		func(o *Options) { o.Rules.OrphanGrace = 0 },
 	} {
-		o := Options{Allowance: (&outages{}).allowance, Raw: Raw(), HoldDuration: &observed{}, RenewalMargin: &observed{}, OrphanGrace: 1}
+		o := Options{Allowance: (&outages{}).allowance, Raw: Raw(), HoldDuration: &observed{}, RenewalMargin: &observed{}}
+		o.Rules.OrphanGrace = 1
 		_, err := New(o)
 		require.NoError(t, err)
 		edit(&o)
 		_, err = New(o)
-		require.EqualError(t, err, "lock table: Allowance, Raw, HoldDuration, RenewalMargin and OrphanGrace are required")
+		require.EqualError(t, err, "lock table: Allowance, Raw, HoldDuration, RenewalMargin and Rules.OrphanGrace are required")
 	}
 }
 

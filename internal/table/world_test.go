@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -94,10 +95,10 @@ func newWorld(t require.TestingT, edits ...func(*Options)) *world {
 	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &observed{}, margins: &observed{}}
 	start := time.Now()
 	o := Options{
-		Raw:         func() time.Duration { return time.Since(start) },
-		Rules:       verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance},
-		Allowance:   w.outages.allowance,
-		OrphanGrace: orphanGrace, HoldDuration: w.held, RenewalMargin: w.margins,
+		Raw:          func() time.Duration { return time.Since(start) },
+		Rules:        verdict.Rules{Reaper: config.Reaper{Mode: verdict.Enforce, Grace: grace, ClockTolerance: tolerance, OrphanGrace: orphanGrace}},
+		Allowance:    w.outages.allowance,
+		HoldDuration: w.held, RenewalMargin: w.margins,
 		Now: func() time.Time { return present().Add(time.Duration(w.ahead.Load())) },
 	}
 	for _, edit := range edits {

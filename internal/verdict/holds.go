@@ -103,15 +103,9 @@ type Signals struct {
 	Overdue bool
 }
 
-// HoldRules are the part of the configuration that holds depend on.
-type HoldRules struct {
-	Settle, Freshness time.Duration
-	DryRun            bool
-}
-
 // Holds is the state machine of the holds. It is not safe for concurrent use.
 type Holds struct {
-	rules         HoldRules
+	rules         Rules
 	lost, alarmed trouble
 	// why is the reason of lost, while it lasts.
 	why string
@@ -133,7 +127,7 @@ func (t *trouble) update(now time.Time, wrong bool, recorded time.Time) {
 }
 
 // NewHolds returns the state machine in its initial state.
-func NewHolds(rules HoldRules) *Holds { return &Holds{rules: rules} }
+func NewHolds(rules Rules) *Holds { return &Holds{rules: rules} }
 
 // Update returns the holds that are in force at now, each with its reason in
 // words. Calls must be in the order of time.
@@ -189,7 +183,7 @@ func (h *Holds) alarm(now time.Time, s Signals) string {
 }
 
 func (h *Holds) dryRun(time.Time, Signals) string {
-	if h.rules.DryRun {
+	if h.rules.Mode == DryRun {
 		return "reaper.mode is dry-run"
 	}
 	return ""

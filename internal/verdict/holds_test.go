@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -22,9 +23,9 @@ type fixture struct {
 }
 
 // newFixture is long after a start, with nothing wrong.
-func newFixture(t *testing.T, edits ...func(*verdict.HoldRules)) *fixture {
+func newFixture(t *testing.T, edits ...func(*verdict.Rules)) *fixture {
 	t.Helper()
-	r := verdict.HoldRules{Settle: settle, Freshness: 10 * time.Second}
+	r := verdict.Rules{Reaper: config.Reaper{Settle: settle, Freshness: 10 * time.Second}}
 	for _, edit := range edits {
 		edit(&r)
 	}
@@ -176,7 +177,7 @@ func TestS3_AlarmUntilSettledAfterItIsDisarmed(t *testing.T) {
 }
 
 func TestS3_HoldsAtOnce(t *testing.T) {
-	f := newFixture(t, func(r *verdict.HoldRules) { r.DryRun = true })
+	f := newFixture(t, func(r *verdict.Rules) { r.Mode = verdict.DryRun })
 	f.signals.ListedAt, f.signals.Connected, f.signals.Alarms = time.Time{}, false, []string{"NOSPACE"}
 	f.after(0, verdict.HoldStarting, verdict.HoldDisconnected, verdict.HoldAlarm, verdict.HoldDryRun)
 }

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -25,7 +26,10 @@ const (
 )
 
 func rules(policies ...verdict.Policy) verdict.Rules {
-	return verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby, Policies: policies}
+	return verdict.Rules{
+		Reaper:   config.Reaper{Mode: verdict.Enforce, Grace: grace, ClockTolerance: tolerance, StandbyDelay: standby},
+		Policies: policies,
+	}
 }
 
 // listed is a lock as a listing shows it, with the deadline past.

@@ -1,8 +1,6 @@
 package verdict
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -26,19 +24,13 @@ const (
 // "**" does.
 type Policy = config.Policy
 
-// Rules are the part of the configuration on which verdicts depend.
+// Rules are the part of the configuration on which verdicts, storms and holds depend. They are valid: package config
+// has checked them.
 type Rules struct {
-	// Mode, Grace and Brake apply to locks that no policy matches. If several policies match, the
+	// Reaper has the mode, the grace and the brake of locks that no policy matches. If several policies match, the
 	// first one applies.
-	Mode     Mode
-	Grace    time.Duration
-	Brake    config.Brake
+	config.Reaper
 	Policies []Policy
-	// Tolerance is the maximum offset of a holder's clock that is ignored. No grace may be
-	// less.
-	Tolerance time.Duration
-	// StandbyDelay is how much later than the leader a replica acts.
-	StandbyDelay time.Duration
 	// Drift is by how many parts per million the clock of a holder may run slow.
 	Drift int
 }
@@ -46,23 +38,8 @@ type Rules struct {
 // maxDrift is how fast NTP slews a clock.
 const maxDrift = 500
 
-// Validate returns an error if the rules are not valid.
-func (r Rules) Validate() error {
-	if r.Tolerance < 0 || r.StandbyDelay < 0 {
-		return errors.New("verdict: tolerance and standby delay must not be negative")
-	}
-	for _, p := range append([]Policy{{Match: "**", Mode: r.Mode, Grace: r.Grace}}, r.Policies...) {
-		switch {
-		case p.Mode != Enforce && p.Mode != DryRun && p.Mode != Off:
-			return fmt.Errorf("verdict: unknown mode %q", p.Mode)
-		case p.Grace < r.Tolerance:
-			return fmt.Errorf("verdict: grace %s is less than the clock tolerance %s", p.Grace, r.Tolerance)
-		case !doublestar.ValidatePattern(p.Match):
-			return fmt.Errorf("verdict: policy matches by the malformed glob %q", p.Match)
-		}
-	}
-	return nil
-}
+// RulesFromConfig returns the rules that the configuration describes.
+func RulesFromConfig(c config.Config) Rules { return Rules{c.Reaper, c.Policies, maxDrift} }
 
 // MinGrace returns the shortest grace of any lock.
 func (r Rules) MinGrace() time.Duration {
@@ -141,20 +118,17 @@ func (r Rules) Inputs(l *protocol.Lock, o Observation, now time.Time) Inputs {
 		Policy:       p.Match,
 		Mode:         p.Mode,
 		Grace:        p.Grace,
-		Tolerance:    r.Tolerance,
+		Tolerance:    r.ClockTolerance,
 		StandbyDelay: r.StandbyDelay,
 		Drift:        r.Drift,
 	}
 }
 
-// StormRules say when so many locks come due at once that a fault between their
-// holders and etcd is likelier than that many deaths.
-type StormRules config.Storm
-
-// Storm reports whether the next lock that comes due is delayed, came being the
-// number of those that came due within the window, of dated locks.
-func (r StormRules) Storm(came, dated int) bool {
-	return r.MinLocks > 0 && came >= r.MinLocks && float64(came) >= r.Fraction*float64(dated)
+// Storms reports whether the next lock that comes due is delayed, came being the number of those that came due within
+// the window, of dated locks: then a fault between their holders and etcd is likelier than that many deaths.
+func (r Rules) Storms(came, dated int) bool {
+	s := r.Storm
+	return s.MinLocks > 0 && came >= s.MinLocks && float64(came) >= s.Fraction*float64(dated)
 }
 
 // Pause is what keeps a lock while a person has paused the removal of some locks.
@@ -163,22 +137,4 @@ type Pause struct {
 	Until time.Time
 	// Words say whose it is and why.
 	Words string
-}
-
-// RulesFromConfig returns the rules that the configuration describes.
-func RulesFromConfig(c config.Config) Rules {
-	return Rules{
-		Mode:         c.Reaper.Mode,
-		Grace:        c.Reaper.Grace,
-		Tolerance:    c.Reaper.ClockTolerance,
-		StandbyDelay: c.Reaper.StandbyDelay,
-		Drift:        maxDrift,
-		Brake:        c.Reaper.Brake,
-		Policies:     c.Policies,
-	}
-}
-
-// HoldsFromConfig returns the rules of the holds that the configuration describes.
-func HoldsFromConfig(c config.Reaper) HoldRules {
-	return HoldRules{Settle: c.Settle, Freshness: c.Freshness, DryRun: c.Mode == DryRun}
 }

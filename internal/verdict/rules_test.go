@@ -28,7 +28,6 @@ func TestS2_PoliciesFirstMatchWins(t *testing.T) {
 		verdict.Policy{Match: "**/db", Mode: verdict.Enforce, Grace: time.Minute},
 		verdict.Policy{Match: "host-[0-9]", Mode: verdict.Off, Grace: tolerance},
 	)
-	require.NoError(t, r.Validate())
 	require.Equal(t, tolerance, r.MinGrace())
 	require.Equal(t, grace, rules().MinGrace())
 	none := verdict.Policy{Mode: verdict.Enforce, Grace: grace}
@@ -47,7 +46,7 @@ func TestS2_NoPolicyDoesMoreThanTheMode(t *testing.T) {
 		verdict.DryRun:  {verdict.DryRun, verdict.DryRun, verdict.Off, verdict.DryRun},
 		verdict.Off:     {verdict.Off, verdict.Off, verdict.Off, verdict.Off},
 	} {
-		r := verdict.Rules{Mode: mode, Policies: []verdict.Policy{{Match: "0", Mode: verdict.Enforce}, {Match: "1", Mode: verdict.DryRun}, {Match: "2", Mode: verdict.Off}}}
+		r := verdict.Rules{Reaper: config.Reaper{Mode: mode}, Policies: []verdict.Policy{{Match: "0", Mode: verdict.Enforce}, {Match: "1", Mode: verdict.DryRun}, {Match: "2", Mode: verdict.Off}}}
 		for i, w := range want {
 			p, index := r.Policy(strconv.Itoa(i))
 			require.Equal(t, w, p.Mode, "%s %d", mode, i)
@@ -89,41 +88,10 @@ func TestS2_InputsAreWhatIsKnown(t *testing.T) {
 	require.Equal(t, want, r.Inputs(l, o, past.In(time.FixedZone("", 3600))))
 }
 
-func TestS2_ValidateRefusesAGraceBelowTheTolerance(t *testing.T) {
-	negative := "verdict: tolerance and standby delay must not be negative"
-	for _, c := range []struct {
-		message string
-		edit    func(*verdict.Rules)
-	}{
-		{"verdict: grace 1s is less than the clock tolerance 2s", func(r *verdict.Rules) { r.Grace = time.Second }},
-		{"verdict: grace 1.9s is less than the clock tolerance 2s", func(r *verdict.Rules) { r.Policies[0].Grace = 1900 * time.Millisecond }},
-		{`verdict: unknown mode ""`, func(r *verdict.Rules) { r.Mode = "" }},
-		{`verdict: unknown mode "dryrun"`, func(r *verdict.Rules) { r.Policies[0].Mode = "dryrun" }},
-		{`verdict: policy matches by the malformed glob "a["`, func(r *verdict.Rules) { r.Policies[0].Match = "a[" }},
-		{negative, func(r *verdict.Rules) { r.Tolerance = -1 }},
-		{negative, func(r *verdict.Rules) { r.StandbyDelay = -1 }},
-	} {
-		r := rules(verdict.Policy{Match: "*", Mode: verdict.Off, Grace: time.Hour})
-		c.edit(&r)
-		require.EqualError(t, r.Validate(), c.message)
-	}
-	r := rules()
-	r.Grace = r.Tolerance
-	require.NoError(t, r.Validate())
-	r.Grace, r.Tolerance, r.StandbyDelay = 0, 0, 0
-	require.NoError(t, r.Validate())
-}
-
 func TestRulesFromConfig(t *testing.T) {
-	c := config.Config{Policies: []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}}
-	c.Reaper = config.Reaper{Mode: "enforce", Grace: grace, ClockTolerance: tolerance, Settle: settle, StandbyDelay: standby, Freshness: time.Minute}
-	r := rules(verdict.Policy{Match: "a/**", Mode: verdict.Off, Grace: time.Hour})
-	r.Drift = 500
-	require.Equal(t, r, verdict.RulesFromConfig(c))
-	want := verdict.HoldRules{Settle: settle, Freshness: time.Minute}
-	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
-	c.Reaper.Mode, want.DryRun = "dry-run", true
-	require.Equal(t, want, verdict.HoldsFromConfig(c.Reaper))
+	c := config.Default()
+	c.Policies = []config.Policy{{Match: "a/**", Mode: "off", Grace: time.Hour}}
+	require.Equal(t, verdict.Rules{Reaper: c.Reaper, Policies: c.Policies, Drift: 500}, verdict.RulesFromConfig(c))
 }
 
 // The allowances are of the lock's last write, of which the age says when it was learned.
@@ -148,7 +116,7 @@ func TestUrgent(t *testing.T) {
 	for mode, want := range map[verdict.Mode][]protocol.State{
 		verdict.Enforce: {held, held, expired, expired}, verdict.DryRun: {held, held, expired, expired}, verdict.Off: {expired, held, expired, expired},
 	} {
-		r := verdict.Rules{Mode: mode, Policies: []verdict.Policy{
+		r := verdict.Rules{Reaper: config.Reaper{Mode: mode}, Policies: []verdict.Policy{
 			{Match: "dry", Mode: verdict.DryRun}, {Match: "off", Mode: verdict.Off}, {Match: "enforce", Mode: verdict.Enforce},
 		}}
 		for i, name := range []string{"dry", "off", "enforce", "other"} {

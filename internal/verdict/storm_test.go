@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
@@ -25,7 +26,7 @@ func TestS3_StormIsAFractionOfAllLocksAndAMinimum(t *testing.T) {
 		"one":                {1, 1, 1, true},
 		"none came":          {1, 0, 0, false},
 	} {
-		r := verdict.StormRules{MinLocks: c.min, Fraction: 0.1}
-		require.Equal(t, c.want, r.Storm(c.came, c.dated), name)
+		r := verdict.Rules{Reaper: config.Reaper{Storm: config.Storm{MinLocks: c.min, Fraction: 0.1}}}
+		require.Equal(t, c.want, r.Storms(c.came, c.dated), name)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/probe"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
@@ -125,15 +126,17 @@ func (w *world) start(n int) *replica {
 	r := &replica{world: w, n: n, link: &link{server: &w.server, out: &w.out, tell: w.tell}}
 	r.link.sent = r.sends
 	w.links = append(w.links, r.link)
-	rules := verdict.Rules{Mode: verdict.Enforce, Grace: grace, Tolerance: tolerance, StandbyDelay: standby}
-	holds := verdict.HoldRules{Settle: settle, Freshness: freshness}
+	rules := verdict.Rules{Reaper: config.Reaper{
+		Mode: verdict.Enforce, Grace: grace, ClockTolerance: tolerance, StandbyDelay: standby, OrphanGrace: time.Hour,
+		Settle: settle, Freshness: freshness, BatchSize: 16, Concurrency: 1,
+	}}
 	if w.out.settle {
-		holds.Settle = 0
+		rules.Settle = 0
 	}
 	began := time.Now()
 	var err error
 	r.table, err = table.New(table.Options{
-		Rules: rules, Allowance: r.allowance, Lead: func() time.Duration { return r.probe.Lead() }, OrphanGrace: time.Hour,
+		Rules: rules, Allowance: r.allowance, Lead: func() time.Duration { return r.probe.Lead() },
 		Now: r.now, Raw: func() time.Duration { return time.Since(began) }, HoldDuration: r, RenewalMargin: r,
 	})
 	must(err)
@@ -143,8 +146,8 @@ func (w *world) start(n int) *replica {
 	})
 	must(err)
 	r.reaper, err = reaper.New(reaper.Options{
-		Store: r.store(), Source: r.source(), Rules: rules, Holds: holds, Signals: r.read, Leader: func() bool { return n == 0 },
-		Probe: r.prober(), Pauses: r, BatchSize: 16, Concurrency: 1, Retention: time.Hour, Delay: r, Now: r.now, Sleep: wait,
+		Store: r.store(), Source: r.source(), Rules: rules, Signals: r.read, Leader: func() bool { return n == 0 },
+		Probe: r.prober(), Pauses: r, Retention: time.Hour, Delay: r, Now: r.now, Sleep: wait,
 		Logger: slog.New(journal{slog.DiscardHandler, r}),
 	})
 	must(err)
