@@ -126,7 +126,7 @@ func TestReport(t *testing.T) {
 	t.Parallel()
 	report := func(fault, pattern string, flags ...string) (int, string) {
 		var out, errs bytes.Buffer
-		args := slices.Concat(flags, []string{"--run", pattern, "--", "env", faultVariable+"="+fault, os.Args[0]})
+		args := slices.Concat(flags, []string{"--run", pattern, "--", "env", faultVariable + "=" + fault, os.Args[0]})
 		code := run(t.Context(), args, &out, &errs)
 		require.Equal(t, len(flags) > 0, strings.Contains(errs.String(), `> {"id":2,"op":"lock"`))
 		return code, out.String() + errs.String()

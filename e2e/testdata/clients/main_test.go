@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest"
+)
+
+// The leader that lost an outage releases its lock by itself: there is no daemon here.
+func TestLeadAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := mutextest.New(t)
+		ctx, stop := context.WithCancel(t.Context())
+		leads, over := make(chan string), sync.WaitGroup{}
+		for _, name := range []string{"a", "b", "c"} {
+			over.Go(func() {
+				_ = lead(ctx, etcd.Client(), "leader", func(ctx context.Context) error {
+					leads <- name
+					<-ctx.Done()
+					leads <- "nobody"
+					return context.Cause(ctx)
+				})
+			})
+		}
+		first := <-leads
+		etcd.Disconnect()
+		began := time.Now()
+		if left := <-leads; left != "nobody" || time.Since(began) > 15*time.Second {
+			t.Errorf("%s leads %v after the beginning of the outage", left, time.Since(began))
+		}
+		<-time.After(time.Minute)
+		etcd.Connect()
+		began = time.Now()
+		next := <-leads
+		t.Logf("%s leads %v after the end of the outage, %s before", next, time.Since(began), first)
+		if next == "nobody" || time.Since(began) > 10*time.Second {
+			t.Errorf("%s leads %v after the end of the outage", next, time.Since(began))
+		}
+		stop()
+		<-leads
+		over.Wait()
+	})
+}
+
+// holders returns two locks of the same name, the first of which was lost.
+func holders(t *testing.T) (earlier, later *mutex.Lock) {
+	t.Helper()
+	etcd := mutextest.New(t)
+	earlier, err := etcd.Client().Lock(t.Context(), "reports")
+	check(t, err)
+	etcd.Remove("reports")
+	later, err = etcd.Client().Lock(t.Context(), "reports")
+	check(t, err)
+	t.Cleanup(func() { check(t, later.Unlock(context.Background())) })
+	return earlier, later
+}
+
+func TestSQL(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:"+t.TempDir()+"/db")
+	check(t, err)
+	defer func() { _ = db.Close() }()
+	for _, statement := range []string{
+		"CREATE TABLE fences (lock VARCHAR(255) PRIMARY KEY, token BIGINT NOT NULL)", // as on the page
+		"CREATE TABLE reports (month TEXT PRIMARY KEY, total INTEGER, token INTEGER)",
+		"INSERT INTO reports VALUES ('2026-11', 0, 0)",
+	} {
+		_, err := db.Exec(statement)
+		check(t, err)
+	}
+	earlier, later := holders(t)
+	transaction := func(ctx context.Context, db *sql.DB, l *mutex.Lock, month string, total int64) error {
+		return fenced(ctx, db, l, func(tx *sql.Tx) error {
+			_, err := tx.Exec("UPDATE reports SET total = ? WHERE month = ?", total, month)
+			return err
+		})
+	}
+	for _, write := range []func(context.Context, *sql.DB, *mutex.Lock, string, int64) error{save, transaction} {
+		check(t, write(t.Context(), db, earlier, "2026-11", 1))
+		check(t, write(t.Context(), db, later, "2026-11", 2))
+		check(t, write(t.Context(), db, later, "2026-11", 3))
+		if err := write(t.Context(), db, earlier, "2026-11", 4); !errors.Is(err, errFenced) {
+			t.Error(err)
+		}
+		var total int64
+		check(t, db.QueryRow("SELECT total FROM reports").Scan(&total))
+		if total != 3 {
+			t.Errorf("the total is %d", total)
+		}
+	}
+}
+
+// bucket is an object store with conditional writes.
+type bucket struct {
+	mu      sync.Mutex
+	content string
+	version int
+	before  func() // the next PUT
+}
+
+func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if before := b.before; r.Method == http.MethodPut && before != nil {
+		b.before = nil
+		before()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	tag := fmt.Sprintf(`"%d"`, b.version)
+	switch {
+	case r.Method == http.MethodGet && b.version == 0:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodGet:
+		w.Header().Set("ETag", tag)
+		_, _ = io.WriteString(w, b.content)
+	case b.version == 0 && r.Header.Get("If-None-Match") == "*", b.version > 0 && r.Header.Get("If-Match") == tag:
+		text, _ := io.ReadAll(r.Body)
+		b.content, b.version = string(text), b.version+1
+	default:
+		w.WriteHeader(http.StatusPreconditionFailed)
+	}
+}
+
+func TestObjectStore(t *testing.T) {
+	b := &bucket{}
+	server := httptest.NewServer(b)
+	defer server.Close()
+	earlier, later := holders(t)
+	check(t, putFenced(t.Context(), server.URL, earlier, "1"))
+	b.before = func() { check(t, putFenced(t.Context(), server.URL, later, "2")) } // between its GET and its PUT
+	if err := putFenced(t.Context(), server.URL, earlier, "3"); !errors.Is(err, errFenced) {
+		t.Error(err)
+	}
+	check(t, putFenced(t.Context(), server.URL, later, "4"))
+	if want := fmt.Sprintf("%d\n4", later.Token()); b.content != want {
+		t.Errorf("%q instead of %q", b.content, want)
+	}
+}
+
+func TestOncePerPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, hosts, ran := mutextest.New(t), sync.WaitGroup{}, []string{}
+		for _, period := range []string{"2026-11-22T03", "2026-11-22T03", "2026-11-22T04", "2026-11-22T03"} {
+			hosts.Go(func() {
+				check(t, oncePerPeriod(t.Context(), etcd.Etcd(), etcd.Client(), "report", period, func(context.Context) error {
+					<-time.After(time.Minute)
+					ran = append(ran, period)
+					return nil
+				}))
+			})
+		}
+		hosts.Wait()
+		if !slices.IsSorted(ran) || len(slices.Compact(slices.Clone(ran))) != len(ran) || !slices.Contains(ran, "2026-11-22T04") {
+			t.Error(ran)
+		}
+	})
+}
+
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, workers := mutextest.New(t), sync.WaitGroup{}
+		var items []string
+		for i := range 60 {
+			items = append(items, fmt.Sprint(i))
+		}
+		var mu sync.Mutex
+		done := map[string]int{}
+		for range 3 {
+			workers.Go(func() {
+				check(t, drain(t.Context(), etcd.Etcd(), etcd.Client(), items, func(_ context.Context, item string) error {
+					<-time.After(time.Second)
+					mu.Lock()
+					defer mu.Unlock()
+					done[item]++
+					return nil
+				}))
+			})
+		}
+		workers.Wait()
+		for _, item := range items {
+			if done[item] != 1 {
+				t.Errorf("item %s was done %d times", item, done[item])
+			}
+		}
+	})
+}
+
+func TestLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, text := mutextest.New(t), &strings.Builder{}
+		log := slog.New(slog.NewTextHandler(text, nil))
+		err := logged(t.Context(), log, etcd.Client(), "a", func(ctx context.Context) error {
+			etcd.Remove("a")
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, mutex.ErrForced) || !strings.Contains(text.String(), `msg="lock lost" lock=a reason="removed by force"`) {
+			t.Error(err, text)
+		}
+		held, err := etcd.Client().Lock(t.Context(), "a")
+		check(t, err)
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		err = logged(short, log, etcd.Client(), "a", nil)
+		if !errors.Is(err, mutex.ErrHeld) || !strings.Contains(text.String(), `msg="lock held" lock=a by=`) {
+			t.Error(err, text)
+		}
+		check(t, held.Unlock(t.Context()))
+		check(t, logged(t.Context(), log, etcd.Client(), "a", func(context.Context) error { return nil }))
+		if !strings.Contains(text.String(), `msg="lock taken" lock=a token=`) {
+			t.Error(text)
+		}
+	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
