@@ -17,8 +17,8 @@ cert() { # cert NAME [ARGS…]: signed by ca.pem, or by itself
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "/CN=$1" \
     -keyout "$CERTS/$1.key" -out "$CERTS/$1.pem" "${@:2}" 2>/dev/null
 }
-cert ca
-cert other
+cert ca -addext keyUsage=critical,keyCertSign # which Python 3.13 requires
+cert other -addext keyUsage=critical,keyCertSign
 cert server -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE
 cert client -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext basicConstraints=critical,CA:FALSE
 cert nameless -subj /O=billing -CA "$CERTS/ca.pem" -CAkey "$CERTS/ca.key" -addext basicConstraints=critical,CA:FALSE

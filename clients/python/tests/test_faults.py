@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import unittest
@@ -17,7 +18,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-from support import Etcd, Proxy, TestCase, b64, eventually, free_port
+from support import SOON, Etcd, Proxy, TestCase, b64, eventually, free_port
 from unlocker_mutex import Held, Lock, Lost, Refused, Unreachable
 
 
@@ -177,6 +178,80 @@ class LossTest(TestCase):
         self.assertIn("a/uuid", self.etcd.keys())
         self.assertNotIn("a/alive_at", self.etcd.keys())
         lock.unlock()
+
+    def program(self, code, *arguments):
+        """Starts a program, and returns it when it has written a line."""
+        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), self.etcd.url, *arguments], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        return process
+
+    def test_sigterm_releases_what_is_held(self):
+        code = """
+            import signal, sys, threading, time
+            from unlocker_mutex import Client
+            end = threading.Event()
+            if len(sys.argv) > 2:  # the program has a handler of its own
+                signal.signal(signal.SIGTERM, lambda *_: end.set())
+            client = Client(sys.argv[1:2], release_on_sigterm=True)
+            threading.Thread(target=lambda: (client.lock("thread"), print("ready", flush=True), time.sleep(99)), daemon=True).start()
+            kept = client.lock("kept")
+            with client.lock("block", max_hold=600):
+                end.wait() if len(sys.argv) > 2 else client.lock("kept")"""
+        for arguments, status in ((), 143), (("own",), 0):
+            process = self.program(code, *arguments)
+            eventually(lambda: "block/uuid" in self.etcd.keys() and (arguments or self.etcd.requests("Watch") == 1))
+            process.terminate()
+            self.assertEqual(process.wait(SOON), status)
+            self.assertEqual(self.etcd.keys(), {})
+
+    def test_sigterm_releases_what_was_taken_without_an_answer(self):
+        proxy = Proxy(self, self.etcd.port)
+        proxy.lose = 10**9
+        process = self.program("""
+            import signal, sys
+            from unlocker_mutex import Client
+            client = Client(sys.argv[2:], release_on_sigterm=True)
+            print("ready", flush=True)
+            kept = client.lock("a")
+            signal.pause()""", proxy.url)
+        eventually(lambda: "a/uuid" in self.etcd.keys())
+        proxy.lose = 0
+        process.terminate()
+        self.assertEqual(process.wait(SOON), 143)
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_the_documented_handler_of_sigterm_leaves_blocks(self):
+        readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+        handler = re.search(r"^(import signal, sys; .*)$", readme, re.M)[1]
+        process = self.program(handler + """
+with __import__("unlocker_mutex").Client(sys.argv[1:2]).lock("a"):
+    print("ready", flush=True)
+    signal.pause()""")
+        process.terminate()
+        self.assertEqual(process.wait(SOON), 143)
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_sigterm_of_a_child_is_its_own(self):
+        process = self.program("""
+            import os, signal, sys
+            from unlocker_mutex import Client
+            lock = Client(sys.argv[1:2], release_on_sigterm=True).lock("a")
+            if (child := os.fork()) == 0:
+                try:
+                    print("ready", os.getpid(), sep="\\n", flush=True)
+                    signal.pause()
+                finally:
+                    lock.unlock()
+            assert os.waitpid(child, 0)[1] == signal.SIGTERM
+            lock.check()
+            print("child", flush=True)
+            signal.pause()""")
+        os.kill(int(process.stdout.readline()), signal.SIGTERM)
+        self.assertEqual(process.stdout.readline(), "child\n")
+        self.assertIn("a/uuid", self.etcd.keys())
 
     def test_a_loss_is_reported_at_once_and_released_later(self):
         lock = self.connect(request_timeout=5).lock("a", patience=1)

@@ -1121,10 +1121,11 @@ module UnlockerMutex
       done ? @mutex.synchronize { @idle[endpoint] << [Process.pid, monotonic, http] } : discard(http)
     end
 
-    # Reads an answer of etcd. Raises Refused or JSON::ParserError if it is not one.
+    # Reads an answer of etcd. Raises JSON::ParserError if it is not one.
     def object(response)
       if response.code == "400" && response.body.start_with?("CommonName of client")
-        raise Refused.new(3, "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password")
+        message = "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password"
+        return { "code" => 3, "message" => message }
       end
 
       answer = begin

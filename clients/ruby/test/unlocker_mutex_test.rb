@@ -390,6 +390,33 @@ class LossTest < Support::Test
     exit!(0)
   end
 
+  # What Puma and Sidekiq do: they get TERM, wait for the work for a while, and then raise in its threads.
+  def test_term_releases_what_blocks_hold
+    code = <<~RUBY
+      client = UnlockerMutex::Client.new(ARGV)
+      threads = %w[killed raised].map do |name|
+        Thread.new do
+          client.lock(name, max_hold: 600) { sleep }
+        rescue Interrupt
+          nil
+        end
+      end
+      rest = client.lock("rest")
+      at_exit { client.unlock_all([rest]) }
+      client.lock("block") do
+        client.lock("rest")
+      ensure
+        threads[1].raise(Interrupt)
+        threads[1].join
+      end
+    RUBY
+    process = Process.spawn(RbConfig.ruby, "-w", "-I#{File.expand_path('../lib', __dir__)}", "-runlocker_mutex", "-e", code, @etcd.url, err: File::NULL)
+    eventually { @etcd.keys.keys.grep(/uuid/).size == 4 && @etcd.requests("Watch") == 1 }
+    Process.kill(:TERM, process)
+    assert_equal Signal.list["TERM"], Process.wait2(process)[1].termsig
+    assert_empty @etcd.keys
+  end
+
   def test_a_loss_is_reported_at_once_and_released_later
     lock = connect(request_timeout: 5).lock("a", patience: 1)
     @etcd.signal(:STOP)

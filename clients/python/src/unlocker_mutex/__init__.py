@@ -24,7 +24,9 @@ Times are seconds.
 
 from __future__ import annotations
 
+import atexit
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -33,6 +35,7 @@ import math
 import os
 import random
 import re
+import signal
 import socket
 import ssl
 import sys
@@ -449,12 +452,17 @@ class Client:
     unlocker ask asks the holders of locks, /unlocker/ask followed by the prefix by default: a thread
     listens there while locks are held, and answers with the stack and the last status. Without the right
     to read there, the logger unlocker_mutex says so once, and the rest works.
+
+    release_on_sigterm, for the main thread of a main program: SIGTERM ends the program as sys.exit(143)
+    does, so that with blocks are left, unless the program has a handler of its own; and all locks that
+    are still held when the program ends are released, for up to request_timeout and a second.
     """
 
     def __init__(
         self, endpoints: Sequence[str] = ("127.0.0.1:2379",), *, user: str = "", password: str = "",
         ca_file: Optional[str] = None, cert_file: Optional[str] = None, key_file: Optional[str] = None, server_name: Optional[str] = None,
         prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0, audit_prefix: str = "", ask_prefix: str = "",
+        release_on_sigterm: bool = False,
     ) -> None:
         if isinstance(endpoints, str) or not endpoints:
             raise ValueError("endpoints must be a list of at least one URL")
@@ -474,6 +482,22 @@ class Client:
         elif ca_file or cert_file:
             raise ValueError("ca_file and cert_file need endpoints that begin with https://")
         self._process: Tuple[int, _Background] = (0, _Background(self))
+        if release_on_sigterm:
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, _exit(os.getpid()))
+            atexit.register(self._release_all)
+
+    def _release_all(self) -> None:
+        """Releases at exit what is held. No thread can be started any more."""
+        background = self._background
+        with background._changed:
+            held = [lock for lock in background._locks if lock.lost is None]
+        try:
+            with contextlib.suppress(RuntimeError):  # to try again, which follows
+                self.unlock_all(held)
+            background._release(list(background._leftovers))
+        except MutexError as error:
+            logging.getLogger(__name__).warning("locks were not released at exit: %s", error)
 
     @property
     def _background(self) -> _Background:
@@ -795,7 +819,7 @@ class _Background:
         except MutexError:
             pass  # it is tried again
         with self._changed:
-            for lock in locks:
+            for lock in [lock for lock in locks if lock in self._leftovers]:
                 pause = self._leftovers[lock][1]
                 self._leftovers[lock] = (time.monotonic() + pause, min(2 * pause, _LONGEST))
 
@@ -1040,9 +1064,10 @@ class _Etcd:
 
 
 def _object(text: bytes, status: int) -> _Json:
-    """Reads an answer of etcd. Raises Refused or ValueError if it is not one."""
+    """Reads an answer of etcd. Raises ValueError if it is not one."""
     if status == 400 and text.startswith(b"CommonName of client"):
-        raise Refused(3, "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password")
+        message = "etcd has authentication enabled, and its JSON gateway then refuses client certificates with a CN: use one without, and user and password"
+        return {"code": 3, "message": message}
     try:
         answer = json.loads(text)
     except ValueError:
@@ -1055,7 +1080,7 @@ def _object(text: bytes, status: int) -> _Json:
 
 def _hint(error: Exception, tls: bool) -> str:
     """What may be wrong if a new connection ends without an answer."""
-    ended = isinstance(error, (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine, ssl.SSLEOFError))
+    ended = isinstance(error, (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine, ssl.SSLEOFError, ssl.SSLZeroReturnError))
     if not ended and getattr(error, "reason", "") != "WRONG_VERSION_NUMBER":
         return ""
     use = "not use TLS, or ask for a client certificate" if tls else "require https://"
@@ -1073,6 +1098,21 @@ def _telling(first: Optional[_Error], last: _Error) -> _Error:
 def _shown(text: str) -> str:
     """Untrusted text, bounded and in one line."""
     return repr(text[:500])[1:-1]
+
+
+def _exit(process: int) -> Callable[[int, Optional[FrameType]], None]:
+    """A handler of SIGTERM that ends the program once. Children of a fork die as without it."""
+    exiting: List[bool] = []
+
+    def exit(number: int, _: Optional[FrameType]) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif not exiting:
+            exiting.append(True)
+            sys.exit(128 + number)
+
+    return exit
 
 
 def _unauthenticated(refused: Refused) -> bool:
