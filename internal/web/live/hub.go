@@ -97,7 +97,7 @@ func New(o Options) (*Hub, error) {
 func (h *Hub) join(q api.Query, f Format) (*view, error) {
 	slices.Sort(q.States)
 	q.States = slices.Compact(q.States)
-	key := fmt.Sprintf("%s %q %q %q %q %d", f.Name, q.States, q.Contains, q.Hostname, q.Owner, q.Limit)
+	key := fmt.Sprintf("%s %#v", f.Name, q) // all of it, quoted
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	v := h.views[key]

@@ -3,6 +3,7 @@ package live
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
 func TestAStreamBeginsWithTheWindowAndFollowsIt(t *testing.T) {
@@ -77,6 +79,34 @@ func TestManyClientsShareAPass(t *testing.T) {
 			require.Equal(t, "a a b", c.names())
 		}
 	})
+}
+
+// Whoever looks at silent holders is not shown the locks of others who look at all.
+func TestQueriesThatDifferShareNoView(t *testing.T) {
+	h, err := New(Options{Source: &source{}, Logger: (&etcdtest.Log{}).Logger()})
+	require.NoError(t, err)
+	views := map[*view]bool{}
+	join := func(q api.Query) {
+		v, err := h.join(q, JSON())
+		require.NoError(t, err)
+		require.False(t, views[v], "%+v", q)
+		views[v] = true
+	}
+	join(api.Query{})
+	for i := range reflect.TypeFor[api.Query]().NumField() {
+		var q api.Query
+		switch f := reflect.ValueOf(&q).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Int:
+			f.SetInt(1)
+		default:
+			f.Set(reflect.ValueOf([]string{"x"}))
+		}
+		join(q)
+	}
 }
 
 // An event is encoded once in each format, however many clients get it.
