@@ -202,6 +202,38 @@ func TestHoldBanner(t *testing.T) {
 	b.await(`!document.querySelector("#notices li")`)
 }
 
+// What an incident shows fits the screens: a storm, a pause, a silent holder, a malformed lock, and removals.
+func TestPagesOfAnIncident(t *testing.T) {
+	s := newSite(t)
+	s.serve(s.Endpoints()[0], "--reaper-storm-min-locks", "3", "--reaper-storm-delay", "1h", "--web-allow-unlock", "--web-user-header", "X-User")
+	s.awaitMetric(0, "unlocker_reaper_hold")
+	const long = "etl/warehouse/customers-and-orders-of-the-last-quarter/"
+	hour := time.Now().Add(time.Hour)
+	milliseconds := fmt.Sprint(hour.UnixMilli())
+	s.Put(s.Lock(long+"malformed", hour, hour, "auto_unlock_at", milliseconds)...)
+	s.Put(s.Lock(long+"silent", hour, hour, "hostname", "batch-worker-17.eu-central-1.example.org")...)
+	b := s.open("/")
+	etcdtest.Eventually(t, func() bool {
+		s.Renew(long+"silent", time.Now(), hour)
+		return strings.Contains(b.text("#rows"), "renewed ")
+	})
+	s.open("/?silent=true").awaitNames(long + "silent")
+	out, err := exec.CommandContext(t.Context(), unlocker, "--etcd-endpoints", s.Endpoints()[0], "pause", "--match", long+"kept/**", "--for", "1h", "--reason", "OPS-1").CombinedOutput()
+	require.NoError(t, err, string(out))
+	at := time.Now().Add(time.Second)
+	for i := range 5 {
+		s.Put(s.Lock(fmt.Sprintf("%s%d", long, i), at, at, "owner", "batch")...)
+	}
+	const storm = "Many locks came due at once: 3 removed before it, 2 more wait."
+	b.awaitText("#notices", storm)
+	s.fits("incident", "/", storm, "not renewed for", "Removals are paused: "+long+"kept/**")
+	s.fits("incident-grouped", "/?group=hostname", storm, "batch-worker-17.eu-central-1.example.org")
+	s.fits("malformed", "/locks/"+long+"malformed", `auto_unlock_at is "`+milliseconds+`"`, "it looks like milliseconds")
+	s.fits("silent", "/locks/"+long+"silent", "not renewed for", "Ask")
+	s.fits("forced", "/forced", storm, long)
+	s.fits("health", "/health", storm, "except those that a pause below matches, and those that the storm delays.")
+}
+
 // Every page says during a storm how many locks were removed before it, and how many wait until when.
 func TestStormBanner(t *testing.T) {
 	s := newSite(t)
