@@ -12,65 +12,68 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// clientsImports are those of the code of docs/clients.md, and of the tests on it.
-const clientsImports = `package main
+// imports are those of the code of a page.
+func imports(packages ...string) string {
+	return "package main\n\nimport (\n\t\"" + strings.Join(packages, "\"\n\t\"") + "\"\n)\n\n"
+}
 
-import (
-	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net/http"
-	"strings"
-	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/etcd-unlocker/unlocker/mutex"
+const (
+	importMutex = "github.com/etcd-unlocker/unlocker/mutex"
+	importEtcd  = "go.etcd.io/etcd/client/v3"
 )
 
-`
-
-const clientsTestImports = `package main
-
-import (
-	"context"
-	"testing"
-	"testing/synctest"
-
-	"github.com/etcd-unlocker/unlocker/mutex/mutextest"
-)
-
-`
-
-// TestClientsPage compiles the code of docs/clients.md in a module of its own, and runs it: with an etcd in memory, SQLite
-// and an object store.
-func TestClientsPage(t *testing.T) {
-	t.Parallel()
-	code, tests := clientsImports+"func main() {}\n\n", clientsTestImports
-	page := read(t, "../docs/clients.md")
+// testPage compiles the Go code of a page in a module of its own, and runs the tests of it that are in the page and in a
+// directory of testdata.
+func testPage(t *testing.T, path, tests string, requirements []string, head, testHead string, env ...string) {
+	t.Helper()
+	page := read(t, path)
 	for _, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1) {
 		if strings.HasPrefix(m[1], "func Test") {
-			tests += m[1]
+			testHead += m[1]
 		} else {
-			code += m[1] + "\n"
+			head += m[1] + "\n"
 		}
 	}
-	harness := read(t, "testdata/clients/main_test.go")
-	for _, statement := range regexp.MustCompile("(?m)^    (CREATE TABLE .*)$").FindAllStringSubmatch(page, -1) {
-		require.Contains(t, harness, statement[1])
-	}
-	p := consumer{t: t, dir: t.TempDir()}
+	p := consumer{t: t, dir: t.TempDir(), env: env}
 	module, err := filepath.Abs("../mutex")
-	require.NoError(t, err)
-	for name, text := range map[string]string{"main.go": code, "page_test.go": tests, "main_test.go": harness} {
-		require.NoError(t, os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600))
+	if err != nil {
+		t.Fatal(err)
 	}
-	p.run("mod", "init", "clients.test")
-	p.run("mod", "edit", "-require=modernc.org/sqlite@v1.62.0", "-require=go.etcd.io/etcd/client/v3@"+clientReleases[len(clientReleases)-1],
-		"-require=github.com/etcd-unlocker/unlocker/mutex@v0.0.0", "-replace=github.com/etcd-unlocker/unlocker/mutex="+module)
+	for name, text := range map[string]string{
+		"main.go": head + "func main() {}\n", "page_test.go": testHead, "main_test.go": read(t, filepath.Join("testdata", tests, "main_test.go")), "page.md": page,
+	} {
+		if err := os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.run("mod", "init", "page.test")
+	args := []string{"mod", "edit", "-require=" + importEtcd + "@" + clientReleases[len(clientReleases)-1],
+		"-require=" + importMutex + "@v0.0.0", "-replace=" + importMutex + "=" + module}
+	for _, r := range requirements {
+		args = append(args, "-require="+r)
+	}
+	p.run(args...)
 	p.run("mod", "tidy")
 	p.run("vet", ".")
 	t.Log(p.run("test", "-v", "."))
+}
+
+// TestClientsPage runs the code of docs/clients.md, with an etcd in memory, SQLite and an object store.
+func TestClientsPage(t *testing.T) {
+	t.Parallel()
+	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0"},
+		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex),
+		imports("context", "testing", "testing/synctest", importMutex+"/mutextest"))
+}
+
+// TestMigration follows docs/migration.md with a program that has an old lock, on a real etcd with a daemon: fleets of
+// processes of two versions at a time.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t, newest)
+	d := startDaemon(t, etcd.addr)
+	testPage(t, "../docs/migration.md", "migration", []string{
+		"github.com/go-redsync/redsync/v4@v4.18.1", "github.com/redis/go-redis/v9@v9.23.0", "github.com/alicebob/miniredis/v2@v2.40.0",
+	}, imports("context", "log/slog", "time", importMutex), "package main\n", "ETCD="+etcd.addr)
+	require.Zero(t, d.metric("unlocker_forced_unlocks_total", "trigger", "expiry"), "no living holder lost its lock")
 }

@@ -30,6 +30,7 @@ type consumer struct {
 	dir     string
 	modules []string
 	size    int64
+	env     []string
 }
 
 // buildConsumer builds a user's program with a release of etcd's client.
@@ -61,7 +62,7 @@ func (p consumer) run(args ...string) string {
 	p.t.Helper()
 	cmd := exec.CommandContext(p.t.Context(), "go", args...)
 	cmd.Dir = p.dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = append(append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0"), p.env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

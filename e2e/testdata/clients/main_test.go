@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -72,11 +74,13 @@ func holders(t *testing.T) (earlier, later *mutex.Lock) {
 }
 
 func TestSQL(t *testing.T) {
+	page, err := os.ReadFile("page.md")
+	check(t, err)
 	db, err := sql.Open("sqlite", "file:"+t.TempDir()+"/db")
 	check(t, err)
 	defer func() { _ = db.Close() }()
 	for _, statement := range []string{
-		"CREATE TABLE fences (lock VARCHAR(255) PRIMARY KEY, token BIGINT NOT NULL)", // as on the page
+		regexp.MustCompile("(?m)^    (CREATE TABLE .*)$").FindStringSubmatch(string(page))[1],
 		"CREATE TABLE reports (month TEXT PRIMARY KEY, total INTEGER, token INTEGER)",
 		"INSERT INTO reports VALUES ('2026-11', 0, 0)",
 	} {
