@@ -103,6 +103,8 @@ func TestSilentHoldersOfADaemon(t *testing.T) {
 		return stdout != ""
 	}, "the daemon knows no silent holder")
 	require.Regexp(t, `^a .*   not renewed for \d+s, \d+ missed, every \S+ before   +-\n$`, stdout)
+	_, stdout, _ = e.call(nil, "list", "--url", url)
+	require.Regexp(t, `UNLOCK +RENEWALS\na .*   not renewed for \d+s, \d+ missed, every \S+ before\nunrenewed .* -\n$`, stdout)
 	code, stdout, stderr := e.call(nil, "list", "--silent", "-o", "json", "--url", url)
 	require.Equal(t, exitOK, code, stderr)
 	var page api.LockPage

@@ -120,7 +120,6 @@ func (l *listRun) run(cmd *cobra.Command) error {
 	}
 	return withAdmin(cmd, func(a *admin.Admin) error {
 		unexplained := l.daemon.ask(cmd.Context(), a.Observe)
-		options.Explained = l.daemon.client != nil && unexplained == nil
 		if l.follow {
 			if unexplained == nil {
 				unexplained = watch(cmd, a, l, options)
@@ -137,7 +136,8 @@ func (l *listRun) run(cmd *cobra.Command) error {
 			return err
 		}
 		remark(cmd, found)
-		if unexplained == nil && l.format != output.Table && l.format != output.Name {
+		options.Explained = l.daemon.client != nil && unexplained == nil
+		if options.Explained && l.format != output.Name {
 			unexplained = l.daemon.ask(cmd.Context(), found.Explain)
 		}
 		options.At = found.At

@@ -21,7 +21,7 @@ type Options struct {
 	Format Format
 	// At is the time that times are relative to.
 	At time.Time
-	// Explained adds what a daemon says to a wide table.
+	// Explained adds what a daemon says to a table.
 	Explained bool
 	// NoHeaders leaves the titles of a table out.
 	NoHeaders bool
@@ -77,9 +77,11 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 			columns = append(columns, newColumn(strings.ToUpper(t.Title), 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }))
 		}
 	}
+	if o.Explained {
+		columns = append(columns, newColumn("RENEWALS", unlimited, func(l *api.Lock) string { return cmp.Or(l.Sentence(o.At), none) }))
+	}
 	if wide && o.Explained {
 		explanation := func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }
-		columns = append(columns, newColumn("RENEWALS", unlimited, func(l *api.Lock) string { return cmp.Or(l.Sentence(o.At), none) }))
 		columns = append(columns, newColumn("EXPLANATION", unlimited, explanation))
 	}
 	return newTable(columns, gap, !o.NoHeaders)

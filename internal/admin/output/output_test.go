@@ -76,7 +76,7 @@ func TestExplanations(t *testing.T) {
 	all[2].Explanation = "is due; removals on hold since 11:59:03: the probe fails: \x1b[2J"
 	all[1].Rhythm = &api.Rhythm{RenewedAt: now.Add(-4 * time.Minute), Interval: 40, Missed: 6}
 	all[3].Rhythm = &api.Rhythm{RenewedAt: now.Add(-time.Second), Interval: .5}
-	for _, f := range []output.Format{output.Wide, output.JSON, output.YAML} {
+	for _, f := range []output.Format{output.Table, output.Wide, output.JSON, output.YAML} {
 		var b bytes.Buffer
 		require.NoError(t, output.List(&b, output.Options{Format: f, At: now, Explained: true}, slices.Values(all)))
 		requireHarmless(t, b.String())
