@@ -2,6 +2,7 @@ package mutex
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -71,7 +72,9 @@ func (l *Lock) listen() {
 				return false
 			}
 			l.c.deaf.Store(time.Now().Add(deafInterval).UnixNano())
-			l.c.sayDeaf()
+			l.c.sayDeaf.Do(func() {
+				l.c.settings.observers.emit(Event{Kind: EventAsked, Err: fmt.Errorf("no right to read questions under %s: %w", l.c.settings.ask, err)})
+			})
 			return true
 		})
 	}
@@ -89,6 +92,7 @@ func (l *Lock) question(asked *mvccpb.KeyValue) {
 
 // answerQuestion is called once at a time. It acts on nothing in the question, which any client may have written.
 func (l *Lock) answerQuestion() {
+	l.emit(Event{Kind: EventAsked})
 	began := time.Now()
 	fields := map[protocol.Field]string{protocol.FieldStatus: l.status(), protocol.FieldAnsweredAt: timestamp(began, 0)}
 	if l.goroutine != 0 {

@@ -18,11 +18,12 @@ import (
 // recognizes a lock that was taken by an attempt whose answer was lost.
 type claim struct {
 	outcome
-	c    *Client
-	name string
-	uuid string
-	set  settings
-	call call
+	c     *Client
+	name  string
+	uuid  string
+	set   settings
+	call  call
+	since time.Time
 
 	stamped time.Time // when the deadlines of the last attempt were computed
 	sent    map[string]time.Time
@@ -46,7 +47,7 @@ func (c *Client) claim(name string, set settings, at call) (*claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &claim{c: c, name: name, uuid: uuid, set: set, call: at, sent: map[string]time.Time{}}, nil
+	return &claim{c: c, name: name, uuid: uuid, set: set, call: at, since: time.Now(), sent: map[string]time.Time{}}, nil
 }
 
 // newUUID returns a random uuid in its canonical form.
@@ -139,6 +140,13 @@ func (cl *claim) answered(a answer) bool {
 		cl.lock.late-- // the one that has taken it
 	}
 	return true
+}
+
+// emit reports the lock that was taken, if one was.
+func (cl *claim) emit(ctx context.Context) {
+	if cl.lock != nil {
+		cl.lock.emit(Event{Kind: EventTaken, Context: ctx, Took: time.Since(cl.since)})
+	}
 }
 
 // reading is the request that reads who holds the lock of a failed claim.

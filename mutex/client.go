@@ -31,7 +31,7 @@ type Client struct {
 	traces   traces
 	recent   recent
 	deaf     atomic.Int64 // until when it does not try to read questions, for which it has no right
-	sayDeaf  func()       // once
+	sayDeaf  sync.Once
 }
 
 // tryTimeout is how long TryLock waits for an answer of etcd, unless ctx says it.
@@ -52,23 +52,19 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	}
 	set.audit = cmp.Or(set.audit, "/unlocker/audit"+set.prefix)
 	set.ask = cmp.Or(set.ask, "/unlocker/ask"+set.prefix)
-	c := &Client{store: &store{kv: etcd.KV, layout: layout, outage: outage{etcd: etcd}}, watcher: etcd.Watcher, settings: set}
-	c.sayDeaf = func() {} // a client without a context has no logger
+	c := &Client{store: &store{kv: etcd.KV, layout: layout, outage: outage{etcd: etcd, observers: set.observers}}, watcher: etcd.Watcher, settings: set}
 	c.keeper = scheduler{open: context.Background(), overlap: true}
 	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
 	if ctx := etcd.Ctx(); ctx != nil {
 		c.cleaner.open = ctx
-		c.sayDeaf = sync.OnceFunc(func() {
-			etcd.GetLogger().Warn("mutex: no right to read questions under " + set.ask + ": unlocker ask gets no answers from this client")
-		})
 	}
 	c.hostname, _ = os.Hostname()
 	return c, nil
 }
 
 // Lock takes a lock and waits for it while another holds it, until ctx ends. Then the error
-// is a *HeldError that says who holds it. It waits for etcd, too: the logger of etcd's client says so after ten
-// seconds, and the error is then ErrUnreachable. Afterwards ctx has nothing to do with the lock any more: release it
+// is a *HeldError that says who holds it. It waits for etcd, too: a warning says so after ten seconds (see
+// Observe), and the error is then ErrUnreachable. Afterwards ctx has nothing to do with the lock any more: release it
 // with Unlock.
 //
 // Waiting sends no requests while the lock is held, and returns when it is released.
@@ -96,7 +92,10 @@ func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, e
 	if err != nil {
 		return nil, err
 	}
-	defer func() { c.abandon(cl.abandon()) }()
+	defer func() {
+		c.abandon(cl.abandon())
+		cl.emit(ctx)
+	}()
 	if set.wait == 0 {
 		if _, bounded := ctx.Deadline(); !bounded {
 			var cancel context.CancelFunc
@@ -251,6 +250,7 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option)
 		var other *HeldError
 		switch err := cl.failure(nil); {
 		case err == nil:
+			cl.emit(ctx)
 			taken = append(taken, cl.lock)
 		case errors.As(err, &other):
 			held = append(held, other)

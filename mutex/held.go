@@ -43,8 +43,17 @@ func (l *Lock) expire(now time.Time) (over bool) {
 	case l.err != nil && classify(l.err) == ambiguous:
 		e.Reason = ErrUnreachable
 	}
-	l.cancel(e)
+	l.end(e)
 	return true
+}
+
+// end ends the lock with a loss, unless another loss or Unlock came first.
+func (l *Lock) end(e *LostError) {
+	if l.cancel(e); !errors.Is(context.Cause(l.ctx), e) {
+		e.explanation.end() // nobody gets it
+		return
+	}
+	go l.emit(Event{Kind: EventLost, Took: elapsed(l.began, time.Now()), Err: e})
 }
 
 // tick is called by the timer.

@@ -20,6 +20,7 @@ type Lock struct {
 	cluster   uint64
 	began     time.Time // of the attempt that took it
 	goroutine uint64    // 0 if stacks are not written
+	observers observers
 
 	// ctx ends when the lock is lost or released.
 	ctx    context.Context
@@ -48,6 +49,7 @@ type Lock struct {
 	unsure   int  // attempts of failed Unlocks that may have released it
 	timer    *time.Timer
 	err      error // of the last renewal
+	tardy    bool  // that was late
 	next     time.Time
 }
 
@@ -76,7 +78,7 @@ func elapsed(since, now time.Time) time.Duration {
 // newLock returns the lock that a claim has taken with an attempt that began at a time.
 func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) *Lock {
 	l := &Lock{
-		c: cl.c, name: cl.name, uuid: cl.uuid, cluster: cluster, token: token, began: began, goroutine: cl.call.goroutine,
+		c: cl.c, name: cl.name, uuid: cl.uuid, cluster: cluster, token: token, began: began, goroutine: cl.call.goroutine, observers: cl.set.observers,
 		renewing: make(chan struct{}, 1), releasing: make(chan struct{}, 1), set: cl.set, written: cl.written(),
 		term:    term{began, cl.set.length(0), revision},
 		alertAt: began.Add(cl.set.expect),
@@ -158,6 +160,7 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 	defer func() { <-l.renewing }()
 	r := &renewal{l: l, set: set, explicit: true}
 	l.c.store.settle(ctx, set.timeout(), r)
+	r.report()
 	l.c.keeper.wakeUp() // the patience may be shorter
 	if err := l.Held(); err != nil {
 		return err
@@ -177,6 +180,9 @@ type renewal struct {
 
 	began time.Time
 	term  term
+	// events are those of its success, margin is theirs.
+	events []EventKind
+	margin float64
 }
 
 func (r *renewal) step() step {
@@ -230,6 +236,11 @@ func (r *renewal) answered(a answer) bool {
 		return true
 	}
 	if a.succeeded {
+		r.margin = 1 - float64(elapsed(l.term.began, time.Now()))/float64(l.term.length)
+		if r.events = append(r.events, EventRenewed); r.margin < lateMargin && !l.tardy {
+			r.events = append(r.events, EventLate)
+		}
+		l.tardy = r.margin < lateMargin
 		r.term.revision = a.revision
 		l.term, l.set, l.err = r.term, r.set, nil
 		if r.explicit {
@@ -286,8 +297,15 @@ func (l *Lock) begin() attempt {
 
 func (r *renewal) timeout() time.Duration { return r.set.timeout() }
 
+func (r *renewal) report() {
+	for _, kind := range r.events {
+		r.l.emit(Event{Kind: kind, Margin: r.margin})
+	}
+}
+
 // ended makes the lock due again soon, if the renewal has failed.
 func (r *renewal) ended() {
+	r.report()
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
 	if r.l.err = r.err; r.err != nil {

@@ -60,6 +60,7 @@ type settings struct {
 	owner, purpose   string
 	status           string
 	onAsk            func() string
+	observers        observers
 	metadata         map[string]string
 	trace            bool
 	keep             time.Duration
@@ -68,7 +69,7 @@ type settings struct {
 }
 
 func defaults() settings {
-	s := settings{prefix: defaultPrefix, trace: true, wait: -1}
+	s := settings{prefix: defaultPrefix, trace: true, wait: -1, observers: observers{Log(nil)}}
 	if path, err := os.Executable(); err == nil {
 		s.owner = filepath.Base(path)
 	}

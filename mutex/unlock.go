@@ -153,21 +153,19 @@ func (r *release) ended() error {
 	if time.Since(r.l.began) >= politeHold {
 		r.l.c.recent.add(r.name, r.other.revision)
 	}
-	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) {
-		return nil // an attempt that was not answered has done it
+	took := elapsed(r.l.began, time.Now())
+	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) { // by an attempt that was not answered
+		r.l.emit(Event{Kind: EventReleased, Took: took})
+		return nil
 	}
 	lost := r.l.explain(r.l.why(r.other), explainTimeout/4)
 	lost.Removal(context.Background())
+	r.l.emit(Event{Kind: EventLost, Took: took, Err: lost})
 	return lost
 }
 
 // lose ends the lock, as its uuid is not the one that etcd has, and begins to find out who removed it.
-func (l *Lock) lose(a answer) {
-	e := l.explain(l.why(a), explainTimeout)
-	if l.cancel(e); !errors.Is(context.Cause(l.ctx), e) {
-		e.explanation.end() // nobody gets it: another loss or Unlock came first
-	}
-}
+func (l *Lock) lose(a answer) { l.end(l.explain(l.why(a), explainTimeout)) }
 
 func (l *Lock) why(a answer) *LostError {
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrForced}

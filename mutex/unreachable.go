@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// sayAfter is how long etcd has not answered when the client first logs that it waits, and sayAgain how often
+	// sayAfter is how long etcd has not answered when the client first says that it waits, and sayAgain how often
 	// it does so again.
 	sayAfter, sayAgain = 10 * time.Second, time.Minute
 	// lookTimeout bounds the search for the cause.
@@ -39,9 +39,10 @@ func (e *unreachable) Unwrap() []error { return []error{ErrUnreachable, e.ended,
 
 // outage says what is wrong with the connection of a client.
 type outage struct {
-	etcd *clientv3.Client
-	mu   sync.Mutex
-	said time.Time
+	etcd      *clientv3.Client
+	observers observers
+	mu        sync.Mutex
+	said      time.Time
 }
 
 // unanswered returns the error of a request of which an attempt failed, and whose context ended.
@@ -52,7 +53,7 @@ func (o *outage) unanswered(ended, last error) error {
 	return &unreachable{o.words(last), ended, last}
 }
 
-// say logs that something waits for etcd.
+// say reports that something waits for etcd.
 func (o *outage) say(last error) {
 	o.mu.Lock()
 	soon := time.Since(o.said) < sayAgain
@@ -60,8 +61,8 @@ func (o *outage) say(last error) {
 		o.said = time.Now()
 	}
 	o.mu.Unlock()
-	if !soon && o.etcd.Ctx() != nil { // a client without a context has no logger
-		o.etcd.GetLogger().Warn("mutex: waiting for etcd: " + o.words(last))
+	if !soon {
+		o.observers.emit(Event{Kind: EventWaiting, Err: &unreachable{o.words(last), last, last}})
 	}
 }
 

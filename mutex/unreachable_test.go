@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -36,25 +35,21 @@ func TestUnreachableNamesTheCause(t *testing.T) {
 
 func TestWaitForAnEtcdThatIsAway(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
-		var said []string
-		core := zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{MessageKey: "m"}), zapcore.AddSync(writer(func(b []byte) {
-			if strings.Contains(string(b), "waiting for etcd") {
-				said = append(said, string(b))
-			}
-		})), zap.WarnLevel)
-		link, err := cluster.Connect(func(c *clientv3.Config) { c.Logger = zap.New(core) })
+		link, err := cluster.Connect()
 		require.NoError(t, err)
-		c := newClient(t, link.Client)
+		log, said := logged()
+		c := newClient(t, link.Client, log)
 		link.Set(memetcd.Unreachable())
 		began := time.Now()
 		_, err = c.TryLock(context.Background(), "a")
 		require.ErrorIs(t, err, mutex.ErrUnreachable)
 		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
-		require.Empty(t, said)
+		require.Empty(t, said())
 		time.AfterFunc(150*time.Second, func() { link.Set(memetcd.Faults{}) })
 		l, err := c.Lock(context.Background(), "b")
 		require.NoError(t, err)
-		require.Len(t, said, 3, "once a minute")
+		require.Len(t, said(), 3, "once a minute")
+		require.Contains(t, said()[0], "waiting for etcd")
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

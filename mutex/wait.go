@@ -57,7 +57,7 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 			return cl.failure(nil)
 		}
 	}
-	for {
+	for first := true; ; first = false {
 		// Of many waiters that try at a release only those read the record that need it.
 		if w.stale && !w.last && cl.set.identity == "" {
 			c.settle(ctx, cl.set, []*claim{cl})
@@ -67,6 +67,9 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 		}
 		if cl.lock != nil || cl.err != nil {
 			return cl.failure(nil)
+		}
+		if first {
+			cl.set.observers.emit(Event{Kind: EventWaiting, Name: cl.name, UUID: cl.uuid, Context: ctx, Err: cl.failure(nil)})
 		}
 		if err := w.wait(ctx); err != nil {
 			return cl.failure(err)

@@ -70,7 +70,7 @@ func (a *Admin) Drill(ctx context.Context, o Drill) ([]*Step, error) {
 	if len(reasons) == len(o.Replicas) {
 		return nil, errors.New("no replica would remove the lock, so none was taken: " + strings.Join(reasons, "; "))
 	}
-	locks, err := mutex.New(a.client.Client, mutex.Prefix(a.Prefix()), mutex.Owner("unlocker drill"), mutex.Backtrace(false),
+	locks, err := mutex.New(a.client.Client, mutex.Prefix(a.Prefix()), mutex.Owner("unlocker drill"), mutex.Backtrace(false), mutex.Observe(nil),
 		mutex.Purpose("drill by "+Who()+": nothing is wrong, this lock expires to prove that alerts and removals work"),
 		mutex.Expect(o.AlertAfter), mutex.Patience(o.UnlockAfter))
 	if err != nil {
