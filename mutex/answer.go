@@ -61,10 +61,7 @@ func (l *Lock) writeStack() {
 func (l *Lock) listen() {
 	for l.ctx.Err() == nil {
 		if left := time.Until(time.Unix(0, l.c.deaf.Load())); left > 0 {
-			select {
-			case <-time.After(left + rand.N(time.Minute)):
-			case <-l.ctx.Done():
-			}
+			_ = rest(l.ctx, left+rand.N(time.Minute))
 			continue
 		}
 		l.follow(protocol.QuestionKey(l.c.settings.ask, l.name, l.uuid), 0, l.question, func(err error) (over bool) {

@@ -212,10 +212,7 @@ func (c *Client) Lead(ctx context.Context, name string, f func(context.Context) 
 		case !again:
 			return err
 		case !lost:
-			select {
-			case <-time.After(jitter(longestPause)):
-			case <-ctx.Done():
-			}
+			_ = rest(ctx, jitter(longestPause))
 		}
 	}
 }

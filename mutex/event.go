@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -49,12 +50,11 @@ type Event struct {
 //
 // At first there is one such function, Log(nil). Observe(nil) removes all.
 func Observe(f func(Event)) Option {
-	return Option{"Observe", inNew | inLock, func(s *settings) error {
-		if s.observers = append(s.observers[:len(s.observers):len(s.observers)], f); f == nil {
+	return option("Observe", inNew|inLock, func(s *settings) {
+		if s.observers = append(slices.Clip(s.observers), f); f == nil {
 			s.observers = nil
 		}
-		return nil
-	}}
+	})
 }
 
 // Log returns a function for Observe that logs warnings: a wait for etcd, late renewals, and no right to read questions.

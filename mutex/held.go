@@ -139,10 +139,7 @@ func (l *Lock) follow(key string, from int64, see func(*mvccpb.KeyValue), over f
 		if from > 0 && l.watch(key, from, see) {
 			pause = firstPause
 		}
-		select {
-		case <-time.After(jitter(pause)):
-		case <-l.ctx.Done():
-		}
+		_ = rest(l.ctx, jitter(pause))
 		revision, err := l.look(key, see)
 		if err == nil {
 			from = revision + 1

@@ -22,6 +22,11 @@ type Option struct {
 	set  func(*settings) error
 }
 
+// option is one that makes sense with any value.
+func option(name string, in scope, set func(*settings)) Option {
+	return Option{name, in, func(s *settings) error { set(s); return nil }}
+}
+
 type scope uint8
 
 const (
@@ -79,10 +84,7 @@ func defaults() settings {
 // Prefix is the prefix of the keys of all locks of a client. It ends with a slash. The
 // default is /mutexes/.
 func Prefix(prefix string) Option {
-	return Option{"Prefix", inNew, func(s *settings) error {
-		s.prefix = prefix
-		return nil
-	}}
+	return option("Prefix", inNew, func(s *settings) { s.prefix = prefix })
 }
 
 // AuditPrefix is the prefix of the records of removals, as audit_prefix of the daemon. After a loss its record is
@@ -94,8 +96,8 @@ func AuditPrefix(prefix string) Option {
 
 // AskPrefix is the prefix of the questions to holders, as ask_prefix of the daemon. A lock that is held for longer
 // than 100 ms is asked there by unlocker ask, and answers with its stack (see Backtrace) and its status (see OnAsk), at
-// most every five seconds. That needs the right to read there: without it, a warning goes once to the logger of etcd's
-// client, and the rest works. The default is /unlocker/ask followed by the prefix of the locks.
+// most every five seconds. That needs the right to read there: without it, a warning says so once (see Observe), and the
+// rest works. The default is /unlocker/ask followed by the prefix of the locks.
 func AskPrefix(prefix string) Option {
 	return prefixOption("AskPrefix", prefix, func(s *settings) *string { return &s.ask })
 }
@@ -112,10 +114,7 @@ func prefixOption(name, prefix string, place func(*settings) *string) Option {
 // OnAsk is called when the holder is asked (see AskPrefix): what it returns is the status of the answer, instead of
 // the one that Status has set. It is called in a goroutine of its own, once at a time, and nothing waits for it but the answer.
 func OnAsk(status func() string) Option {
-	return Option{"OnAsk", inNew | inLock, func(s *settings) error {
-		s.onAsk = status
-		return nil
-	}}
+	return option("OnAsk", inNew|inLock, func(s *settings) { s.onAsk = status })
 }
 
 // Expect is how long the work is expected to take, from the lock or, without KeepAlive, from
@@ -123,10 +122,7 @@ func OnAsk(status func() string) Option {
 // written (see Backtrace). The default is a minute, or half the patience if that is less. It is
 // at most 366 days.
 func Expect(d time.Duration) Option {
-	return Option{"Expect", inNew | inLock | inAlive, func(s *settings) error {
-		s.expect = d
-		return within(d, 1, maxDuration)
-	}}
+	return durationOption("Expect", inNew|inLock|inAlive, d, 1, maxDuration, func(s *settings) *time.Duration { return &s.expect })
 }
 
 // Patience (what others call the TTL) is how long the lock stays without a sign of life. After that
@@ -138,26 +134,17 @@ func Expect(d time.Duration) Option {
 // whatever Expect says. Daemons that restart wait up to the patience, at most 5 minutes, for the next
 // sign of life.
 func Patience(d time.Duration) Option {
-	return Option{"Patience", inNew | inLock | inAlive, func(s *settings) error {
-		s.patience = d
-		return within(d, minPatience, maxDuration)
-	}}
+	return durationOption("Patience", inNew|inLock|inAlive, d, minPatience, maxDuration, func(s *settings) *time.Duration { return &s.patience })
 }
 
 // Owner is the name of the service that locks. The default is the name of the executable.
 func Owner(name string) Option {
-	return Option{"Owner", inNew | inLock, func(s *settings) error {
-		s.owner = protocol.Clip([]byte(name), maxText)
-		return nil
-	}}
+	return option("Owner", inNew|inLock, func(s *settings) { s.owner = protocol.Clip([]byte(name), maxText) })
 }
 
 // Purpose describes the lock for waiters and for alerts.
 func Purpose(text string) Option {
-	return Option{"Purpose", inNew | inLock, func(s *settings) error {
-		s.purpose = protocol.Clip([]byte(text), maxText)
-		return nil
-	}}
+	return option("Purpose", inNew|inLock, func(s *settings) { s.purpose = protocol.Clip([]byte(text), maxText) })
 }
 
 // Metadata is a further field of the lock, such as a ticket or a link. It may be given
@@ -188,10 +175,7 @@ func Metadata(key, value string) Option {
 // alert_at on that of the same goroutine at that time, so that whoever is alerted sees the
 // line that hangs. Both have functions and lines, no values. The default is true.
 func Backtrace(on bool) Option {
-	return Option{"Backtrace", inNew | inLock, func(s *settings) error {
-		s.trace = on
-		return nil
-	}}
+	return option("Backtrace", inNew|inLock, func(s *settings) { s.trace = on })
 }
 
 // Forever is the maximum hold of a KeepAlive without one.
@@ -202,20 +186,12 @@ const Forever time.Duration = math.MaxInt64
 // KeepAlive the holder calls Alive, which proves more: not only that the process lives, but that
 // its work proceeds.
 func KeepAlive(maxHold time.Duration) Option {
-	return Option{"KeepAlive", inNew | inLock, func(s *settings) error {
-		s.keep = maxHold
-		return within(maxHold, 1, Forever)
-	}}
+	return durationOption("KeepAlive", inNew|inLock, maxHold, 1, Forever, func(s *settings) *time.Duration { return &s.keep })
 }
 
 // Wait limits how long Lock and WithLock wait, beside their context. With 0 they do not wait.
 func Wait(d time.Duration) Option {
-	return Option{"Wait", inNew | inLock, func(s *settings) error {
-		if s.wait = d; d == 0 {
-			return nil
-		}
-		return within(d, 1, Forever)
-	}}
+	return durationOption("Wait", inNew|inLock, d, 0, Forever, func(s *settings) *time.Duration { return &s.wait })
 }
 
 // Identity allows to remove, and take again, a lock whose holder had the same identity: the
@@ -233,22 +209,21 @@ func Identity(id string) Option {
 
 // Status says how far the work is, such as "invoice 512 of 10,000".
 func Status(text string) Option {
-	return Option{"Status", inAlive, func(s *settings) error {
-		s.status = protocol.Clip([]byte(text), maxText)
-		return nil
-	}}
+	return option("Status", inAlive, func(s *settings) { s.status = protocol.Clip([]byte(text), maxText) })
 }
 
-func within(d, least, most time.Duration) error {
-	switch {
-	case d <= 0:
-		return fmt.Errorf("%v is not positive", d)
-	case d < least:
-		return fmt.Errorf("%v is less than %v", d, least)
-	case d > most:
-		return fmt.Errorf("%v is more than %v", d, most)
-	}
-	return nil
+func durationOption(name string, in scope, d, least, most time.Duration, place func(*settings) *time.Duration) Option {
+	return Option{name, in, func(s *settings) error {
+		switch *place(s) = d; {
+		case d < min(least, 1):
+			return fmt.Errorf("%v is not positive", d)
+		case d < least:
+			return fmt.Errorf("%v is less than %v", d, least)
+		case d > most:
+			return fmt.Errorf("%v is more than %v", d, most)
+		}
+		return nil
+	}}
 }
 
 // with returns the settings with the options applied.

@@ -111,9 +111,7 @@ func (l *Lock) removal(ctx context.Context) *Removal {
 		if len(resp.Kvs) > 0 {
 			return parseRemoval(resp.Kvs[0].Value, l.uuid)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if rest(ctx, pause) != nil {
 			return nil
 		}
 	}

@@ -92,10 +92,7 @@ func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...
 		if last := requests[0].result().err; last != nil && time.Since(began) > sayAfter {
 			st.outage.say(last)
 		}
-		select {
-		case <-time.After(jitter(pause)):
-		case <-ctx.Done():
-		}
+		_ = rest(ctx, jitter(pause))
 	}
 	for _, r := range requests {
 		o := r.result()
@@ -104,6 +101,16 @@ func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...
 		} else {
 			o.err = st.outage.unanswered(ended, o.err)
 		}
+	}
+}
+
+// rest waits. The error is the cause of ctx if that ends before.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -195,12 +195,7 @@ func (r *recent) get(name string) (revision int64, ok bool) {
 // pause waits before the lock is tried again after a watch broke.
 func (w *waiter) pause(ctx context.Context) error {
 	w.broken++
-	select {
-	case <-time.After(jitter(min(firstPause<<min(w.broken, 10), longestPause))):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return rest(ctx, jitter(min(firstPause<<min(w.broken, 10), longestPause)))
 }
 
 // evict releases the lock of an earlier process of the same identity, and reports whether it

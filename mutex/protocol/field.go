@@ -77,9 +77,7 @@ func (f Field) String() string {
 // fieldSet is a set of fields.
 type fieldSet uint16
 
-func (s fieldSet) has(f Field) bool      { return s&(1<<f) != 0 }
-func (s fieldSet) len() int              { return bits.OnesCount16(uint16(s)) }
-func (s fieldSet) with(f Field) fieldSet { return s | 1<<f }
-func (s fieldSet) without(f Field) fieldSet {
-	return s &^ (1 << f)
-}
+func (s fieldSet) has(f Field) bool         { return s&(1<<f) != 0 }
+func (s fieldSet) len() int                 { return bits.OnesCount16(uint16(s)) }
+func (s fieldSet) with(f Field) fieldSet    { return s | 1<<f }
+func (s fieldSet) without(f Field) fieldSet { return s &^ (1 << f) }

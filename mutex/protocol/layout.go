@@ -26,7 +26,7 @@ func NewLayout(prefix string) (Layout, error) {
 func (l Layout) Prefix() string { return l.prefix }
 
 // End returns the first key after all keys with the prefix.
-func (l Layout) End() string { return successor(l.prefix) }
+func (l Layout) End() string { return strings.TrimSuffix(l.prefix, "/") + string(rune('/'+1)) }
 
 // Key returns the key of a field of a lock.
 func (l Layout) Key(name, field string) string {
@@ -38,12 +38,6 @@ func (l Layout) Key(name, field string) string {
 func (l Layout) Range(name string) (from, end string) {
 	base := l.prefix + name
 	return base + "/", base + string(rune('/'+1))
-}
-
-// successor returns the first string after all strings that begin with s, which
-// must end in a slash.
-func successor(s string) string {
-	return s[:len(s)-1] + string(rune('/'+1))
 }
 
 // MaxName is the maximum length of a name in the key of a record, and wherever it is logged or kept, in bytes.
