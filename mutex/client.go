@@ -140,9 +140,7 @@ func (c *Client) take(ctx context.Context, set settings, claims ...*claim) {
 			freed = append(freed, cl)
 		}
 	}
-	if len(freed) > 0 {
-		c.settle(ctx, set, freed)
-	}
+	c.settle(ctx, set, freed)
 }
 
 // describe reads who holds the locks of failed claims. Without an answer only the uuid and
@@ -154,9 +152,7 @@ func (c *Client) describe(ctx context.Context, set settings, claims ...*claim) {
 			requests = append(requests, &reading{cl: cl})
 		}
 	}
-	if len(requests) > 0 {
-		c.store.settle(ctx, set.timeout(), requests...)
-	}
+	c.store.settle(ctx, set.timeout(), requests...)
 }
 
 func (c *Client) settle(ctx context.Context, set settings, claims []*claim) {

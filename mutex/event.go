@@ -1,6 +1,7 @@
 package mutex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,11 +62,7 @@ func Observe(f func(Event)) Option {
 // Without a logger it uses slog.Default.
 func Log(logger *slog.Logger) func(Event) {
 	return func(e Event) {
-		to := logger
-		if to == nil {
-			to = slog.Default()
-		}
-		switch {
+		switch to := cmp.Or(logger, slog.Default()); {
 		case e.Kind == EventLate:
 			to.Warn("mutex: lock renewed late", "lock", e.Name, "uuid", e.UUID, "margin", e.Margin)
 		case e.Kind == EventWaiting && errors.Is(e.Err, ErrUnreachable):

@@ -74,7 +74,7 @@ type settings struct {
 }
 
 func defaults() settings {
-	s := settings{prefix: defaultPrefix, trace: true, wait: -1, observers: observers{Log(nil)}}
+	s := settings{prefix: defaultPrefix, trace: true, wait: -1, observers: observers{Log(nil)}, metadata: map[string]string{}}
 	if path, err := os.Executable(); err == nil {
 		s.owner = filepath.Base(path)
 	}
@@ -158,10 +158,6 @@ func Metadata(key, value string) Option {
 			return fmt.Errorf("%q is a field of the protocol", key)
 		case len(value) > maxValue:
 			return fmt.Errorf("%q has more than %d bytes", key, maxValue)
-		}
-		s.metadata = maps.Clone(s.metadata)
-		if s.metadata == nil {
-			s.metadata = map[string]string{}
 		}
 		s.metadata[key] = value
 		if len(s.metadata) > maxMetadata {
@@ -263,9 +259,6 @@ func (s settings) resolve() (settings, error) {
 // fields returns the fields of a lock that are known before it is taken.
 func (s settings) fields() map[string]string {
 	f := maps.Clone(s.metadata)
-	if f == nil {
-		f = map[string]string{}
-	}
 	for field, v := range map[string]string{"owner": s.owner, "purpose": s.purpose, fieldIdentity: s.identity} {
 		if v != "" {
 			f[field] = v

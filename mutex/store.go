@@ -3,6 +3,7 @@ package mutex
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ func (o *outcome) result() *outcome { return o }
 // lasts at most for the timeout.
 func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...request) {
 	began := time.Now()
-	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
+	for pause := firstPause; len(requests) > 0 && ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
 		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
 			return
 		}
@@ -135,10 +136,7 @@ func (st *store) round(ctx context.Context, timeout time.Duration, requests []re
 		}()
 	}
 	sending.Wait()
-	for _, l := range left {
-		again = append(again, l...)
-	}
-	return again
+	return slices.Concat(left...)
 }
 
 // planned is a request with the step of this attempt.
@@ -238,23 +236,14 @@ func (st *store) deadline(name string, a answer) (value string, modified int64) 
 	return "", 0
 }
 
-// record are the fields that describe a holder.
-func record() []string {
-	known := []protocol.Field{
+// read reads the fields of a lock that describe its holder.
+func (st *store) read(name string) []clientv3.Op {
+	gets := []clientv3.Op{clientv3.OpGet(st.layout.Key(name, fieldIdentity))}
+	for _, f := range []protocol.Field{
 		protocol.FieldUUID, protocol.FieldHostname, protocol.FieldPID, protocol.FieldOwner, protocol.FieldPurpose, protocol.FieldStatus,
 		protocol.FieldLockedAt, protocol.FieldAlertAt, protocol.FieldAutoUnlockAt, protocol.FieldAliveAt,
-	}
-	fields := []string{fieldIdentity}
-	for _, f := range known {
-		fields = append(fields, f.String())
-	}
-	return fields
-}
-
-// read reads the record of a lock.
-func (st *store) read(name string) (gets []clientv3.Op) {
-	for _, f := range record() {
-		gets = append(gets, clientv3.OpGet(st.layout.Key(name, f)))
+	} {
+		gets = append(gets, clientv3.OpGet(st.key(name, f)))
 	}
 	return gets
 }

@@ -96,9 +96,6 @@ func (l *Lock) turn(ctx context.Context) error {
 }
 
 func (c *Client) release(ctx context.Context, patience time.Duration, releases []request) {
-	if len(releases) == 0 {
-		return
-	}
 	timeout := min(attemptTimeout, patience)
 	if ctx.Err() != nil {
 		c.store.round(context.WithoutCancel(ctx), timeout, releases)

@@ -77,11 +77,7 @@ type Applied struct {
 // OnApply sets a function that is called with each request in the order in which they
 // are carried out: the true history. It must not call the cluster, and not keep or
 // change what it is given.
-func (c *Cluster) OnApply(f func(Applied)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.applied = f
-}
+func (c *Cluster) OnApply(f func(Applied)) { c.do(func() { c.applied = f }) }
 
 // observe reports what happened since the log had n commits.
 func (c *Cluster) observe(a Applied, n int) {
@@ -114,7 +110,7 @@ func (s *state) clone() state {
 func New(o Options) *Cluster {
 	c := &Cluster{
 		keepAlive: o.KeepAlive,
-		state:     state{store: newStore(max(o.Revision, 1)), leases: make(map[int64]*lease)},
+		state:     state{store: store{rev: max(o.Revision, 1), compacted: -1, versions: make(map[string][]version)}, leases: make(map[int64]*lease)},
 		id:        0xe7cd_0000_0000_0001,
 		changed:   make(chan struct{}),
 	}
@@ -137,6 +133,14 @@ func (c *Cluster) Close() error {
 		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// do changes something that may be waited for.
+func (c *Cluster) do(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	c.wake()
 }
 
 // wake makes every waiter check again.
@@ -167,11 +171,7 @@ func (c *Cluster) Revision() int64 {
 
 // SetAlarm raises or disarms an alarm. At NOSPACE etcd refuses puts and new
 // leases, at CORRUPT all that goes through its log.
-func (c *Cluster) SetAlarm(alarm pb.AlarmType, on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.setAlarm(alarm, on)
-}
+func (c *Cluster) SetAlarm(alarm pb.AlarmType, on bool) { c.do(func() { c.setAlarm(alarm, on) }) }
 
 func (c *Cluster) setAlarm(alarm pb.AlarmType, on bool) bool {
 	i := slices.Index(c.alarms, alarm)
@@ -189,11 +189,7 @@ func (c *Cluster) setAlarm(alarm pb.AlarmType, on bool) bool {
 // ExpireTokens ends all auth tokens: the next request of a client with a user gets
 // "invalid auth token", upon which it logs in again, and so does a new watch on a
 // stream opened before.
-func (c *Cluster) ExpireTokens() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.tokens++
-}
+func (c *Cluster) ExpireTokens() { c.do(func() { c.tokens++ }) }
 
 // Snapshot is a backup.
 type Snapshot struct{ state state }

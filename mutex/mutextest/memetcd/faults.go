@@ -65,34 +65,27 @@ func (c *Cluster) Set(f Faults) {
 }
 
 // Break resets all connections, as a restart of all members does.
-func (c *Cluster) Break() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *Cluster) Break() { c.do(c.reset) }
+
+func (c *Cluster) reset() {
 	for _, l := range c.links {
 		l.reset()
 	}
-	c.wake()
 }
 
 // Set replaces the client's own faults, which add to those of the cluster.
 func (l *Link) Set(f Faults) {
-	l.cluster.mu.Lock()
-	defer l.cluster.mu.Unlock()
-	l.visible()
-	l.faults = f
-	l.settle()
-	l.cluster.wake()
+	l.cluster.do(func() {
+		l.visible()
+		l.faults = f
+		l.settle()
+	})
 }
 
 // Break resets the client's connection: open streams and pending requests fail with
 // Unavailable, and the next connection may be to another member, which can know less
 // than the one before.
-func (l *Link) Break() {
-	l.cluster.mu.Lock()
-	defer l.cluster.mu.Unlock()
-	l.reset()
-	l.cluster.wake()
-}
+func (l *Link) Break() { l.cluster.do(l.reset) }
 
 func (l *Link) reset() {
 	l.connection++
@@ -127,12 +120,11 @@ func (l *Link) settle() {
 		return
 	}
 	time.AfterFunc(l.cluster.keepAlive, func() {
-		l.cluster.mu.Lock()
-		defer l.cluster.mu.Unlock()
-		if l.silent.Equal(now) {
-			l.reset()
-			l.cluster.wake()
-		}
+		l.cluster.do(func() {
+			if l.silent.Equal(now) {
+				l.reset()
+			}
+		})
 	})
 }
 

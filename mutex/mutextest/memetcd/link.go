@@ -91,19 +91,13 @@ func (l *Link) Close() error {
 // beside those allowed before, and from then on it is no administrator. Other requests
 // get ErrPermissionDenied.
 func (l *Link) Allow(key, end string) {
-	l.cluster.mu.Lock()
-	defer l.cluster.mu.Unlock()
-	l.allowed = append(l.allowed, span{key, end})
+	l.cluster.do(func() { l.allowed = append(l.allowed, span{key, end}) })
 }
 
 // OnRequest sets a function that is called with each request before it leaves, those
 // on streams included, and returns faults of this request alone. It must not call the
 // cluster, and not keep or change the request. A Lag has no effect there.
-func (l *Link) OnRequest(f func(req Message) Faults) {
-	l.cluster.mu.Lock()
-	defer l.cluster.mu.Unlock()
-	l.request = f
-}
+func (l *Link) OnRequest(f func(req Message) Faults) { l.cluster.do(func() { l.request = f }) }
 
 // serve answers a request that has arrived.
 func (l *Link) serve(req Message) (Message, error) {

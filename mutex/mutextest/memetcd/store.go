@@ -39,10 +39,6 @@ type commit struct {
 	events []*mvccpb.Event
 }
 
-func newStore(rev int64) store {
-	return store{rev: rev, compacted: -1, versions: make(map[string][]version)}
-}
-
 func (s *store) clone() store {
 	c := *s
 	c.keys, c.log = slices.Clone(s.keys), slices.Clip(s.log)

@@ -80,10 +80,7 @@ func (s *stream) Context() context.Context { return s.ctx }
 
 // CloseSend says that there are no more requests.
 func (s *stream) CloseSend() error {
-	s.link.cluster.mu.Lock()
-	defer s.link.cluster.mu.Unlock()
-	s.ended = true
-	s.link.cluster.wake()
+	s.link.cluster.do(func() { s.ended = true })
 	return nil
 }
 
