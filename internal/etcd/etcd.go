@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coreos/go-semver/semver"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,6 +30,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
@@ -220,4 +222,42 @@ func noAnswer(method string, bare, err error) error {
 		bare = fmt.Errorf("%w: %s", bare, cause)
 	}
 	return fmt.Errorf("no answer from etcd to %s: %w", path.Base(method), bare)
+}
+
+// StaleReads returns the version to upgrade to if a member of a version may answer a linearizable read with old
+// data after its process was stopped for a while (etcd#20418), and "" otherwise.
+func StaleReads(version string) (upgrade string) {
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return ""
+	}
+	for _, fixed := range []string{"3.6.9", "3.5.28", "3.4.43"} {
+		f := semver.New(fixed)
+		if v.Major == f.Major && v.Minor == f.Minor && v.LessThan(*f) {
+			return fixed
+		}
+	}
+	return ""
+}
+
+// LogStaleReads logs each endpoint for which StaleReads names an upgrade. It asks each until it has answered once,
+// and returns nil when all have or ctx is done.
+func (c *Client) LogStaleReads(ctx context.Context) error {
+	silent := slices.Clone(c.options.Endpoints)
+	for failures := 1; len(silent) > 0 && ctx.Err() == nil; failures++ {
+		silent = slices.DeleteFunc(silent, func(endpoint string) bool {
+			status, err := c.Status(ctx, endpoint)
+			if err != nil {
+				return false
+			}
+			if upgrade := StaleReads(status.Version); upgrade != "" {
+				c.options.Logger.Warn(api.LogStaleReads, "member", endpoint, "version", status.Version, "upgrade_to", upgrade)
+			}
+			return true
+		})
+		if len(silent) > 0 {
+			_ = Backoff(ctx, failures) // the error of ctx
+		}
+	}
+	return nil
 }
