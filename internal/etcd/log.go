@@ -80,19 +80,8 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *slogCore) Sync() error { return nil }
 
-// slogLevel maps every level above Error to Error. zap itself panics or exits after it.
-func slogLevel(l zapcore.Level) slog.Level {
-	switch {
-	case l >= zapcore.ErrorLevel:
-		return slog.LevelError
-	case l == zapcore.WarnLevel:
-		return slog.LevelWarn
-	case l == zapcore.InfoLevel:
-		return slog.LevelInfo
-	default:
-		return slog.LevelDebug
-	}
-}
+// slogLevel maps every level above Error to Error. zap itself panics or exits after it. The levels of slog are four apart.
+func slogLevel(l zapcore.Level) slog.Level { return min(4*slog.Level(l), slog.LevelError) }
 
 // attrs encodes one field at a time, to keep their order.
 func attrs(fields []zapcore.Field) []slog.Attr {
