@@ -13,7 +13,7 @@ import (
 func (v Verdict) Explanation() string {
 	switch {
 	case v.Trigger == "":
-		return "is never removed automatically: " + v.whyNever()
+		return "is never removed automatically: " + cmp.Or(v.Fault, "there is no auto_unlock_at")
 	case v.Mode == Off:
 		return "is not removed automatically: " + v.mode()
 	case v.Reason == ByBrake:
@@ -40,10 +40,6 @@ func (v Verdict) kept() string {
 		return "is not removed before the pause ends: " + paused
 	}
 	return "is due, but " + paused
-}
-
-func (v Verdict) whyNever() string {
-	return cmp.Or(v.Fault, "there is no auto_unlock_at")
 }
 
 // mode names the mode and the policy that matched, which may have asked for more than
