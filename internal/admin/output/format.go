@@ -77,7 +77,7 @@ func printAs(w io.Writer, f Format, names []string, data any, table func(*bufio.
 		err = printTemplate(b, f, data)
 	case f == JSON, f == YAML:
 		var encoded []byte
-		encoded, err = encode(f, data)
+		encoded, err = encode(f, "  ", data)
 		fmt.Fprintf(b, "%s\n", encoded)
 	case f == Name:
 		for _, name := range names {
@@ -97,7 +97,7 @@ func printList(w *bufio.Writer, f Format, locks iter.Seq[api.Lock]) error {
 	}
 	before, after := begin, empty
 	for l := range locks {
-		encoded, err := encode(f, l)
+		encoded, err := encode(f, "  ", l)
 		if err != nil {
 			return err
 		}
@@ -108,12 +108,12 @@ func printList(w *bufio.Writer, f Format, locks iter.Seq[api.Lock]) error {
 	return nil
 }
 
-// encode returns a value as JSON or YAML, without the last line end.
-func encode(f Format, v any) ([]byte, error) {
+// encode returns a value as JSON, indented by a text, or as YAML, without the last line end.
+func encode(f Format, indent string, v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}

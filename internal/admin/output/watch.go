@@ -2,8 +2,6 @@ package output
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -90,11 +88,8 @@ func printEvent(b *bufio.Writer, f Format, c *admin.Change, at time.Time) error 
 		fmt.Fprintln(b)
 		return err
 	}
-	var encoded bytes.Buffer
-	enc := json.NewEncoder(&encoded)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(e)
-	_, _ = b.Write(terminal.EscapeJSON(encoded.Bytes()))
+	encoded, err := encode(f, "", e)
+	fmt.Fprintf(b, "%s\n", encoded)
 	return err
 }
 
