@@ -171,6 +171,9 @@ func (r Reason) Temporary() bool {
 	return r == Timeout || r == Unavailable || r == NoLeader || r == Busy || r == Auth
 }
 
+// OfOneKey reports whether a single key of a request may be the cause, so that a request with fewer keys may succeed.
+func (r Reason) OfOneKey() bool { return r == TooLarge || r == PermissionDenied }
+
 var (
 	// ErrSilent is the error of a watch that shows nothing for too long.
 	ErrSilent = errors.New("no event and no progress notice from the watch")

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
 func TestClassify(t *testing.T) {
@@ -20,13 +22,13 @@ func TestClassify(t *testing.T) {
 		{rpctypes.ErrTooManyOps, ReasonTooLarge},
 		{rpctypes.ErrGRPCRequestTooLarge, ReasonTooLarge},
 		{status.Error(codes.ResourceExhausted, "grpc: received message larger than max (3 vs. 2)"), ReasonTooLarge},
-		{rpctypes.ErrTooManyRequests, ReasonBusy},
-		{rpctypes.ErrNoSpace, ReasonRejected},
-		{rpctypes.ErrPermissionDenied, ReasonPermission},
-		{fmt.Errorf("explained: %w", rpctypes.ErrPermissionDenied), ReasonPermission},
-		{rpctypes.ErrInvalidAuthToken, ReasonAuth},
-		{rpctypes.ErrUserEmpty, ReasonAuth},
-		{rpctypes.ErrNoLeader, ReasonNoLeader},
+		{rpctypes.ErrTooManyRequests, etcd.Busy},
+		{rpctypes.ErrNoSpace, etcd.Rejected},
+		{rpctypes.ErrPermissionDenied, etcd.PermissionDenied},
+		{fmt.Errorf("explained: %w", rpctypes.ErrPermissionDenied), etcd.PermissionDenied},
+		{rpctypes.ErrInvalidAuthToken, etcd.Auth},
+		{rpctypes.ErrUserEmpty, etcd.Auth},
+		{rpctypes.ErrNoLeader, etcd.NoLeader},
 		{rpctypes.ErrTimeout, ReasonAmbiguous},
 		{rpctypes.ErrTimeoutDueToLeaderFail, ReasonAmbiguous},
 		{rpctypes.ErrLeaderChanged, ReasonAmbiguous},

@@ -146,40 +146,30 @@ var (
 
 // Reason is why a request failed: the label of
 // unlocker_forced_unlock_failures_total.
-type Reason string
+type Reason = etcd.Reason
 
-// The reasons.
+// The reasons that package etcd does not have, and ReasonTooLarge, which is also that of a lock that no transaction can remove.
 const (
 	ReasonAmbiguous  Reason = "ambiguous"  // no answer: the lock may have been removed
 	ReasonUnreadable Reason = "unreadable" // no answer to the read: nothing was sent to remove it
 	ReasonUnlogged   Reason = "unlogged"   // the record could not be written to the log: nothing was sent
-
-	ReasonTooLarge   = Reason(etcd.TooLarge)         // the transaction is too large, even for the lock alone
-	ReasonPermission = Reason(etcd.PermissionDenied) // the role does not cover the lock
-	ReasonAuth       = Reason(etcd.Auth)             // etcd does not accept the credentials
-	ReasonNoLeader   = Reason(etcd.NoLeader)         // no quorum
-	ReasonBusy       = Reason(etcd.Busy)             // etcd is overloaded
-	ReasonRejected   = Reason(etcd.Rejected)         // refused for another reason
+	ReasonTooLarge          = etcd.TooLarge
 )
 
 // Reasons returns all reasons, for metrics that begin at zero.
 func Reasons() []Reason {
-	return []Reason{ReasonAmbiguous, ReasonUnreadable, ReasonTooLarge, ReasonPermission, ReasonAuth,
-		ReasonNoLeader, ReasonBusy, ReasonRejected, ReasonUnlogged}
+	return []Reason{ReasonAmbiguous, ReasonUnreadable, etcd.TooLarge, etcd.PermissionDenied, etcd.Auth,
+		etcd.NoLeader, etcd.Busy, etcd.Rejected, ReasonUnlogged}
 }
-
-// OfOneLock reports whether a single lock of a batch may be the cause, so that a smaller batch
-// may succeed.
-func (r Reason) OfOneLock() bool { return r == ReasonTooLarge || r == ReasonPermission }
 
 // Classify returns why a request failed. Every error that is not known to be a refusal is
 // ReasonAmbiguous: the transaction may have been executed.
 func Classify(err error) Reason {
-	switch r := Reason(etcd.Classify(err)); r {
-	case ReasonTooLarge, ReasonPermission, ReasonAuth, ReasonNoLeader, ReasonBusy, ReasonRejected:
+	switch r := etcd.Classify(err); r {
+	case etcd.TooLarge, etcd.PermissionDenied, etcd.Auth, etcd.NoLeader, etcd.Busy, etcd.Rejected:
 		return r
-	case Reason(etcd.NoSpace):
-		return ReasonRejected
+	case etcd.NoSpace:
+		return etcd.Rejected
 	}
 	return ReasonAmbiguous
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
@@ -125,7 +126,7 @@ func TestS6_ALockThatCannotBeReadBacksOffAlone(t *testing.T) {
 		"too slow":        {context.DeadlineExceeded, lockstore.ReasonUnreadable},
 		"connection lost": {status.Error(codes.Unavailable, "EOF"), lockstore.ReasonUnreadable},
 		"too big":         {status.Error(codes.ResourceExhausted, "message larger than max"), lockstore.ReasonTooLarge},
-		"refused":         {status.Error(codes.Unavailable, "etcdserver: no leader"), lockstore.ReasonNoLeader},
+		"refused":         {status.Error(codes.Unavailable, "etcdserver: no leader"), etcd.NoLeader},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
@@ -93,7 +94,7 @@ func TestAFailureOfEtcdIsNotOneOfALock(t *testing.T) {
 		is.Store(true)
 		h.remove(all...)
 		require.EqualValues(t, 1, h.sent.Load())
-		require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonNoLeader: 4}, h.failures())
+		require.Equal(t, map[lockstore.Reason]uint64{etcd.NoLeader: 4}, h.failures())
 
 		h.source.again = true
 		h.give(h.dues(all...)...)
@@ -193,7 +194,7 @@ func TestALockWithoutPermissionHoldsNobodyUp(t *testing.T) {
 			h.KVClient = clientv3.RetryKVClient(withRoles(t, cluster, grants))
 			h.handle(due...)
 			require.Equal(t, 9, h.removed())
-			require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonPermission: 2}, h.failures(), "etcd itself does not fail")
+			require.Equal(t, map[lockstore.Reason]uint64{etcd.PermissionDenied: 2}, h.failures(), "etcd itself does not fail")
 			back := h.source.postponed()
 			require.Len(t, back, 2)
 			for _, p := range back {

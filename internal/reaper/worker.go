@@ -270,9 +270,9 @@ func (w *worker) stillDue(batch []*attempt) (due []*attempt, terms lockstore.Ter
 // than a single lock.
 func (w *worker) sendFailed(batch []*attempt, err error) error {
 	switch reason := lockstore.Classify(err); {
-	case reason.OfOneLock() && len(batch) > 1:
+	case reason.OfOneKey() && len(batch) > 1:
 		return w.halve(batch)
-	case reason.OfOneLock():
+	case reason.OfOneKey():
 		w.fail(ends.refused, reason, err, batch...)
 		return nil
 	case reason == lockstore.ReasonAmbiguous:

@@ -123,5 +123,5 @@ func count(c *api.Unlocked, err error) bool {
 			return true
 		}
 	}
-	return lockstore.Classify(err).OfOneLock()
+	return lockstore.Classify(err).OfOneKey()
 }

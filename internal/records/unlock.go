@@ -41,7 +41,7 @@ func (u Unlocker) TryRecord(ctx context.Context, name string) (refused, err erro
 	never := etcd.Never(u.Store.Layout.Key(name, protocol.FieldUUID.String()))
 	_, err = u.Client.Txn(ctx).If(never).Then(clientv3.OpPut(prefix, "")).Commit()
 	switch lockstore.Classify(err) {
-	case lockstore.ReasonPermission, lockstore.ReasonRejected:
+	case etcd.PermissionDenied, etcd.Rejected:
 		return u.Client.Explain(err, etcd.Write, prefix), nil
 	}
 	return nil, err
