@@ -3,19 +3,22 @@
 import contextlib
 import inspect
 import io
+import multiprocessing
 import os
 import pathlib
+import pickle
 import random
 import subprocess
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from unittest import mock
 
 import unlocker_mutex
 from support import Daemon, TestCase, b64, eventually
-from unlocker_mutex import Client, Held, Lost, Refused
+from unlocker_mutex import Client, Held, Holder, Lost, Refused, Removal, Unreachable
 
 
 class LockTest(TestCase):
@@ -234,6 +237,20 @@ class LockTest(TestCase):
         with self.assertRaises(Refused) as raised:
             self.client.try_lock("a")
         self.assertTrue(raised.exception.no_space)
+
+    def test_errors_can_be_pickled_and_locks_say_why_not(self):
+        lost = Lost("a", "forced", lambda: Removal(datetime.now(timezone.utc), "manual", "", "", "ada", "OPS-1"))
+        lost.removal()
+        for error in (lost, Lost("b", "taken"), Held(Holder("a", {"owner": "x"})), Refused(7, "denied"), Unreachable("etcd does not answer")):
+            copy = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(copy), str(copy)), (type(error), str(error)))
+            for name in ("name", "reason", "holder", "code"):
+                self.assertEqual(getattr(copy, name, None), getattr(error, name, None))
+        with self.client.lock("a") as lock:
+            spawn = multiprocessing.get_context("spawn")
+            for thing, message in ((lock, "lock 'a' cannot be pickled or copied: only this process holds it"), (self.client, "Make one in the other process")):
+                with self.assertRaisesRegex(TypeError, message):
+                    spawn.Process(target=print, args=(thing,)).start()
 
     def test_everything_public_is_documented(self):
         for name in unlocker_mutex.__all__:

@@ -353,6 +353,10 @@ module UnlockerMutex
       raise
     end
 
+    def marshal_dump # :nodoc:
+      raise TypeError, "lock #{name.inspect} cannot be marshaled: only this process holds it. Pass the token, or lock in the other process"
+    end
+
     # Releases the lock. Raises Lost if it was lost before, and Unreachable or Refused if that is not
     # known: the release is then tried again in the background. So is that of a lost lock, which is
     # reported at once. Does nothing if the lock is released already.
@@ -617,6 +621,10 @@ module UnlockerMutex
         locks.each { |lock| background.release(lock) }
       end
       raise errors[0] if errors.any?
+    end
+
+    def marshal_dump # :nodoc:
+      raise TypeError, "a Client cannot be marshaled: it has connections and threads. Make one in the other process"
     end
 
     # Closes the idle connections. It releases no locks, and the client may be used again.

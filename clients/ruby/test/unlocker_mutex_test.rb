@@ -203,6 +203,13 @@ class LockTest < Support::Test
     end
   end
 
+  def test_locks_say_why_they_cannot_be_marshaled
+    @client.lock("a") do |lock|
+      assert_includes assert_raises(TypeError) { Marshal.dump(lock) }.message, 'lock "a" cannot be marshaled: only this process holds it'
+      assert_includes assert_raises(TypeError) { Marshal.dump(@client) }.message, "Make one in the other process"
+    end
+  end
+
   def test_all_names_and_values_are_kept
     @client.lock("Grüße/ \n'\"", purpose: "日本") { assert_equal "日本", @etcd.keys["Grüße/ \n'\"/purpose"] }
   end

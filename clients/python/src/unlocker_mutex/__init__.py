@@ -98,6 +98,9 @@ class Refused(MutexError):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Refused, (self.code, str(self))
+
     @property
     def no_space(self) -> bool:
         """Reports whether etcd has reached its quota."""
@@ -128,6 +131,9 @@ class Lost(MutexError):
     def __str__(self) -> str:
         return super().__str__() + (f": removed {self._removal}" if self._removal else "")
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Lost, (self.name, self.reason), {"_removal": self._removal}  # another process does not read it
+
 
 @dataclass(frozen=True)
 class Removal:
@@ -151,6 +157,9 @@ class Held(MutexError):
     def __init__(self, holder: Holder) -> None:
         super().__init__(f"lock {holder.name!r} is held by {holder}")
         self.holder = holder
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Held, (self.holder,)
 
 
 @dataclass(frozen=True)
@@ -316,6 +325,9 @@ class Lock:
         finally:
             if isinstance(cause, Lost) and cause.name == self.name:
                 cause.removal()  # for its text
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        raise TypeError(f"lock {self.name!r} cannot be pickled or copied: only this process holds it. Pass the token, or lock in the other process")
 
     def _key(self, name: str) -> str:
         return f"{self._client._prefix}{self.name}/{name}"
@@ -486,6 +498,9 @@ class Client:
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, _exit(os.getpid()))
             atexit.register(self._release_all)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        raise TypeError("a Client cannot be pickled or copied: it has connections and threads. Make one in the other process")
 
     def _release_all(self) -> None:
         """Releases at exit what is held. No thread can be started any more."""
