@@ -42,7 +42,7 @@ test_python() {
   done
   for pid in "${pids[@]}"; do wait "$pid" || return 1; done
   needs mypy || return 0
-  MYPYPATH=clients/python/src mypy --strict --python-version 3.9 --no-incremental --cache-dir=/dev/null \
+  MYPYPATH=clients/python/src mypy --strict --enable-incomplete-feature=Unpack --python-version 3.9 --no-incremental --cache-dir=/dev/null \
     clients/python/src clients/python/conformance.py
 }
 

@@ -50,7 +50,7 @@ from types import FrameType, TracebackType
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, cast
 from urllib.parse import urlsplit
 
-__all__ = ["Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Removal", "Unreachable"]
+__all__ = ["Cancel", "Canceled", "Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Removal", "Unreachable"]
 __version__ = "0.1.0"
 
 _Json = Dict[str, Any]
@@ -160,6 +160,41 @@ class Held(MutexError):
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return Held, (self.holder,)
+
+
+class Canceled(MutexError):
+    """A call of lock was canceled by its Cancel. It holds no lock."""
+
+
+class Cancel:
+    """Cancels, when it is called, the calls of lock in other threads that were given it, and later ones.
+
+    One that waits raises Canceled at once, and one whose request is on its way when that is answered,
+    within request_timeout, unless it has the lock by then.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._called = threading.Event()
+        self._waits: Dict[_Connection, None] = {}
+
+    def __call__(self) -> None:
+        with self._mutex:
+            self._called.set()
+            for connection in self._waits:
+                connection.abort()
+
+    @contextlib.contextmanager
+    def _aborts(self, connection: _Connection) -> Iterator[None]:
+        with self._mutex:
+            self._waits[connection] = None
+            if self._called.is_set():
+                connection.abort()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                del self._waits[connection]
 
 
 @dataclass(frozen=True)
@@ -522,7 +557,7 @@ class Client:
         return self._process[1]
 
     def lock(
-        self, name: str, *, timeout: Optional[float] = None,
+        self, name: str, *, timeout: Optional[float] = None, cancel: Optional[Cancel] = None,
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> Lock:
@@ -537,17 +572,31 @@ class Client:
         alert.
 
         Waiting sends no requests, and returns when the lock is released. Waiters are served in no
-        particular order. It waits for etcd, too. Raises Held with the holder when timeout is over,
-        Unreachable if etcd does not answer then, and Refused if it does not accept the request.
+        particular order. It waits for etcd, too. Another thread may cancel it. Raises Held with the holder
+        when timeout is over, Unreachable if etcd does not answer then, and Refused if it does not accept
+        the request.
         """
+        return self._take(self._new([name], expect, patience, max_hold, owner, purpose, metadata, backtrace)[0], timeout, cancel or Cancel())
+
+    def _new(
+        self, names: Iterable[str], expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+    ) -> List[Lock]:
+        """Returns locks that are to be taken, with the stack and the thread of the caller."""
+        terms = _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace)
+        locks = [Lock(self, _checked(name), terms) for name in names]
+        if len({lock.name for lock in locks}) < len(locks):
+            raise ValueError("names has a name twice")
+        return locks
+
+    def _take(self, lock: Lock, timeout: Optional[float], cancel: Cancel) -> Lock:
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be at least 0, not {timeout}")
-        lock = Lock(self, _checked(name), _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace))
         try:
             if timeout == 0:
                 holder = self._attempt(lock)[0]
             else:
-                holder = self._wait(lock, math.inf if timeout is None else time.monotonic() + timeout)
+                holder = self._wait(lock, math.inf if timeout is None else time.monotonic() + timeout, cancel)
         except BaseException as error:
             self._abandon(error, lock)
             raise
@@ -572,10 +621,9 @@ class Client:
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> Tuple[List[Lock], List[Held]]:
         """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others."""
-        terms = _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace)
-        locks = [Lock(self, _checked(name), terms) for name in names]
-        if len({lock.name for lock in locks}) < len(locks):
-            raise ValueError("names has a name twice")
+        return self._take_all(self._new(names, expect, patience, max_hold, owner, purpose, metadata, backtrace))
+
+    def _take_all(self, locks: Sequence[Lock]) -> Tuple[List[Lock], List[Held]]:
         taken: List[Lock] = []
         held: List[Held] = []
         waiting = deque(locks)
@@ -611,17 +659,19 @@ class Client:
         answer = next(self._etcd.send([lock._acquisition()], end))
         return lock._acquired(answer), answer.revision
 
-    def _wait(self, lock: Lock, end: float) -> Optional[Holder]:
+    def _wait(self, lock: Lock, end: float, cancel: Cancel) -> Optional[Holder]:
         pause = 0.05
         failed: Optional[Unreachable] = None
         while True:
+            if cancel._called.is_set():
+                raise Canceled(f"the wait for lock {lock.name!r} was canceled")
             watched = False
             try:
                 holder, revision = self._attempt(lock, end)
                 if holder is None:
                     return None
                 failed = None
-                watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end)
+                watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end, cancel)
                 if time.monotonic() >= end:
                     return holder
             except Unreachable as error:
@@ -632,7 +682,7 @@ class Client:
                 lock._late += error._unanswered
             pause = 0.05 if watched else min(2 * pause, _RETRY)
             if not watched:
-                time.sleep(max(0, min(pause * random.uniform(0.5, 1), end - time.monotonic())))
+                cancel._called.wait(max(0, min(pause * random.uniform(0.5, 1), end - time.monotonic())))
 
     def _renew(self, locks: Sequence[Lock], end: float = math.inf, *, kept: bool = False, status: Optional[str] = None) -> None:
         """Renews locks, and ends those that turn out to be lost. The caller holds _renewing of each."""
@@ -804,7 +854,7 @@ class _Background:
             try:
                 found, revision = etcd.list(keys)
                 self._asked(found)
-                for _, events in etcd.stream({**keys, "startRevision": str(revision + 1)}, time.monotonic() + _SILENCE):
+                for _, events in etcd.stream({**keys, "startRevision": str(revision + 1)}, time.monotonic() + _SILENCE, Cancel()):
                     self._asked([_text(e["kv"]["key"]) for e in events if e.get("type") != "DELETE"])
             except TimeoutError:
                 pause = 0.0
@@ -901,6 +951,11 @@ class _Connection(http.client.HTTPConnection):
                 error = e
         raise error or OSError("no address")
 
+    def abort(self) -> None:
+        """Ends the answer that another thread reads."""
+        if isinstance(self.sock, _Bounded):
+            self.sock.abort()
+
     def arm(self, sock: socket.socket) -> socket.socket:
         remaining = self.deadline - time.monotonic()
         if remaining <= 0:
@@ -921,6 +976,10 @@ class _Bounded(io.RawIOBase):
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(_Bounded(self._sock, self._connection, self._sock.makefile("rb", 0)))
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):  # it is not connected any more
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def readable(self) -> bool:
         return True
@@ -958,7 +1017,7 @@ class _Etcd:
         answer, _ = self._call("/v3/kv/range", {**keys, "keysOnly": True}, time.monotonic() + self._timeout, math.inf)
         return [_text(kv["key"]) for kv in answer.get("kvs", [])], int(answer["header"]["revision"])
 
-    def watch(self, key: str, own: str, revision: int, end: float) -> bool:
+    def watch(self, key: str, own: str, revision: int, end: float, cancel: Cancel) -> bool:
         """Waits until the key is deleted, or has our own value, or end, or a while has passed. Returns False if the watch failed.
 
         Waiters spread over a moment after the deletion. Those that see the next holder in time do
@@ -966,7 +1025,7 @@ class _Etcd:
         """
         until = min(end, time.monotonic() + _SILENCE * random.uniform(1, 1.25))
         try:
-            for connection, shown in self.stream({"key": _b64(key), "startRevision": str(revision)}, until):
+            for connection, shown in self.stream({"key": _b64(key), "startRevision": str(revision)}, until, cancel):
                 events = [e for e in shown if int(e["kv"]["mod_revision"]) > revision]
                 if events and events[-1].get("type") == "DELETE":
                     connection.deadline = min(until, time.monotonic() + random.uniform(0, _JITTER))
@@ -978,7 +1037,7 @@ class _Etcd:
             return True
         return False
 
-    def stream(self, request: _Json, until: float) -> Iterator[Tuple[_Connection, List[_Json]]]:
+    def stream(self, request: _Json, until: float, cancel: Cancel) -> Iterator[Tuple[_Connection, List[_Json]]]:
         """Yields the events of a watch, and its connection, whose deadline is until. It ends if the watch fails, and raises TimeoutError at the deadline."""
         endpoint, streaming = self.endpoints[self._current], False
         connection = _Connection(endpoint, self.tls, self._server_name)
@@ -987,7 +1046,7 @@ class _Etcd:
             # Without a leader the stream must end, not fall silent.
             headers = {**self._headers(endpoint, connection.deadline), "Grpc-Metadata-Hasleader": "true"}
             connection.request("POST", "/v3/watch", json.dumps({"createRequest": request}).encode(), headers)
-            with connection.getresponse() as response:
+            with cancel._aborts(connection), connection.getresponse() as response:
                 while response.status == 200:
                     result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
                     if result.get("canceled"):
@@ -1179,7 +1238,7 @@ def _stack(frame: Optional[FrameType]) -> str:
     """The stack of a thread without the frames of this module, innermost last, of which the end is kept."""
     if frame is None:
         return "the thread that locked has ended"
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == os.path.dirname(__file__):
         frame = frame.f_back
     return "".join(traceback.format_stack(frame)).encode("utf-8", "replace")[-_MAX_TEXT:].decode("utf-8", "ignore")
 
