@@ -71,6 +71,10 @@ func TestS3_Storm(t *testing.T) {
 	awaitKeys(t, e, n*fieldsOfALock, "")
 	require.Zero(t, d.metric("unlocker_reaper_hold"))
 	require.Zero(t, d.metric("unlocker_reaper_backlog"), "they are not due")
+	var status api.Status
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/status", &status))
+	require.Equal(t, []int{n, n}, []int{status.Storm.Delayed, status.Storm.RemovedBefore})
+	require.WithinRange(t, status.Storm.Until, deadline.Add(delay), time.Now().Add(delay+newConfig(nil).Reaper.Grace))
 	var page api.LockPage
 	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/locks?state=expired", &page))
 	require.Len(t, page.Locks, n)
