@@ -45,7 +45,7 @@ finish() {
 
 tidy() {
   local module
-  for module in go.mod */go.mod; do
+  for module in go.mod */go.mod */*/go.mod; do
     [ ! -e "$module" ] || go -C "$(dirname "$module")" mod tidy -diff
   done
 }

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 {
   go list -deps -f '{{if .Module}}{{.Dir}}{{end}}' ./cmd/... ./deploy/...
   go -C mutex list -f '{{.Dir}}' . ./protocol ./mutextest/...
+  printf '%s\n' "$PWD"/mutex/{otel,prom}
 } | sort -u | while read -r dir; do
   [[ $dir != "$PWD"/* ]] || find "$dir" -maxdepth 1 -name '*.go' ! -name '*_test.go'
 done | xargs cat | wc -l | {
