@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -64,6 +65,30 @@ func TestClientsPage(t *testing.T) {
 	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0"},
 		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex),
 		imports("context", "testing", "testing/synctest", importMutex+"/mutextest"))
+}
+
+// TestClientsPageInPythonAndRuby runs the rest of its code, on a real etcd.
+func TestClientsPageInPythonAndRuby(t *testing.T) {
+	t.Parallel()
+	etcd, page := startEtcd(t, newest), read(t, "../docs/clients.md")
+	for _, c := range []struct{ language, program, file string }{
+		{"python", "python3", "page.py"}, {"ruby", "ruby", "page.rb"},
+	} {
+		if _, err := exec.LookPath(c.program); err != nil {
+			missing(t, "%v", err)
+		}
+		head, tests, _ := strings.Cut(read(t, filepath.Join("testdata", "clients", c.file)), "# The code of the page is here.\n")
+		for _, m := range regexp.MustCompile("(?s)```"+c.language+"\n(.*?)```").FindAllStringSubmatch(page, -1) {
+			head += m[1] + "\n"
+		}
+		script := filepath.Join(t.TempDir(), c.file)
+		require.NoError(t, os.WriteFile(script, []byte(head+tests), 0o600))
+		cmd := exec.CommandContext(t.Context(), c.program, script)
+		cmd.Env = append(os.Environ(), "ETCD=http://"+etcd.addr, "PYTHONPATH=../clients/python/src", "RUBYLIB=../clients/ruby/lib")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Logf("%s: %s", c.language, out)
+	}
 }
 
 // TestMigration follows docs/migration.md with a program that has an old lock, on a real etcd with a daemon: fleets of
