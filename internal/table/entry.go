@@ -1,6 +1,7 @@
 package table
 
 import (
+	"container/heap"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -75,3 +76,111 @@ const (
 
 // kept reports whether Resume makes the lock available again.
 func (p phase) kept() bool { return p >= paused }
+
+// index is a heap of entries that store their places in it, so that a change of a key takes
+// O(log n).
+type index struct {
+	entries []*entry
+	key     func(*entry) int64
+	// pos returns where an entry stores its place in this index. Places begin at 1; 0
+	// means that the entry is not in the index.
+	pos func(*entry) *int32
+}
+
+func (x *index) Len() int { return len(x.entries) }
+
+// Less orders equal keys by name, so that in a storm every replica delays the same locks.
+func (x *index) Less(i, j int) bool {
+	a, b := x.entries[i], x.entries[j]
+	if ka, kb := x.key(a), x.key(b); ka != kb {
+		return ka < kb
+	}
+	return a.Name < b.Name
+}
+
+func (x *index) Swap(i, j int) {
+	x.entries[i], x.entries[j] = x.entries[j], x.entries[i]
+	*x.pos(x.entries[i]), *x.pos(x.entries[j]) = int32(i+1), int32(j+1)
+}
+
+// Push is for container/heap; use set.
+func (x *index) Push(v any) {
+	e := v.(*entry)
+	x.entries = append(x.entries, e)
+	*x.pos(e) = int32(len(x.entries))
+}
+
+// Pop is for container/heap; use remove.
+func (x *index) Pop() any {
+	n := len(x.entries) - 1
+	e := x.entries[n]
+	x.entries[n] = nil
+	x.entries = x.entries[:n]
+	*x.pos(e) = 0
+	return e
+}
+
+// set adds e to the index, or moves it after a change of its key.
+func (x *index) set(e *entry) {
+	if p := *x.pos(e); p != 0 {
+		heap.Fix(x, int(p-1))
+		return
+	}
+	heap.Push(x, e)
+}
+
+func (x *index) remove(e *entry) {
+	if p := *x.pos(e); p != 0 {
+		heap.Remove(x, int(p-1))
+	}
+}
+
+func (x *index) clear() {
+	for _, e := range x.entries {
+		*x.pos(e) = 0
+	}
+	x.entries = nil
+}
+
+// top returns the entry with the smallest key, or nil.
+func (x *index) top() *entry {
+	if len(x.entries) == 0 {
+		return nil
+	}
+	return x.entries[0]
+}
+
+// smallest calls f with the n entries with the smallest keys, in order. It takes O(n log n)
+// and does not change the index.
+func (x *index) smallest(n int, f func(*entry)) {
+	if len(x.entries) == 0 {
+		return
+	}
+	frontier := &frontier{index: x, at: []int{0}}
+	for ; n > 0 && frontier.Len() > 0; n-- {
+		i := heap.Pop(frontier).(int)
+		f(x.entries[i])
+		for _, child := range []int{2*i + 1, 2*i + 2} {
+			if child < len(x.entries) {
+				heap.Push(frontier, child)
+			}
+		}
+	}
+}
+
+// frontier is a heap of unvisited indexes whose parents were visited.
+type frontier struct {
+	*index
+	at []int
+}
+
+func (f *frontier) Len() int           { return len(f.at) }
+func (f *frontier) Less(i, j int) bool { return f.index.Less(f.at[i], f.at[j]) }
+func (f *frontier) Swap(i, j int)      { f.at[i], f.at[j] = f.at[j], f.at[i] }
+func (f *frontier) Push(v any)         { f.at = append(f.at, v.(int)) }
+func (f *frontier) Pop() any {
+	n := len(f.at) - 1
+	i := f.at[n]
+	f.at = f.at[:n]
+	return i
+}
