@@ -74,8 +74,7 @@ func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) 
 // Shows reports whether the watch of the daemon has shown a lock with this name and uuid, in one of the states.
 func (d Daemon) Shows(ctx context.Context, name, uuid string, states []string) (bool, error) {
 	const similar = 100 // names that contain this one
-	var page api.LockPage
-	err := d.get(ctx, fmt.Sprintf("locks?limit=%d&state=%s&q=%s", similar, strings.Join(states, ","), url.QueryEscape(name)), &page)
+	page, err := d.Locks(ctx, api.Query{States: states, Contains: name, Limit: similar})
 	return slices.ContainsFunc(page.Locks, func(l api.Lock) bool { return l.Name == name && l.UUID == uuid }), err
 }
 
