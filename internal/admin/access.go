@@ -148,8 +148,6 @@ func (t *trial) rights(ctx context.Context) {
 	}
 	if c.Web.AllowUnlock {
 		t.write(ctx, "write", c.AskKeys())
-	}
-	if c.Web.AllowUnlock {
 		t.write(ctx, "write and delete", c.PauseKeys())
 	}
 	if election := c.ElectionPrefix(); c.Election.Enabled {
