@@ -31,37 +31,26 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// Source is the source of due locks: a table.Table.
+// Source is the source of due locks: a table.Table, which describes the methods.
 type Source interface {
-	// Due returns the channel that has a value as long as locks are due, up to Lead before they are.
 	Due() <-chan struct{}
-	// Take returns up to limit of them, and does not wait.
 	Take(ctx context.Context, limit int) ([]table.View, error)
-	// Postpone puts a lock back for a while.
 	Postpone(ctx context.Context, d table.View, delay time.Duration) error
-	// Gone returns the channel of the locks that were deleted after Take had returned them, or
-	// past their deadline.
 	Gone() <-chan []table.Gone
 }
 
-// Probe shows whether holders can renew: a probe.Probe.
+// Probe shows whether holders can renew: a probe.Probe, which describes the methods.
 type Probe interface {
-	// Begin begins a probe next to the regular ones. Await waits until a good one that began at a time or
-	// later is recorded, and Good returns when the last one began.
 	Begin()
 	Await(ctx context.Context, since time.Time) error
 	Good() time.Time
-	// Lead is how long before a lock is due that probe may begin.
 	Lead() time.Duration
-	// Allowance is a verdict.Allowance.
 	Allowance(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration)
 }
 
-// Pauses are the pauses of some locks: pause.Pauses.
+// Pauses are the pauses of some locks: a pause.Pauses, which describes the methods.
 type Pauses interface {
-	// For returns the pause that applies to a lock.
 	For(name string) verdict.Pause
-	// Newest returns the revision of the newest pause that is known.
 	Newest() int64
 }
 

@@ -23,9 +23,8 @@ type listing struct {
 	deleted map[string]struct{}
 }
 
-// begin starts a listing of all keys at a revision. If resync is set, the table must
-// have every event up to that revision and none after it: a lock that was deleted after
-// it, but before begin, would appear again.
+// begin starts a listing. With resync, a lock that was deleted after the revision, but before begin, would appear again:
+// see Table.Begin.
 func (c *core) begin(revision int64, resync bool) {
 	if c.listing.deleted != nil { // the last one did not finish
 		for _, e := range c.locks {

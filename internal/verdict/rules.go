@@ -90,9 +90,7 @@ func beyond(m, other Mode) bool {
 	return other == Off && m != Off || other == DryRun && m == Enforce
 }
 
-// Allowance returns for how long outages kept the holder of a lock from renewing it, as far as that
-// counts for the deadline and for the patience: the lock was last written at a revision, which was
-// learned at a time, with a stamp of its holder or without one. It is probe.Probe.Allowance.
+// Allowance returns for how long outages kept the holder of a lock from renewing it: probe.Probe.Allowance.
 type Allowance func(written int64, learned time.Time, stamped bool) (deadline, patience time.Duration)
 
 // Allow sets the allowances of a lock with a uuid. now is the time of its inputs, with a monotonic reading.
