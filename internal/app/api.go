@@ -153,9 +153,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Locks: make(map[string]int), Backlog: s.Table.Backlog, Storm: s.Table.Storm,
 		Removed: s.Reaper.Removed, NearMisses: s.Table.NearMisses,
 		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s),
-		Clock: api.Clock{
-			Hosts: s.Table.Clocks.Hosts, Offset: s.Table.Clocks.Offset().Seconds(), Skewed: append([]api.HostClock{}, s.Table.Clocks.Skewed...),
-		},
+		Clock: s.Table.Clocks,
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[protocol.State(state).String()] = n

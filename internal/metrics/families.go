@@ -97,7 +97,7 @@ func families() []family {
 		nativeOldest, "prefix")
 
 	add("unlocker_clock_offset_seconds", gauge, "The replica's clock minus the median clock of the holders' hosts; 0 while fewer than three hosts are known.",
-		one(func(v *view) float64 { return v.Table.Clocks.Offset().Seconds() }))
+		one(func(v *view) float64 { return v.Table.Clocks.Offset }))
 	add("unlocker_host_clock_offset_seconds", gauge, "The clock of a holder's host minus the replica's clock, for hosts beyond the tolerance, the largest offsets first.",
 		hostOffsets, "hostname")
 

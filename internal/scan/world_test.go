@@ -194,7 +194,7 @@ func (w *world) known() map[string]protocol.Lock {
 }
 
 func (w *world) stats() table.Stats {
-	s, err := w.Table.Stats(w.ctx(), 0)
+	s, err := w.Table.Stats(w.ctx(), 1)
 	require.NoError(w.t, err)
 	return s
 }

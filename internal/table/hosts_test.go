@@ -12,20 +12,20 @@ import (
 
 func TestHostClocks(t *testing.T) {
 	h := make(hosts)
-	require.Equal(t, Clocks{}, h.clocks(0, time.Second, 9))
+	require.Equal(t, api.Clock{Skewed: []api.HostClock{}}, h.clocks(0, time.Second, 9))
 	for i, off := range []time.Duration{0, 2, -2, 3, -3, 40, -50} {
 		h.measured(fmt.Sprint("h", i), off*time.Second, instant(i))
 	}
 	h.measured("", time.Hour, 0)
-	require.Equal(t, Clocks{Hosts: 7, Skewed: []api.HostClock{
+	require.Equal(t, api.Clock{Hosts: 7, Skewed: []api.HostClock{
 		{Hostname: "h6", Offset: -50}, {Hostname: "h5", Offset: 40}, {Hostname: "h3", Offset: 3}, {Hostname: "h4", Offset: -3},
 	}}, h.clocks(10, 2*time.Second, 9), "the worst first, then by name; 2 s are within the tolerance")
 	require.Len(t, h.clocks(10, 2*time.Second, 2).Skewed, 2)
 	require.Empty(t, h.clocks(10, 2*time.Second, 0).Skewed)
 	h.measured("h6", 5*time.Second, 11)
-	require.Equal(t, 2*time.Second, h.clocks(11, time.Minute, 0).Median, "the newest measurement counts")
+	require.EqualValues(t, -2, h.clocks(11, time.Minute, 0).Offset, "the newest measurement counts")
 	h.shift(-time.Minute)
-	require.Equal(t, -58*time.Second, h.clocks(11, time.Minute, 0).Median)
+	require.EqualValues(t, 58, h.clocks(11, time.Minute, 0).Offset)
 }
 
 func TestHostClocksAreForgottenAfterAnHour(t *testing.T) {
@@ -33,8 +33,16 @@ func TestHostClocksAreForgottenAfterAnHour(t *testing.T) {
 	h.measured("old", time.Minute, 0)
 	h.measured("new", time.Second, 1)
 	require.Equal(t, 2, h.clocks(instant(hostMemory), time.Second, 0).Hosts)
-	require.Equal(t, Clocks{Hosts: 1, Median: time.Second}, h.clocks(instant(hostMemory)+1, time.Second, 9))
+	require.Equal(t, api.Clock{Hosts: 1, Skewed: []api.HostClock{}}, h.clocks(instant(hostMemory)+1, time.Second, 9))
 	require.Len(t, h, 1)
+}
+
+func TestTwoHostsDoNotMeasureTheClockOfTheDaemon(t *testing.T) {
+	h := make(hosts)
+	for i, want := range []float64{0, 0, -1} {
+		h.measured(fmt.Sprint(i), time.Second, 0)
+		require.Equal(t, want, h.clocks(0, time.Minute, 0).Offset, "of %d hosts", i+1)
+	}
 }
 
 func TestHostClocksAreBounded(t *testing.T) {
@@ -56,9 +64,9 @@ func TestStatsHaveTheHostsClocks(t *testing.T) {
 		}
 		s, err := w.Stats(w.ctx, 1)
 		require.NoError(t, err)
-		require.Equal(t, Clocks{Hosts: 3, Skewed: []api.HostClock{{Hostname: "h1", Offset: -90}}}, s.Clocks)
+		require.Equal(t, api.Clock{Hosts: 3, Skewed: []api.HostClock{{Hostname: "h1", Offset: -90}}}, s.Clocks)
 		w.clock(time.Hour)
-		require.Equal(t, -time.Hour, w.stats().Clocks.Median, "they shift with our wall clock")
+		require.EqualValues(t, 3600, w.stats().Clocks.Offset, "they shift with our wall clock")
 		w.pass(hostMemory + 1)
 		require.Zero(t, w.stats().Clocks.Hosts)
 	})
@@ -75,7 +83,7 @@ func TestS2_LateKnowledgeShowsNoHostsClock(t *testing.T) {
 		}
 		w.pass(8 * time.Second)
 		w.replay(waited)
-		require.Zero(t, w.stats().Clocks)
+		require.Zero(t, w.stats().Clocks.Hosts)
 		for _, name := range w.names() {
 			require.False(t, w.observation(name).Measured)
 		}

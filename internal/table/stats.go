@@ -28,8 +28,7 @@ type Stats struct {
 	Overdue      []View
 	OverdueTotal int
 	Totals
-	// Clocks are the clocks of the holders' hosts.
-	Clocks Clocks
+	Clocks api.Clock
 	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to
 	// MaxNearMisses.
 	NearMisses []api.NearMiss
@@ -52,7 +51,7 @@ func (c *core) stats(overdue int) Stats {
 	c.overdue.smallest(overdue, func(e *entry) {
 		v := c.view(e, now)
 		if v.Ahead = c.ahead(e, now); v.Ahead != 0 {
-			v.Ahead = verdict.Observation{Measured: true, Offset: v.Ahead + s.Clocks.Offset()}.Ahead(c.options.Rules.ClockTolerance)
+			v.Ahead = verdict.Observation{Measured: true, Offset: v.Ahead + time.Duration(s.Clocks.Offset*float64(time.Second))}.Ahead(c.options.Rules.ClockTolerance)
 		}
 		s.Overdue = append(s.Overdue, v)
 	})
@@ -87,34 +86,14 @@ func (h hosts) shift(d time.Duration) {
 	}
 }
 
-// Clocks compares the clocks of the holders with that of the daemon.
-type Clocks struct {
-	// Hosts is the number of hosts whose clocks were observed within the last hour. Median
-	// is the median of their offsets: their clock minus that of the daemon.
-	Hosts  int
-	Median time.Duration
-	// Skewed are the hosts with an offset beyond the tolerance, the largest first, up to the
-	// limit of the caller.
-	Skewed []api.HostClock
-}
-
 // medianOf is the minimum number of hosts for their median to be evidence about the daemon's
 // own clock.
 const medianOf = 3
 
-// Offset returns the daemon's clock minus the median of the hosts, or 0 while fewer than
-// three hosts are known.
-func (c Clocks) Offset() time.Duration {
-	if c.Hosts < medianOf {
-		return 0
-	}
-	return -c.Median
-}
-
 // clocks also removes observations that are older than hostMemory.
-func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
+func (h hosts) clocks(now instant, tolerance time.Duration, limit int) api.Clock {
 	var all []time.Duration
-	var skewed []api.HostClock
+	skewed := []api.HostClock{}
 	for host, c := range h {
 		if time.Duration(now-c.at) > hostMemory {
 			delete(h, host)
@@ -129,9 +108,9 @@ func (h hosts) clocks(now instant, tolerance time.Duration, limit int) Clocks {
 	slices.SortFunc(skewed, func(a, b api.HostClock) int {
 		return cmp.Or(cmp.Compare(math.Abs(b.Offset), math.Abs(a.Offset)), cmp.Compare(a.Hostname, b.Hostname))
 	})
-	c := Clocks{Hosts: len(all), Skewed: skewed[:min(limit, len(skewed))]}
-	if len(all) > 0 {
-		c.Median = all[len(all)/2]
+	c := api.Clock{Hosts: len(all), Skewed: skewed[:min(limit, len(skewed))]}
+	if len(all) >= medianOf {
+		c.Offset = -all[len(all)/2].Seconds()
 	}
 	return c
 }
