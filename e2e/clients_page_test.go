@@ -49,7 +49,7 @@ func testPage(t *testing.T, path, tests string, requirements []string, head, tes
 	}
 	p.run("mod", "init", "page.test")
 	args := []string{"mod", "edit", "-require=" + importEtcd + "@" + clientReleases[len(clientReleases)-1],
-		"-require=" + importMutex + "@v0.0.0", "-replace=" + importMutex + "=" + module}
+		"-require=" + importMutex + "@v0.0.0", "-replace=" + importMutex + "=" + module, "-replace=" + importMutex + "/prom=" + module + "/prom"}
 	for _, r := range requirements {
 		args = append(args, "-require="+r)
 	}
@@ -62,9 +62,10 @@ func testPage(t *testing.T, path, tests string, requirements []string, head, tes
 // TestClientsPage runs the code of docs/clients.md, with an etcd in memory, SQLite and an object store.
 func TestClientsPage(t *testing.T) {
 	t.Parallel()
-	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0"},
-		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex),
-		imports("context", "testing", "testing/synctest", importMutex+"/mutextest"))
+	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0", importMutex + "/prom@v0.0.0"},
+		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex, importMutex+"/prom",
+			"github.com/prometheus/client_golang/prometheus"),
+		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"))
 }
 
 // TestClientsPageInPythonAndRuby runs the rest of its code, on a real etcd.

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	_ "modernc.org/sqlite"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -227,6 +228,27 @@ func TestLogged(t *testing.T) {
 		check(t, logged(t.Context(), log, etcd.Client(), "a", func(context.Context) error { return nil }))
 		if !strings.Contains(text.String(), `msg="lock taken" lock=a token=`) {
 			t.Error(text)
+		}
+	})
+}
+
+func TestObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, registry, text := mutextest.New(t), prometheus.NewRegistry(), &strings.Builder{}
+		locks, err := newLocks(etcd.Etcd(), slog.New(slog.NewTextHandler(text, nil)), registry)
+		check(t, err)
+		l, err := locks.Lock(t.Context(), "a", mutex.KeepAlive(mutex.Forever))
+		check(t, err)
+		<-time.After(time.Second) // it watches the lock
+		etcd.Remove("a")
+		<-l.Context(t.Context()).Done()
+		if err := l.Unlock(t.Context()); !errors.Is(err, mutex.ErrLost) {
+			t.Error(err)
+		}
+		families, err := registry.Gather()
+		check(t, err)
+		if all := fmt.Sprint(families); !strings.Contains(all, `label:{name:"event" value:"lost"} counter:{value:1`) {
+			t.Error(all)
 		}
 	})
 }
