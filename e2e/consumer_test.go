@@ -3,9 +3,14 @@
 package e2e
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,9 +77,8 @@ func (p consumer) run(args ...string) string {
 
 func (p consumer) goLine() string { return p.run("list", "-m", "-f", "{{.GoVersion}}") }
 
-const (
-	// bareClient uses etcd's client alone.
-	bareClient = `package main
+// bareClient uses etcd's client alone.
+const bareClient = `package main
 
 import (
 	"context"
@@ -92,87 +96,14 @@ func main() {
 	fmt.Println(err)
 }
 `
-	// locking uses package mutex.
-	locking = `package main
 
-import (
-	"context"
-	"fmt"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/etcd-unlocker/unlocker/mutex"
-)
-
-func main() {
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
-	if err == nil {
-		fmt.Println(work(etcd))
-	}
+// readmeOfMutex returns the program of its README, and the test of that.
+func readmeOfMutex(t *testing.T) map[string]string {
+	t.Helper()
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "../mutex/README.md"), -1)
+	require.Len(t, blocks, 2)
+	return map[string]string{"main.go": blocks[0][1], "main_test.go": blocks[1][1]}
 }
-
-func work(etcd *clientv3.Client) error {
-	client, err := mutex.New(etcd)
-	if err != nil {
-		return err
-	}
-	return client.WithLock(context.Background(), "a", func(ctx context.Context) error {
-		_, err := etcd.Put(ctx, "result", "42")
-		return err
-	})
-}
-`
-	// lockingTest is the test of that program: it locks, waits for another holder, and loses a lock.
-	lockingTest = `//go:build go1.25
-
-package main
-
-import (
-	"context"
-	"errors"
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/etcd-unlocker/unlocker/mutex"
-	"github.com/etcd-unlocker/unlocker/mutex/mutextest"
-)
-
-func TestWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := mutextest.New(t)
-		other, err := e.Client().Lock(t.Context(), "a", mutex.KeepAlive(24*time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			<-time.After(time.Hour)
-			if err := other.Unlock(context.Background()); err != nil {
-				t.Error(err)
-			}
-		}()
-		began := time.Now()
-		if err := work(e.Etcd()); err != nil {
-			t.Fatal(err)
-		}
-		if waited := time.Since(began); waited < time.Hour || waited > time.Hour+time.Second {
-			t.Errorf("waited for %v", waited)
-		}
-		if resp, err := e.Etcd().Get(t.Context(), "result"); err != nil || string(resp.Kvs[0].Value) != "42" {
-			t.Error(resp, err)
-		}
-		err = e.Client().WithLock(t.Context(), "a", func(ctx context.Context) error {
-			e.Remove("a")
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})
-		if !errors.Is(err, mutex.ErrForced) {
-			t.Error(err)
-		}
-	})
-}
-`
-)
 
 // TestConsumer builds what a user builds, with each release of etcd's client that package mutex supports:
 // it works, it keeps the user's release and Go version, and it stays small.
@@ -181,7 +112,7 @@ func TestConsumer(t *testing.T) {
 	for _, client := range clientReleases {
 		t.Run(client, func(t *testing.T) {
 			alone := buildConsumer(t, client, map[string]string{"main.go": bareClient})
-			with := buildConsumer(t, client, map[string]string{"main.go": locking, "main_test.go": lockingTest})
+			with := buildConsumer(t, client, readmeOfMutex(t))
 			t.Logf("%d modules instead of %d, %d kB more than %d kB", len(with.modules), len(alone.modules), (with.size-alone.size)>>10, alone.size>>10)
 			require.LessOrEqual(t, len(with.modules), len(alone.modules)+addedModules)
 			require.LessOrEqual(t, with.size, alone.size+addedBytes)
@@ -190,7 +121,82 @@ func TestConsumer(t *testing.T) {
 				require.NotContains(t, module, "etcd/server")
 				require.NotEqual(t, "github.com/etcd-unlocker/unlocker", module)
 			}
-			require.Contains(t, with.run("test", "-v", "."), "--- PASS: TestWork")
+			require.Contains(t, with.run("test", "-v", "."), "--- PASS: TestInvoices")
 		})
 	}
+}
+
+// TestConsumerOfEachName builds a module that uses each exported name of package mutex and of mutextest.
+func TestConsumerOfEachName(t *testing.T) {
+	text := read(t, "testdata/names.go.txt")
+	buildConsumer(t, clientReleases[len(clientReleases)-1], map[string]string{"main.go": text})
+	file, err := parser.ParseFile(token.NewFileSet(), "names.go", text, 0)
+	require.NoError(t, err)
+	used := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr: // mutex.New, (*mutex.Lock).Name, mutex.Holder.String
+			used[strings.NewReplacer("(", "", ")", "", "*", "").Replace(types.ExprString(n))] = true
+		case *ast.CompositeLit:
+			for _, e := range n.Elts {
+				if pair, keyed := e.(*ast.KeyValueExpr); keyed {
+					used[types.ExprString(n.Type)+"."+types.ExprString(pair.Key)] = true
+				}
+			}
+		}
+		return true
+	})
+	for pkg, dir := range map[string]string{"mutex": "../mutex", "mutextest": "../mutex/mutextest"} {
+		names := exported(t, dir)
+		require.Greater(t, len(names), 5)
+		for _, name := range names {
+			require.True(t, used[pkg+"."+name], "testdata/names.go.txt does not use %s.%s", pkg, name)
+		}
+	}
+}
+
+// exported returns the exported names of a package: of functions, types, constants, variables, methods and fields.
+func exported(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	paths, err := filepath.Glob(dir + "/*.go")
+	require.NoError(t, err)
+	add := func(owner string, idents ...*ast.Ident) {
+		for _, id := range idents {
+			if id.IsExported() && (owner == "" || ast.IsExported(owner)) {
+				names = append(names, strings.TrimPrefix(owner+"."+id.Name, "."))
+			}
+		}
+	}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				owner := ""
+				if d.Recv != nil {
+					owner = strings.TrimPrefix(types.ExprString(d.Recv.List[0].Type), "*")
+				}
+				add(owner, d.Name)
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					switch s := s.(type) {
+					case *ast.ValueSpec:
+						add("", s.Names...)
+					case *ast.TypeSpec:
+						add("", s.Name)
+						if fields, is := s.Type.(*ast.StructType); is {
+							for _, f := range fields.Fields.List {
+								add(s.Name.Name, f.Names...)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return names
 }

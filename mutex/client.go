@@ -26,7 +26,7 @@ type Client struct {
 	settings settings
 	hostname string
 	keeper   scheduler // of the locks that asked for it
-	cleaner  scheduler // of what is abandoned, while etcd's client is open
+	cleaner  scheduler // of what is abandoned
 	stacks   stacks
 	traces   traces
 	recent   recent
@@ -53,11 +53,12 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	set.audit = cmp.Or(set.audit, "/unlocker/audit"+set.prefix)
 	set.ask = cmp.Or(set.ask, "/unlocker/ask"+set.prefix)
 	c := &Client{store: &store{kv: etcd.KV, layout: layout, outage: outage{etcd: etcd, observers: set.observers}}, watcher: etcd.Watcher, settings: set}
-	c.keeper = scheduler{open: context.Background(), overlap: true}
-	c.cleaner = scheduler{open: context.Background(), most: maxAbandoned}
-	if ctx := etcd.Ctx(); ctx != nil {
-		c.cleaner.open = ctx
+	open := etcd.Ctx()
+	if open == nil { // as of a client without connections
+		open = context.Background()
 	}
+	c.keeper = scheduler{open: open, overlap: true}
+	c.cleaner = scheduler{open: open, most: maxAbandoned}
 	c.hostname, _ = os.Hostname()
 	return c, nil
 }

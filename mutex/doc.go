@@ -39,6 +39,9 @@
 // has ended, or if the client has had 1000 newer ones to release: then it gives up the oldest. A lock
 // that was lost in another way than by a failure of etcd stays, too, until Unlock is called.
 //
+// Package mutextest is for tests of code that uses this one: an etcd in memory, and the ways to lose a lock. See Observe
+// for logs and metrics.
+//
 // The protocol is described in docs/protocol.md of the repository. The module requires etcd's client
 // 3.5 or newer.
 package mutex

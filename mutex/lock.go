@@ -85,7 +85,7 @@ func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) 
 		next:    began.Add(pace(cl.set.patience)),
 		late:    cl.unsure, lateUntil: cl.stamped.Add(cl.set.patience),
 	}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.ctx, l.cancel = context.WithCancelCause(cl.c.cleaner.open)
 	l.mu.Lock()
 	l.timer = time.AfterFunc(guardDelay, l.tick)
 	l.mu.Unlock()
@@ -114,8 +114,8 @@ func (l *Lock) Cmp() clientv3.Cmp {
 	return l.c.store.is(l.name, l.uuid)
 }
 
-// Held returns nil if the lock is held, a *LostError if it is lost, and ErrUnlocked after
-// Unlock. It compares the clocks with the deadline, so that a process that was suspended
+// Held returns nil if the lock is held, a *LostError if it is lost, ErrUnlocked after Unlock, and
+// context.Canceled if etcd's client was closed before, without which nothing is seen or renewed. It compares the clocks with the deadline, so that a process that was suspended
 // learns of the loss before it goes on. It sends nothing.
 func (l *Lock) Held() error {
 	l.check()

@@ -12,7 +12,7 @@ import (
 // goroutine runs while it has any. A client has one for the locks that it renews, and one for
 // those that it has abandoned.
 type scheduler struct {
-	open context.Context
+	open context.Context // of etcd's client
 	// overlap: tasks that are due are sent while others have no answer yet.
 	overlap bool
 	// most is how many tasks it has, 0 for no limit. The oldest give way.

@@ -30,6 +30,21 @@ func export(ctx context.Context, client *mutex.Client) (rows int, err error) {
 	return rows, err
 }
 
+// TestALockThatIsLeftHeld leaves the locks of others to the end of the test, which is that of its clients.
+func TestALockThatIsLeftHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := mutextest.New(t)
+		for name, opts := range map[string][]mutex.Option{"a": nil, "b": {mutex.KeepAlive(mutex.Forever)}} {
+			l, err := e.Client(opts...).Lock(t.Context(), name)
+			require.NoError(t, err)
+			<-time.After(time.Minute)
+			require.NoError(t, l.Held())
+			_, err = e.Client().TryLock(t.Context(), name)
+			require.ErrorIs(t, err, mutex.ErrHeld)
+		}
+	})
+}
+
 // TestLoss is how users test what their code does when it loses its lock. An hour takes no
 // time in the bubble.
 func TestLoss(t *testing.T) {
