@@ -35,12 +35,18 @@ race: ## Run the tests, all with the race detector
 clients: ## Test the Python and Ruby clients with a real etcd and the daemon
 	clients/run.sh
 
-# The drivers of our clients, and of one that was written from docs/protocol.md alone.
-DRIVERS = "$(BIN)/conformance-go" "python3 -W error clients/python/conformance.py" "ruby -w clients/ruby/conformance.rb" \
+# The drivers of our clients, in Python and Ruby as packages, and of one that was written from docs/protocol.md alone.
+PACKAGES = $(BIN)/packages
+DRIVERS = "$(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error clients/python/conformance.py" \
+          "env GEM_PATH=$(PACKAGES)/ruby ruby -w clients/ruby/conformance.rb" \
           "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
 	$(GO) build -o $(BIN)/conformance-go github.com/etcd-unlocker/unlocker/mutex/internal/conformance
+	rm -rf $(PACKAGES)
+	clients/package.sh $(PACKAGES)
+	python3 -m pip install --quiet --root-user-action ignore --no-index --target $(PACKAGES)/python $(PACKAGES)/*.whl
+	gem install --quiet --silent --local --no-document --install-dir $(PACKAGES)/ruby $(PACKAGES)/*.gem
 	@cmd/unlocker-conformance/all.sh $(BIN)/unlocker-conformance $(DRIVERS)
 
 # E2E has flags of go test, such as -run.
@@ -115,7 +121,7 @@ man: ## Write the manual pages into bin/man/
 	mkdir -p $(BIN)/man
 	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run -tags man -ldflags '$(LDFLAGS)' ./cmd/unlocker man $(BIN)/man
 
-release: ## Build archives, SBOMs and checksums into dist/
+release: ## Build archives, SBOMs, the packages of the clients, and checksums into dist/
 	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh dist
 
 clean: ## Remove build output

@@ -72,6 +72,7 @@ install() {
     command -v $program >/dev/null || need+=($program)
   done
   python3 -c 'import yaml' 2>/dev/null || need+=(python3-yaml)
+  python3 -m pip --version >/dev/null 2>&1 || need+=(python3-pip)
   if [ ${#need[@]} -gt 0 ]; then
     ( # Only the programs are needed: keep Debian from starting daemons. An existing
       # policy is kept.

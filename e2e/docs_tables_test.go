@@ -177,7 +177,8 @@ var notHere = map[string]string{
 	"make release image":                    releases,
 	"go install github.com/etcd-unlocker/unlocker/cmd/unlocker@VERSION": "is refused by the go command, as the page says",
 
-	"pip install ./clients/python": "needs PyPI, for what builds the package",
+	"pip install ./clients/python":                      "would install into the Python of the machine",
+	"pip install unlocker_mutex-0.1.0-py3-none-any.whl": "is part of make conformance",
 
 	"make image BUILDER='buildah bud'":                     noEngine,
 	"make image IMAGE=registry.example.org/unlocker:0.1.0": noEngine,

@@ -1,4 +1,7 @@
-"""Drives the client by the commands of unlocker-conformance; docs/conformance.md describes them."""
+"""Drives the client by the commands of unlocker-conformance; docs/conformance.md describes them.
+
+It drives the package that is installed, and where none is, the sources in this folder.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict
 
-sys.path.insert(0, str(Path(__file__).parent / "src"))
+sys.path.append(str(Path(__file__).parent / "src"))
 
 from unlocker_mutex import Client, Held, Lock, Lost, Unreachable  # noqa: E402
 

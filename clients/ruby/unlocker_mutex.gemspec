@@ -10,6 +10,7 @@ Gem::Specification.new do |spec|
   spec.authors = ["The unlocker authors"]
   spec.homepage = "https://github.com/etcd-unlocker/unlocker"
   spec.license = "Apache-2.0"
+  spec.metadata = { "source_code_uri" => spec.homepage, "changelog_uri" => "#{spec.homepage}/blob/main/CHANGELOG.md", "rubygems_mfa_required" => "true" }
   spec.required_ruby_version = ">= 3.1"
-  spec.files = ["lib/unlocker_mutex.rb", "README.md"]
+  spec.files = Dir["lib/**/*.rb", "sig/**/*.rbs", "README.md", "LICENSE", base: __dir__].sort
 end

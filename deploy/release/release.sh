@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # release.sh OUT: called by `make release`. For each platform it writes to OUT an archive and the SBOM of its
-# binary, and then the checksums of all files. The builds are reproducible: the same commit and the same Go
+# binary, then the packages of the clients for Python and Ruby, and the checksums of all files. The builds are reproducible: the same commit and the same Go
 # version give the same bytes.
 # VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
 set -euo pipefail
@@ -44,5 +44,6 @@ for platform in $platforms; do
   tar --create --directory "$work" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
     --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n -9 >"$out/$name.tar.gz"
 done
-(cd "$out" && sha256sum unlocker-* >sha256sums.txt)
+SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH clients/package.sh "$out"
+(cd "$out" && sha256sum unlocker-* unlocker_mutex-* >sha256sums.txt)
 cat "$out/sha256sums.txt"
