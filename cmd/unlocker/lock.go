@@ -143,7 +143,7 @@ func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err erro
 		f.Owner = filepath.Base(f.Command[0])
 	}
 	if isTerminal(os.Stderr) && !f.quietly {
-		f.Waiting = func(held error) { cmd.PrintErrln(line(held) + "; waiting for its release, Ctrl-C ends that") }
+		f.Waiting = func(why error) { cmd.PrintErrln(line(why) + "; waiting, Ctrl-C ends that") }
 	}
 	return job.Run(cmd.Context(), c, clientLogger(cmd, c), f.Options)
 }

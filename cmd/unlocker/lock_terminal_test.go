@@ -136,7 +136,14 @@ func TestLockOnATerminal(t *testing.T) {
 		"waits": func() {
 			e.take("waits", time.Hour, time.Hour)
 			defer e.remove("waits")
-			s.enter("$L waits -- true\n", "; waiting for its release, Ctrl-C ends that")
+			s.enter("$L waits -- true\n", "; waiting, Ctrl-C ends that")
+			require.Contains(t, s.screen(), `lock "waits" is held by `)
+			s.enter(controlC, "$ ")
+			s.enter("echo status-$?\n", "status-130")
+		},
+		"waits for etcd": func() {
+			s.enter("$U lock a -w 60 --etcd-endpoints 127.0.0.1:1 -- true\n", "; waiting, Ctrl-C ends that")
+			require.Contains(t, s.screen(), "etcd at 127.0.0.1:1 was unreachable: dial tcp 127.0.0.1:1: connect: connection refused")
 			s.enter(controlC, "$ ")
 			s.enter("echo status-$?\n", "status-130")
 		},

@@ -50,7 +50,8 @@ type Options struct {
 	AtLeast time.Duration
 	// Owner and Purpose are written into the lock.
 	Owner, Purpose string
-	// Waiting is called before a wait with a *mutex.HeldError, unless it is nil.
+	// Waiting is called before a wait with a *mutex.HeldError, and while etcd does not answer with a cause, every minute,
+	// unless it is nil. It may be called by several goroutines.
 	Waiting func(error)
 }
 
@@ -99,7 +100,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	defer func() { _ = client.Close() }()
 	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
 	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AuditPrefix(c.AuditKeys()), mutex.AskPrefix(c.AskKeys()),
-		mutex.Observe(nil), mutex.Observe(mutex.Log(logger)), mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
+		mutex.Observe(nil), mutex.Observe(mutex.Log(logger)), mutex.Observe(j.observe), mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
 		mutex.Expect(o.AlertAfter), mutex.Patience(o.Patience), mutex.Backtrace(false), mutex.Metadata("command", path),
 		// Longer than MaxHold, so that the lock is held until the command has ended.
 		mutex.KeepAlive(o.MaxHold+o.Patience))
@@ -165,6 +166,12 @@ func usage(pid int) string {
 	return fmt.Sprintf(", %s of CPU time, state %s", time.Duration(used)*time.Second/ticks, fields[state])
 }
 
+func (j *job) observe(e mutex.Event) {
+	if e.Kind == mutex.EventWaiting && j.Waiting != nil && j.child.Load() == nil {
+		j.Waiting(e.Err)
+	}
+}
+
 // take takes the lock. etcd must answer once within the timeout, or without one within a time; later it may be away for
 // longer.
 func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duration) (l *mutex.Lock, err error) {
@@ -190,9 +197,6 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 	defer cancel()
 	l, err = locks.TryLock(first, j.Name)
 	if errors.Is(err, mutex.ErrHeld) && j.Timeout != 0 {
-		if j.Waiting != nil {
-			j.Waiting(err)
-		}
 		l, err = locks.Lock(waiting, j.Name)
 	}
 	if held, is := errors.AsType[*mutex.HeldError](err); is && held.Err != nil {
