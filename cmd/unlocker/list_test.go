@@ -83,6 +83,8 @@ func TestListCommand(t *testing.T) {
 	require.Equal(t, "billing/invoices\n\"evil\\n\\x1b[2J\"\n", stdout)
 	_, stdout, _ = e.call(nil, "list", "-o=name", "--state=overdue", "--state=held", "--hostname=worker-1")
 	require.Equal(t, "billing/invoices\nbilling/x\ndeploy\n", stdout)
+	_, stdout, _ = e.call(nil, "list", "-o=name", "--owner=bill")
+	require.Empty(t, stdout, "it is the whole name")
 
 	_, stdout, stderr = e.call(nil, "list", "-o=name", "--limit=2")
 	require.Equal(t, "billing/invoices\nbilling/x\n", stdout)
