@@ -41,7 +41,12 @@ func families() []family {
 		all = append(all, family{prometheus.NewDesc(name, help, labels, nil), kind, collect})
 	}
 
-	add("unlocker_locks", gauge, "Locks by state.", states, "state")
+	add("unlocker_locks", gauge, "Locks by state.",
+		func(v *view, e emit) {
+			for s, n := range v.Table.Locks {
+				e(float64(n), protocol.State(s).String())
+			}
+		}, "state")
 	add("unlocker_lock_locked_timestamp_seconds", gauge, "When a lock past its alert time was taken; corrected where its holder's clock is off.",
 		dates((*protocol.Lock).LockedAt), "lock")
 	add("unlocker_lock_alert_timestamp_seconds", gauge, "The alert time of a lock past its alert time; corrected where its holder's clock is off.",
@@ -49,13 +54,21 @@ func families() []family {
 	add("unlocker_lock_auto_unlock_timestamp_seconds", gauge, "The auto-unlock time of a lock past its alert time; corrected where its holder's clock is off.",
 		dates((*protocol.Lock).AutoUnlockAt), "lock")
 	add("unlocker_lock_info", gauge, "The holder of a lock past its alert time; always 1.",
-		infos, "lock", "hostname", "owner")
+		func(v *view, e emit) {
+			for _, l := range v.overdue {
+				e(1, l.Name, label(l.Hostname(), maxHost), label(l.Owner(), maxHost))
+			}
+		}, "lock", "hostname", "owner")
 	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time that have no series of their own.",
 		// beyond the limit, or merged with another lock
 		one(func(v *view) float64 { return float64(max(0, v.Table.OverdueTotal-len(v.overdue))) }))
 
 	add("unlocker_forced_unlock_timestamp_seconds", gauge, "When a recently force-unlocked lock was removed.",
-		removals, "lock", "hostname", "owner", "trigger")
+		func(v *view, e emit) {
+			for _, f := range v.forced {
+				e(seconds(f.At), f.Name, f.Hostname, f.Owner, string(f.Trigger))
+			}
+		}, "lock", "hostname", "owner", "trigger")
 	add("unlocker_forced_unlocks_total", counter, "Locks that were force-unlocked, by trigger.",
 		func(v *view, e emit) {
 			counts(e, []verdict.Trigger{verdict.Expiry, verdict.Orphan, verdict.Manual, verdict.Presumed}, v.Reaper.Removed)
@@ -76,11 +89,23 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Table.Braked) }))
 
 	add("unlocker_reaper_hold", gauge, "Whether a hold stops the automatic removal of locks, by reason.",
-		holds, "reason")
+		func(v *view, e emit) {
+			for _, h := range verdict.AllHolds() {
+				held := slices.ContainsFunc(v.Holds, func(in api.Hold) bool { return in.Hold == h })
+				e(boolean(held), string(h))
+			}
+		}, "reason")
 	add("unlocker_pauses", gauge, "Pauses in force, of all locks or of some.",
 		one(func(v *view) float64 { return float64(len(v.Pauses)) }))
 	add("unlocker_pause_until_timestamp_seconds", gauge, "When a pause in force ends; 0 for a record that cannot be read, which keeps all locks.",
-		pauses, "match", "by", "reason")
+		func(v *view, e emit) {
+			for _, p := range distinct(v.Pauses, len(v.Pauses), func(p *api.Pause) [3]string {
+				p.Match, p.By, p.Reason = label(p.Match, maxName), label(p.By, maxHost), label(p.Reason, maxName)
+				return [...]string{p.Match, p.By, p.Reason}
+			}) {
+				e(seconds(p.Until), p.Match, p.By, p.Reason)
+			}
+		}, "match", "by", "reason")
 	add("unlocker_leader", gauge, "Whether this replica is the leader, which removes first; without an election every replica is.",
 		one(func(v *view) float64 { return boolean(v.Leader) }))
 
@@ -89,23 +114,56 @@ func families() []family {
 	add("unlocker_lock_renewals_total", counter, "Lock renewals observed.",
 		one(func(v *view) float64 { return float64(v.Table.Renewed) }))
 	add("unlocker_lock_releases_total", counter, "Lock releases observed, by whom: self is this replica, other is the holder, another replica or an operator.",
-		releases, "by")
+		func(v *view, e emit) {
+			e(float64(v.Reaper.ReleasedBySelf), "self")
+			e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
+		}, "by")
 
 	add("unlocker_native_locks", gauge, "Keys that hold a lock or an election of etcd's own clients, by prefix.",
-		nativeLocks, "prefix")
+		func(v *view, e emit) {
+			for _, p := range v.Native {
+				e(float64(p.Held), label(p.Prefix, maxName))
+			}
+		}, "prefix")
 	add("unlocker_native_oldest_lock_timestamp_seconds", gauge, "When the present holder of the lock below the prefix that is held longest was first seen to hold it.",
-		nativeOldest, "prefix")
+		func(v *view, e emit) {
+			for _, p := range v.Native {
+				if !p.Oldest.IsZero() {
+					e(seconds(p.Oldest), label(p.Prefix, maxName))
+				}
+			}
+		}, "prefix")
 
 	add("unlocker_clock_offset_seconds", gauge, "The replica's clock minus the median clock of the holders' hosts; 0 while fewer than three hosts are known.",
 		one(func(v *view) float64 { return v.Table.Clocks.Offset }))
 	add("unlocker_host_clock_offset_seconds", gauge, "The clock of a holder's host minus the replica's clock, for hosts beyond the tolerance, the largest offsets first.",
-		hostOffsets, "hostname")
+		func(v *view, e emit) {
+			for _, h := range distinct(v.Table.Clocks.Skewed, len(v.Table.Clocks.Skewed), func(h *api.HostClock) string {
+				h.Hostname = label(h.Hostname, maxHost)
+				return h.Hostname
+			}) {
+				e(h.Offset, h.Hostname)
+			}
+		}, "hostname")
 
 	add("unlocker_etcd_up", gauge, "Whether etcd answers probes and the watch is up.",
 		one(func(v *view) float64 { return boolean(v.EtcdUp()) }))
-	add("unlocker_etcd_alarm", gauge, "Whether an alarm is raised in etcd, by alarm.", alarms, "alarm")
+	add("unlocker_etcd_alarm", gauge, "Whether an alarm is raised in etcd, by alarm.",
+		func(v *view, e emit) {
+			for _, a := range []string{"NOSPACE", "CORRUPT"} {
+				e(boolean(slices.Contains(v.Probe.Alarms, a)), a)
+			}
+		}, "alarm")
 	add("unlocker_certificate_expiry_timestamp_seconds", gauge, "When the first certificate of a file for connections to etcd expires; 0 if the file cannot be read.",
-		certificates, "certificate")
+		func(v *view, e emit) {
+			// Not by seconds: a certificate without an expiry ends in the year 9999, beyond int64 nanoseconds.
+			for _, c := range v.Certificates {
+				if c.Expires.IsZero() {
+					c.Expires = time.Unix(0, 0)
+				}
+				e(float64(c.Expires.Unix()), c.Name)
+			}
+		}, "certificate")
 	add("unlocker_etcd_revision", gauge, "The newest etcd revision observed.",
 		one(func(v *view) float64 { return float64(v.Scan.Revision) }))
 	add("unlocker_watch_lag_revisions", gauge, "The newest revision that a probe showed, less the newest that the watch has passed.",
@@ -132,68 +190,6 @@ func (s *Snapshot) WatchLag() int64 {
 // EtcdUp reports whether etcd answers probes and the watch is up.
 func (s *Snapshot) EtcdUp() bool { return s.Scan.Connected && s.Probe.Up }
 
-func holds(v *view, e emit) {
-	for _, h := range verdict.AllHolds() {
-		held := slices.ContainsFunc(v.Holds, func(in api.Hold) bool { return in.Hold == h })
-		e(boolean(held), string(h))
-	}
-}
-
-func pauses(v *view, e emit) {
-	for _, p := range distinct(v.Pauses, len(v.Pauses), func(p *api.Pause) [3]string {
-		p.Match, p.By, p.Reason = label(p.Match, maxName), label(p.By, maxHost), label(p.Reason, maxName)
-		return [...]string{p.Match, p.By, p.Reason}
-	}) {
-		e(seconds(p.Until), p.Match, p.By, p.Reason)
-	}
-}
-
-func alarms(v *view, e emit) {
-	for _, a := range []string{"NOSPACE", "CORRUPT"} {
-		e(boolean(slices.Contains(v.Probe.Alarms, a)), a)
-	}
-}
-
-// certificates does not use seconds: a certificate without an expiry ends in the year
-// 9999, beyond the range of int64 nanoseconds.
-func certificates(v *view, e emit) {
-	for _, c := range v.Certificates {
-		if c.Expires.IsZero() {
-			c.Expires = time.Unix(0, 0)
-		}
-		e(float64(c.Expires.Unix()), c.Name)
-	}
-}
-
-func hostOffsets(v *view, e emit) {
-	for _, h := range distinct(v.Table.Clocks.Skewed, len(v.Table.Clocks.Skewed), func(h *api.HostClock) string {
-		h.Hostname = label(h.Hostname, maxHost)
-		return h.Hostname
-	}) {
-		e(h.Offset, h.Hostname)
-	}
-}
-
-func nativeLocks(v *view, e emit) {
-	for _, p := range v.Native {
-		e(float64(p.Held), label(p.Prefix, maxName))
-	}
-}
-
-func nativeOldest(v *view, e emit) {
-	for _, p := range v.Native {
-		if !p.Oldest.IsZero() {
-			e(seconds(p.Oldest), label(p.Prefix, maxName))
-		}
-	}
-}
-
-func states(v *view, e emit) {
-	for s, n := range v.Table.Locks {
-		e(float64(n), protocol.State(s).String())
-	}
-}
-
 func dates(of func(*protocol.Lock) protocol.Timestamp) func(*view, emit) {
 	return func(v *view, e emit) {
 		for _, l := range v.overdue {
@@ -202,23 +198,6 @@ func dates(of func(*protocol.Lock) protocol.Timestamp) func(*view, emit) {
 			}
 		}
 	}
-}
-
-func infos(v *view, e emit) {
-	for _, l := range v.overdue {
-		e(1, l.Name, label(l.Hostname(), maxHost), label(l.Owner(), maxHost))
-	}
-}
-
-func removals(v *view, e emit) {
-	for _, f := range v.forced {
-		e(seconds(f.At), f.Name, f.Hostname, f.Owner, string(f.Trigger))
-	}
-}
-
-func releases(v *view, e emit) {
-	e(float64(v.Reaper.ReleasedBySelf), "self")
-	e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
 }
 
 // counts emits the known labels, starting at zero, and all others that were counted.
