@@ -2,23 +2,6 @@ package main
 
 import "time"
 
-func faultChecks() []check {
-	return []check{
-		{name: "lock-answer-cut", about: "a lock whose answer was lost is recognized as one's own", run: checkLockCut},
-		{name: "alive-answer-cut", about: "a renewal whose answer was lost is repeated", run: checkAliveCut},
-		{name: "alive-late", about: "a renewal that is executed late does not move the deadline back", run: checkAliveLate},
-		{name: "lock-late", about: "a lock that is taken late, by a command that gave up, is released in the background", run: checkLockLate},
-		{name: "unlock-answer-cut", about: "an unlock whose answer was lost is repeated, and succeeds", run: checkUnlockCut},
-		{name: "unlock-late", about: "a lock that is taken late, after its unlock, is released in the background", run: checkUnlockLate},
-		{name: "timeouts", about: "commands end in time if etcd is silent", run: func(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }},
-		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: func(t *trial) { checkUnavailable(t, t.proxy.Trickle) }},
-		{name: "abandoned", about: "a request without an answer is given up after 5 s", run: checkAbandoned},
-		{name: "refused", about: "commands end in time if no connection is possible", run: func(t *trial) { checkUnavailable(t, t.proxy.Cut) }},
-		{name: "restart", about: "etcd is restarted during lock, alive and a wait", run: checkRestart},
-		{name: "failover", about: "one of two endpoints suffices", run: checkFailover, endpoints: 2},
-	}
-}
-
 func checkLockCut(t *trial) {
 	d := t.driver()
 	a := t.cut(d, lockCommand(invoices), t.otherWrites)

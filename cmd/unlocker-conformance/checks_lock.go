@@ -24,21 +24,6 @@ func aliveCommand(a answer) command {
 
 func unlockCommand(a answer) command { return command{Op: "unlock", UUID: a.UUID} }
 
-func lockChecks() []check {
-	return []check{
-		{name: "lock", about: "one transaction writes all fields, without leases", run: checkLock},
-		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, according to the clock of the client", run: checkDeadlines},
-		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: func(t *trial) { t.raced(t.driver(), lockCommand(invoices), invoices, "held") }},
-		{name: "lock-held", about: "a held lock is refused with its holder, and nothing is written", run: checkLockHeld},
-		{name: "leftovers", about: "the holder has no fields of an earlier one", run: checkLeftovers},
-		{name: "uuid", about: "each acquisition has a new uuid, and keeps it", run: checkUUID},
-		{name: "token", about: "the fencing token is the create_revision of the uuid", run: checkToken},
-		{name: "names", about: "all valid names can be locked, and no others", run: checkNames},
-		{name: "try-lock-all", about: "of many locks those that are free are taken, each whole", run: checkTryLockAll},
-		{name: "quit", about: "quit is answered and ends the process with 0", run: checkQuit},
-	}
-}
-
 func checkLock(t *trial) {
 	a := t.succeed(t.driver(), lockCommand(invoices))
 	f := t.fresh(invoices, grant{UUID: a.UUID})
@@ -158,16 +143,6 @@ func checkQuit(t *trial) {
 	code, err := d.exit(requestTimeout)
 	t.must(err)
 	t.require(code == 0, "it exited with %d", code)
-}
-
-func heldChecks() []check {
-	return []check{
-		{name: "alive", about: "one transaction moves both deadlines and writes alive_at", run: checkAlive},
-		{name: "alive-compared", about: "a renewal changes nothing if the lock is lost", run: checkAliveCompared},
-		{name: "answer", about: "a client that answers questions renews nothing by that, and answers several at once", run: checkAnswer},
-		{name: "unlock", about: "one transaction deletes all keys of the lock and none of nested names", run: checkUnlock},
-		{name: "unlock-compared", about: "the lock of another is not removed", run: checkUnlockCompared},
-	}
 }
 
 func checkAlive(t *trial) {

@@ -8,17 +8,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-func waitChecks() []check {
-	return []check{
-		{name: "wait", about: "a waiter sends nothing while it waits, and takes the lock at once when it is free", run: checkWait},
-		{name: "wait-timeout", about: "a wait ends in time, with the holder", run: checkWaitTimeout},
-		{name: "wait-revision", about: "a release before the watch has begun is not missed", run: func(t *trial) { checkWaitAfter(t, t.otherWrites) }},
-		{name: "wait-compacted", about: "a waiter survives the compaction of the revision that it waits from", run: checkWaitCompacted},
-		{name: "wait-cut", about: "a waiter survives the loss of its connection", run: checkWaitCut},
-		{name: "contention", about: "each of several waiters gets the lock", run: checkContention},
-	}
-}
-
 const handOff = 1500 * time.Millisecond // within which a free lock must be taken
 
 // waiting starts a client that waits for the lock, which another holds, and returns when it
@@ -135,17 +124,6 @@ func (t *trial) first(of []*pending) (*driver, answer) {
 		case <-limit:
 			t.fail("the lock is free, but none of the waiters took it")
 		}
-	}
-}
-
-func lossChecks() []check {
-	return []check{
-		{name: "lost-deadline", about: "a lock that is not renewed is lost before its deadline", run: checkLostDeadline},
-		{name: "lost-unreachable", about: "a renewal that gets no answer gives up before the deadline", run: checkLostUnreachable},
-		{name: "lost-shorter", about: "a renewal that moves the deadline closer counts without its answer", run: checkLostShorter},
-		{name: "lost-unlock", about: "unlock reports the loss at once and releases the lock in the background", run: checkLostUnlock},
-		{name: "lost-suspended", about: "a process that was suspended past its deadline knows it at once", run: checkLostSuspended},
-		{name: "lost-restored", about: "a lock is lost in an etcd that was restored or replaced", run: checkLostRestored},
 	}
 }
 

@@ -20,7 +20,51 @@ type check struct {
 }
 
 func checks() []check {
-	return slices.Concat(lockChecks(), heldChecks(), waitChecks(), faultChecks(), lossChecks())
+	return []check{
+		{name: "lock", about: "one transaction writes all fields, without leases", run: checkLock},
+		{name: "lock-deadlines", about: "timestamps are as asked for, in seconds, according to the clock of the client", run: checkDeadlines},
+		{name: "lock-atomic", about: "a lock that is taken concurrently is not overwritten", run: func(t *trial) { t.raced(t.driver(), lockCommand(invoices), invoices, "held") }},
+		{name: "lock-held", about: "a held lock is refused with its holder, and nothing is written", run: checkLockHeld},
+		{name: "leftovers", about: "the holder has no fields of an earlier one", run: checkLeftovers},
+		{name: "uuid", about: "each acquisition has a new uuid, and keeps it", run: checkUUID},
+		{name: "token", about: "the fencing token is the create_revision of the uuid", run: checkToken},
+		{name: "names", about: "all valid names can be locked, and no others", run: checkNames},
+		{name: "try-lock-all", about: "of many locks those that are free are taken, each whole", run: checkTryLockAll},
+		{name: "quit", about: "quit is answered and ends the process with 0", run: checkQuit},
+
+		{name: "alive", about: "one transaction moves both deadlines and writes alive_at", run: checkAlive},
+		{name: "alive-compared", about: "a renewal changes nothing if the lock is lost", run: checkAliveCompared},
+		{name: "answer", about: "a client that answers questions renews nothing by that, and answers several at once", run: checkAnswer},
+		{name: "unlock", about: "one transaction deletes all keys of the lock and none of nested names", run: checkUnlock},
+		{name: "unlock-compared", about: "the lock of another is not removed", run: checkUnlockCompared},
+
+		{name: "wait", about: "a waiter sends nothing while it waits, and takes the lock at once when it is free", run: checkWait},
+		{name: "wait-timeout", about: "a wait ends in time, with the holder", run: checkWaitTimeout},
+		{name: "wait-revision", about: "a release before the watch has begun is not missed", run: func(t *trial) { checkWaitAfter(t, t.otherWrites) }},
+		{name: "wait-compacted", about: "a waiter survives the compaction of the revision that it waits from", run: checkWaitCompacted},
+		{name: "wait-cut", about: "a waiter survives the loss of its connection", run: checkWaitCut},
+		{name: "contention", about: "each of several waiters gets the lock", run: checkContention},
+
+		{name: "lock-answer-cut", about: "a lock whose answer was lost is recognized as one's own", run: checkLockCut},
+		{name: "alive-answer-cut", about: "a renewal whose answer was lost is repeated", run: checkAliveCut},
+		{name: "alive-late", about: "a renewal that is executed late does not move the deadline back", run: checkAliveLate},
+		{name: "lock-late", about: "a lock that is taken late, by a command that gave up, is released in the background", run: checkLockLate},
+		{name: "unlock-answer-cut", about: "an unlock whose answer was lost is repeated, and succeeds", run: checkUnlockCut},
+		{name: "unlock-late", about: "a lock that is taken late, after its unlock, is released in the background", run: checkUnlockLate},
+		{name: "timeouts", about: "commands end in time if etcd is silent", run: func(t *trial) { checkUnavailable(t, t.proxy.Blackhole) }},
+		{name: "timeouts-trickle", about: "commands end in time if answers arrive byte by byte", run: func(t *trial) { checkUnavailable(t, t.proxy.Trickle) }},
+		{name: "abandoned", about: "a request without an answer is given up after 5 s", run: checkAbandoned},
+		{name: "refused", about: "commands end in time if no connection is possible", run: func(t *trial) { checkUnavailable(t, t.proxy.Cut) }},
+		{name: "restart", about: "etcd is restarted during lock, alive and a wait", run: checkRestart},
+		{name: "failover", about: "one of two endpoints suffices", run: checkFailover, endpoints: 2},
+
+		{name: "lost-deadline", about: "a lock that is not renewed is lost before its deadline", run: checkLostDeadline},
+		{name: "lost-unreachable", about: "a renewal that gets no answer gives up before the deadline", run: checkLostUnreachable},
+		{name: "lost-shorter", about: "a renewal that moves the deadline closer counts without its answer", run: checkLostShorter},
+		{name: "lost-unlock", about: "unlock reports the loss at once and releases the lock in the background", run: checkLostUnlock},
+		{name: "lost-suspended", about: "a process that was suspended past its deadline knows it at once", run: checkLostSuspended},
+		{name: "lost-restored", about: "a lock is lost in an etcd that was restored or replaced", run: checkLostRestored},
+	}
 }
 
 // kit runs checks and reports their outcomes.
