@@ -101,7 +101,8 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := newMetrics()
+	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	metrics := grpcprom.NewClientMetrics(grpcprom.WithClientHandlingTimeHistogram(grpcprom.WithHistogramBuckets(buckets)))
 	unregister := func() {}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(metrics); err != nil {
@@ -168,11 +169,6 @@ func dialOptions(o Options, l *login, m *grpcprom.ClientMetrics) []grpc.DialOpti
 		opts = append(opts, grpc.WithAuthority(o.TLS.ServerName))
 	}
 	return opts
-}
-
-func newMetrics() *grpcprom.ClientMetrics {
-	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	return grpcprom.NewClientMetrics(grpcprom.WithClientHandlingTimeHistogram(grpcprom.WithHistogramBuckets(buckets)))
 }
 
 // LockPermission returns the permission that the daemon needs on the prefix of the locks.

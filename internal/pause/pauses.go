@@ -117,7 +117,10 @@ func (p *Pauses) keep(e etcd.Event, record api.Pause, err error) (old api.Pause,
 	default:
 		p.records[e.Key] = record
 	}
-	p.arrange()
+	p.shown = nil
+	for _, key := range slices.Sorted(maps.Keys(p.records)) { // that of all locks is the first
+		p.shown = append(p.shown, p.records[key])
+	}
 	select {
 	case p.changed <- struct{}{}:
 	default: // a call that has not begun yet
@@ -127,13 +130,6 @@ func (p *Pauses) keep(e etcd.Event, record api.Pause, err error) (old api.Pause,
 
 // named returns a key as logs and answers show it.
 func (p *Pauses) named(key string) string { return protocol.Clip([]byte(p.Prefix+key), maxError) }
-
-func (p *Pauses) arrange() {
-	p.shown = p.shown[:0:0]
-	for _, key := range slices.Sorted(maps.Keys(p.records)) { // that of all locks is the first
-		p.shown = append(p.shown, p.records[key])
-	}
-}
 
 // Records returns the pauses in force, that of all locks first.
 func (p *Pauses) Records() []api.Pause {
