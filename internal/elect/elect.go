@@ -35,9 +35,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
-// minTTL is the minimum TTL that etcd grants with its default election timeout.
-const minTTL = 2 * time.Second
-
 // Options are the options of New; all are required.
 type Options struct {
 	// Client must give a deadline to unary calls without one, as that of internal/etcd does:
@@ -81,10 +78,8 @@ func New(o Options) (*Elector, error) {
 	switch {
 	case o.Client == nil, o.Explain == nil, o.Logger == nil, o.Key == "", o.Identity == "":
 		return nil, errors.New("elect: Client, Explain, Logger, Key and Identity are required")
-	case o.TTL < minTTL, o.TTL%time.Second != 0:
-		return nil, fmt.Errorf("elect: TTL must be whole seconds, at least %s, not %s", minTTL, o.TTL)
-	case o.RequestTimeout <= 0:
-		return nil, errors.New("elect: RequestTimeout must be positive")
+	case o.TTL <= 0, o.RequestTimeout <= 0:
+		return nil, errors.New("elect: TTL and RequestTimeout must be positive")
 	}
 	return &Elector{Options: o, levels: etcd.Levels{}}, nil
 }

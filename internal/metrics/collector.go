@@ -84,11 +84,8 @@ type Collector struct {
 
 // New validates the options and returns a Collector.
 func New(o Options) (*Collector, error) {
-	switch {
-	case o.Source == nil:
+	if o.Source == nil {
 		return nil, errors.New("metrics: Source is required")
-	case o.MaxLockSeries < 0:
-		return nil, fmt.Errorf("metrics: max lock series %d out of range", o.MaxLockSeries)
 	}
 	return &Collector{Options: o, families: families()}, nil
 }

@@ -48,9 +48,6 @@ func newTally(l *Ledger) *tally {
 	t := &tally{ledger: l, open: make(map[removalID]*attempt), unanswered: make(map[removalID]*attempt)}
 	t.stats.Removed = map[verdict.Trigger]uint64{verdict.Expiry: 0, verdict.Orphan: 0, verdict.Manual: 0, verdict.Presumed: 0}
 	t.stats.Failures = make(map[lockstore.Reason]uint64)
-	for _, r := range lockstore.Reasons() {
-		t.stats.Failures[r] = 0
-	}
 	return t
 }
 

@@ -49,11 +49,7 @@ func newView(changed func()) view {
 	if changed == nil {
 		changed = func() {}
 	}
-	restarts := make(map[Reason]uint64)
-	for _, r := range Reasons() {
-		restarts[r] = 0
-	}
-	return view{changed: changed, levels: etcd.Levels{}, Status: Status{Restarts: restarts}}
+	return view{changed: changed, levels: etcd.Levels{}, Status: Status{Restarts: make(map[Reason]uint64)}}
 }
 
 // Status returns the present status. It may be called concurrently with Run.
