@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -92,18 +93,13 @@ func timestamp(t time.Time, after time.Duration) string {
 
 // written returns all fields of the lock, with the values of the last attempt.
 func (cl *claim) written() map[string]string {
-	fields := cl.set.fields()
-	fields["uuid"] = cl.uuid
-	fields["auto_unlock_at"] = timestamp(cl.stamped, cl.set.length(0))
-	fields["locked_at"] = timestamp(cl.stamped, 0)
-	fields["alert_at"] = timestamp(cl.stamped, cl.set.expect)
-	fields["pid"] = strconv.Itoa(os.Getpid())
-	if cl.c.hostname != "" {
-		fields["hostname"] = cl.c.hostname
+	fields := map[string]string{
+		"uuid": cl.uuid, "hostname": cl.c.hostname, "pid": strconv.Itoa(os.Getpid()), "backtrace": cl.call.backtrace,
+		"owner": cl.set.owner, "purpose": cl.set.purpose, fieldIdentity: cl.set.identity,
+		"locked_at": timestamp(cl.stamped, 0), "alert_at": timestamp(cl.stamped, cl.set.expect), "auto_unlock_at": timestamp(cl.stamped, cl.set.length(0)),
 	}
-	if cl.call.backtrace != "" {
-		fields["backtrace"] = cl.call.backtrace
-	}
+	maps.DeleteFunc(fields, func(_, value string) bool { return value == "" })
+	maps.Copy(fields, cl.set.metadata)
 	return fields
 }
 

@@ -256,16 +256,5 @@ func (s settings) resolve() (settings, error) {
 	return s, nil
 }
 
-// fields returns the fields of a lock that are known before it is taken.
-func (s settings) fields() map[string]string {
-	f := maps.Clone(s.metadata)
-	for field, v := range map[string]string{"owner": s.owner, "purpose": s.purpose, fieldIdentity: s.identity} {
-		if v != "" {
-			f[field] = v
-		}
-	}
-	return f
-}
-
 // sorted returns the fields in the order of their keys.
 func sorted(fields map[string]string) []string { return slices.Sorted(maps.Keys(fields)) }

@@ -58,7 +58,8 @@ func backtrace(pcs []uintptr) string {
 	var b strings.Builder
 	for inside := true; ; {
 		f, more := frames.Next()
-		if inside = inside && isOwn(f.Function); !inside && f.Function != "" && b.Len() < maxText {
+		_, method, own := strings.Cut(f.Function, "/mutex.")
+		if inside = inside && own && strings.HasPrefix(method, "(*Client)."); !inside && f.Function != "" && b.Len() < maxText {
 			fmt.Fprintf(&b, "%s %s:%d\n", f.Function, f.File, f.Line)
 		}
 		if !more {
@@ -66,12 +67,6 @@ func backtrace(pcs []uintptr) string {
 		}
 	}
 	return protocol.Clip([]byte(b.String()), maxText)
-}
-
-// isOwn reports whether a function is one of the client's methods.
-func isOwn(function string) bool {
-	_, method, found := strings.Cut(function, "/mutex.")
-	return found && strings.HasPrefix(method, "(*Client).")
 }
 
 // goroutineID returns the number that the stack of this goroutine begins with: there is no

@@ -13,7 +13,6 @@ type KV struct {
 
 // Put applies a write of one key.
 func (l *Lock) Put(kv KV) {
-	l.advance(kv.Mod)
 	if kv.Create == kv.Mod {
 		l.Keys++
 	}

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -120,41 +121,32 @@ func (t Timestamp) append(b []byte) []byte {
 // lock malformed; those of all known clients are far shorter.
 const maxUUIDLen = 256
 
-// uuidDashes are the positions of the dashes in the canonical form of a uuid: lower-case hex, which is
+// uuidGroups are the bytes in each group of the canonical form of a uuid: lower-case hex, which is
 // kept in 16 bytes. Any other text is kept as it is, so that exactly this value can be compared in etcd.
-var uuidDashes = [...]int{8, 13, 18, 23}
+var uuidGroups = [...]int{4, 2, 2, 2, 6}
 
 // parseUUID returns the bytes of a canonical uuid.
 func parseUUID(v []byte) (u [16]byte, canonical bool) {
-	if len(v) != 36 {
+	if len(v) != 36 || bytes.ContainsAny(v, "ABCDEF") {
 		return u, false
 	}
-	var digits [32]byte
-	n := 0
-	for i, b := range v {
-		switch dash := i == uuidDashes[0] || i == uuidDashes[1] || i == uuidDashes[2] || i == uuidDashes[3]; {
-		case dash && b == '-':
-		case !dash && (isDigit(b) || 'a' <= b && b <= 'f'):
-			digits[n] = b
-			n++
-		default:
-			return u, false
+	from, to := 0, 0
+	for _, n := range uuidGroups {
+		end := from + 2*n
+		if _, err := hex.Decode(u[to:], v[from:end]); err != nil || end < len(v) && v[end] != '-' {
+			return [16]byte{}, false
 		}
+		from, to = end+1, to+n
 	}
-	_, err := hex.Decode(u[:], digits[:])
-	return u, err == nil
+	return u, true
 }
 
 // uuidText returns the canonical form.
 func uuidText(u [16]byte) string {
-	var b [36]byte
-	at, from := 0, 0
-	for _, dash := range uuidDashes {
-		n := (dash - at) / 2
-		hex.Encode(b[at:dash], u[from:from+n])
-		b[dash] = '-'
-		at, from = dash+1, from+n
+	b, from := make([]byte, 0, 37), 0
+	for _, n := range uuidGroups {
+		b = append(hex.AppendEncode(b, u[from:from+n]), '-')
+		from += n
 	}
-	hex.Encode(b[at:], u[from:])
-	return string(b[:])
+	return string(b[:36])
 }

@@ -38,7 +38,7 @@ func (c *Cluster) apply(head int64, req Message) (Message, error) {
 		if err := c.possible(req); err != nil {
 			return nil, err
 		}
-		w, header := c.write(), c.header(0)
+		w, header := &write{store: &c.store}, c.header(0)
 		resp := w.do(req, header)
 		c.commit(w)
 		header.Revision = c.rev
@@ -80,7 +80,8 @@ func (c *Cluster) admit(req Message) error {
 			}
 			all += len(puts)
 		}
-		full, corrupt = full && all > 0, corrupt && !readOnly(r)
+		writes := func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil } // without, it needs no entry in etcd's log
+		full, corrupt = full && all > 0, corrupt && slices.ContainsFunc(slices.Concat(r.Success, r.Failure), writes)
 	case *pb.DeleteRangeRequest, *pb.LeaseRevokeRequest, *pb.CompactionRequest:
 		full = false
 	case *pb.PutRequest, *pb.LeaseGrantRequest:

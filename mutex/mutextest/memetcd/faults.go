@@ -47,30 +47,29 @@ func Unreachable() Faults { return Faults{HoldRequests: true, HoldAnswers: true}
 
 // Set replaces the faults that all clients have in common.
 func (c *Cluster) Set(f Faults) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	elected := c.faults.NoLeader && !f.NoLeader
-	for _, l := range c.links {
-		l.visible()
-	}
-	c.faults = f
-	for _, l := range c.links {
-		l.settle()
-	}
-	if elected {
-		c.promote()
-	}
-	c.arm()
-	c.wake()
+	c.do(func() {
+		elected := c.faults.NoLeader && !f.NoLeader
+		for _, l := range c.links {
+			l.visible()
+		}
+		c.faults = f
+		for _, l := range c.links {
+			l.settle()
+		}
+		if elected {
+			c.promote()
+		}
+		c.arm()
+	})
 }
 
 // Break resets all connections, as a restart of all members does.
-func (c *Cluster) Break() { c.do(c.reset) }
-
-func (c *Cluster) reset() {
-	for _, l := range c.links {
-		l.reset()
-	}
+func (c *Cluster) Break() {
+	c.do(func() {
+		for _, l := range c.links {
+			l.reset()
+		}
+	})
 }
 
 // Set replaces the client's own faults, which add to those of the cluster.

@@ -56,7 +56,7 @@ func (c *Cluster) revoke(id int64) (*pb.LeaseRevokeResponse, error) {
 	if c.leases[id] == nil {
 		return nil, rpctypes.ErrGRPCLeaseNotFound
 	}
-	w := c.write()
+	w := &write{store: &c.store}
 	for _, key := range c.attached(id) {
 		w.delete(span{key: string(key)})
 	}

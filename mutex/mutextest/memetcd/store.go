@@ -2,6 +2,7 @@ package memetcd
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -134,8 +135,6 @@ type write struct {
 	events []*mvccpb.Event
 }
 
-func (s *store) write() *write { return &write{store: s} }
-
 // now is the revision at which the transaction reads.
 func (w *write) now() int64 {
 	if len(w.events) > 0 {
@@ -217,21 +216,16 @@ func sortBy(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	if r.SortTarget == pb.RangeRequest_KEY && r.SortOrder != pb.RangeRequest_DESCEND {
 		return
 	}
-	sort.SliceStable(kvs, func(i, j int) bool {
-		a, b := kvs[i], kvs[j]
+	slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int {
 		if r.SortOrder == pb.RangeRequest_DESCEND {
 			a, b = b, a
 		}
-		switch r.SortTarget {
-		case pb.RangeRequest_VERSION:
-			return a.Version < b.Version
-		case pb.RangeRequest_CREATE:
-			return a.CreateRevision < b.CreateRevision
-		case pb.RangeRequest_MOD:
-			return a.ModRevision < b.ModRevision
-		case pb.RangeRequest_VALUE:
-			return bytes.Compare(a.Value, b.Value) < 0
-		}
-		return bytes.Compare(a.Key, b.Key) < 0
+		return [...]int{
+			pb.RangeRequest_KEY:     bytes.Compare(a.Key, b.Key),
+			pb.RangeRequest_VERSION: cmp.Compare(a.Version, b.Version),
+			pb.RangeRequest_CREATE:  cmp.Compare(a.CreateRevision, b.CreateRevision),
+			pb.RangeRequest_MOD:     cmp.Compare(a.ModRevision, b.ModRevision),
+			pb.RangeRequest_VALUE:   bytes.Compare(a.Value, b.Value),
+		}[r.SortTarget]
 	})
 }

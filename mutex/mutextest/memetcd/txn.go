@@ -104,12 +104,6 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// readOnly reports whether a transaction has nothing but ranges, and so needs no entry
-// in etcd's log.
-func readOnly(r *pb.TxnRequest) bool {
-	return !slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil })
-}
-
 // branch returns the operations of a transaction that are carried out. While it writes, nested ones still
 // see the revision before it.
 func (s *store) branch(r *pb.TxnRequest) (succeeded bool, ops []*pb.RequestOp) {
