@@ -59,13 +59,16 @@ func testPage(t *testing.T, path, tests string, requirements []string, head, tes
 	t.Log(p.run("test", "-v", "."))
 }
 
-// TestClientsPage runs the code of docs/clients.md, with an etcd in memory, SQLite and an object store.
+// TestClientsPage runs the code of docs/clients.md: with an etcd in memory, SQLite and an object store, and as processes on
+// a real etcd with a daemon.
 func TestClientsPage(t *testing.T) {
 	t.Parallel()
+	etcd := startEtcd(t, newest)
+	startDaemon(t, etcd.addr)
 	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0", importMutex + "/prom@v0.0.0"},
 		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex, importMutex+"/prom",
 			"github.com/prometheus/client_golang/prometheus"),
-		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"))
+		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr)
 }
 
 // TestClientsPageInPythonAndRuby runs the rest of its code, on a real etcd.

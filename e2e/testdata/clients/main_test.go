@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"database/sql"
 	"errors"
@@ -10,20 +11,79 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	_ "modernc.org/sqlite"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest"
 )
+
+// TestMain is the main function of a candidate, too.
+func TestMain(m *testing.M) {
+	if os.Getenv("CANDIDATE") == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Getenv("ETCD")}})
+	if err != nil {
+		panic(err)
+	}
+	locks, err := mutex.New(etcd)
+	if err != nil {
+		panic(err)
+	}
+	_ = lead(ctx, locks, "leader", func(ctx context.Context) error {
+		fmt.Println(os.Getenv("CANDIDATE"))
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+}
+
+// Three processes, on a real etcd with a daemon: one stops, and one is killed.
+func TestLeaders(t *testing.T) {
+	leads, processes := make(chan string), map[string]*os.Process{}
+	for _, name := range []string{"a", "b", "c"} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), "CANDIDATE="+name)
+		out, err := cmd.StdoutPipe()
+		check(t, err)
+		check(t, cmd.Start())
+		processes[name] = cmd.Process
+		go func() {
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				leads <- lines.Text()
+			}
+			_ = cmd.Wait()
+		}()
+	}
+	after := func(what syscall.Signal, least, most time.Duration, leader string) (next string) {
+		check(t, processes[leader].Signal(what))
+		began := time.Now()
+		next = <-leads
+		took := time.Since(began)
+		t.Logf("%v after %v", took.Round(time.Millisecond), what)
+		if took < least || took > most {
+			t.Errorf("%v is not between %v and %v", took, least, most)
+		}
+		return next
+	}
+	second := after(syscall.SIGTERM, 0, 5*time.Second, <-leads)
+	third := after(syscall.SIGKILL, 10*time.Second, 30*time.Second, second) // 15 s since the last renewal, and 2 s
+	check(t, processes[third].Kill())
+}
 
 // The leader that lost an outage releases its lock by itself: there is no daemon here.
 func TestLeadAfterAnOutage(t *testing.T) {
