@@ -93,13 +93,16 @@ func timestamp(t time.Time, after time.Duration) string {
 
 // written returns all fields of the lock, with the values of the last attempt.
 func (cl *claim) written() map[string]string {
-	fields := map[string]string{
+	fields := maps.Clone(cl.set.metadata)
+	for field, value := range map[string]string{
 		"uuid": cl.uuid, "hostname": cl.c.hostname, "pid": strconv.Itoa(os.Getpid()), "backtrace": cl.call.backtrace,
 		"owner": cl.set.owner, "purpose": cl.set.purpose, fieldIdentity: cl.set.identity,
 		"locked_at": timestamp(cl.stamped, 0), "alert_at": timestamp(cl.stamped, cl.set.expect), "auto_unlock_at": timestamp(cl.stamped, cl.set.length(0)),
+	} {
+		if value != "" {
+			fields[field] = value
+		}
 	}
-	maps.DeleteFunc(fields, func(_, value string) bool { return value == "" })
-	maps.Copy(fields, cl.set.metadata)
 	return fields
 }
 

@@ -198,10 +198,8 @@ func (c *Client) Lead(ctx context.Context, name string, f func(context.Context) 
 	opts = append([]Option{KeepAlive(Forever)}, opts...)
 	for {
 		led := false
-		err := c.WithLock(ctx, name, func(ctx context.Context) error {
-			led = true
-			return f(ctx)
-		}, opts...)
+		lead := func(ctx context.Context) error { led = true; return f(ctx) }
+		err := c.WithLock(ctx, name, lead, opts...)
 		lost := errors.Is(err, ErrLost)
 		switch again := lost || err == nil || errors.Is(err, ErrNoSpace); {
 		case ctx.Err() != nil && (again || !led):
