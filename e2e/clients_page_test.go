@@ -71,17 +71,18 @@ func TestClientsPage(t *testing.T) {
 		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr)
 }
 
-// TestClientsPageInPythonAndRuby runs the rest of its code, on a real etcd.
-func TestClientsPageInPythonAndRuby(t *testing.T) {
+// TestPagesInPythonAndRuby runs the rest of the code of both pages, on a real etcd.
+func TestPagesInPythonAndRuby(t *testing.T) {
 	t.Parallel()
-	etcd, page := startEtcd(t, newest), read(t, "../docs/clients.md")
-	for _, c := range []struct{ language, program, file string }{
-		{"python", "python3", "page.py"}, {"ruby", "ruby", "page.rb"},
+	etcd := startEtcd(t, newest)
+	for _, c := range []struct{ page, language, program, file string }{
+		{"clients", "python", "python3", "page.py"}, {"clients", "ruby", "ruby", "page.rb"}, {"migration", "python", "python3", "page.py"},
 	} {
+		page := read(t, filepath.Join("../docs", c.page+".md"))
 		if _, err := exec.LookPath(c.program); err != nil {
 			missing(t, "%v", err)
 		}
-		head, tests, _ := strings.Cut(read(t, filepath.Join("testdata", "clients", c.file)), "# The code of the page is here.\n")
+		head, tests, _ := strings.Cut(read(t, filepath.Join("testdata", c.page, c.file)), "# The code of the page is here.\n")
 		for _, m := range regexp.MustCompile("(?s)```"+c.language+"\n(.*?)```").FindAllStringSubmatch(page, -1) {
 			head += m[1] + "\n"
 		}
@@ -91,7 +92,7 @@ func TestClientsPageInPythonAndRuby(t *testing.T) {
 		cmd.Env = append(os.Environ(), "ETCD=http://"+etcd.addr, "PYTHONPATH=../clients/python/src", "RUBYLIB=../clients/ruby/lib")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		t.Logf("%s: %s", c.language, out)
+		t.Logf("%s: %s: %s", c.page, c.language, out)
 	}
 }
 
