@@ -149,11 +149,14 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 	status := api.Status{
 		Version: version.Version, Identity: v.app.identity, Now: time.Now().UTC(), Started: v.app.started.UTC(),
 		Prefix: v.app.config.Prefix, Mode: v.app.config.Reaper.Mode,
-		Ready: v.app.missing() == "", Leads: s.Leader, Leader: v.app.leading(),
+		Ready: v.app.missing() == "", Leads: s.Leader,
 		Locks: make(map[string]int), Backlog: s.Table.Backlog, Storm: s.Table.Storm,
 		Removed: s.Reaper.Removed, NearMisses: s.Table.NearMisses,
 		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s),
 		Clock: s.Table.Clocks,
+	}
+	if v.app.elector != nil {
+		status.Leader = v.app.elector.Status().Holder
 	}
 	for state, n := range s.Table.Locks {
 		status.Locks[protocol.State(state).String()] = n

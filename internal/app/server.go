@@ -126,14 +126,6 @@ func (a *App) newElector() (err error) {
 // Without an election all replicas do.
 func (a *App) leads() bool { return a.elector == nil || a.elector.Leader() }
 
-// leading returns the identity of the leader that was seen last, or "" without an election.
-func (a *App) leading() string {
-	if a.elector == nil {
-		return ""
-	}
-	return a.elector.Status().Holder
-}
-
 // newOpsHandler serves metrics and the health probes, and profiles if profiled is set. missing
 // returns the reason why the daemon is not ready, or "".
 func newOpsHandler(registry *prometheus.Registry, missing func() string, profiled bool, logger *slog.Logger) http.Handler {

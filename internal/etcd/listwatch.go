@@ -112,12 +112,13 @@ type Watch struct {
 // Run watches until the watch fails or ctx is done, and returns the reason.
 func (w Watch) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
-	var streams atomic.Int64
-	watcher := newWatcher(w.Client, func() {
-		if err := w.Opened(streams.Add(1)); err != nil {
+	var opened atomic.Int64
+	// Not that of the client: a new watch on an old stream fails once the stream's token has expired (etcd#17623).
+	watcher := clientv3.NewWatchFromWatchClient(countedStreams{pb.NewWatchClient(w.Client.ActiveConnection()), func() {
+		if err := w.Opened(opened.Add(1)); err != nil {
 			cancel(err)
 		}
-	})
+	}}, w.Client)
 	// The timer also limits the call of Watch, which waits for the server.
 	silence := time.AfterFunc(w.Silence, func() { cancel(ErrSilent) })
 	var joined sync.WaitGroup
@@ -182,14 +183,7 @@ func (w Watch) askProgress(ctx context.Context, watcher clientv3.Watcher) {
 	}
 }
 
-// newWatcher returns a watcher for one watch, which calls opened for each stream that it opens. A
-// watch needs a watcher of its own: a new watch on an old stream fails once the stream's token has
-// expired (etcd#17623).
-func newWatcher(c *clientv3.Client, opened func()) clientv3.Watcher {
-	streams := countedStreams{pb.NewWatchClient(c.ActiveConnection()), opened}
-	return clientv3.NewWatchFromWatchClient(streams, c)
-}
-
+// countedStreams calls opened for each stream that it opens.
 type countedStreams struct {
 	pb.WatchClient
 	opened func()

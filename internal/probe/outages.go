@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"math"
 	"slices"
 	"sort"
 	"time"
@@ -147,14 +146,4 @@ func (p *Probe) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.outages, p.revision, p.status.Revision = nil, 0, 0
-}
-
-// revisionOf returns the revision in the header of an answer. It is that of the member that answered, which has
-// carried out the probe, and so all writes that came before it, also where it lags. etcd 3.4 does not say it:
-// then the outage counts for every lock.
-func revisionOf(r interface{ GetRevision() int64 }) int64 {
-	if rev := r.GetRevision(); rev > 0 {
-		return rev
-	}
-	return math.MaxInt64
 }

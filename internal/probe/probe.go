@@ -9,8 +9,10 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -299,8 +301,11 @@ func (p *Probe) note(at time.Time, resp *clientv3.AlarmResponse) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.revision = max(p.revision, revisionOf(resp.Header))
-	p.status.Revision = max(p.status.Revision, resp.Header.GetRevision())
+	// It is that of the member that answered, which has carried out the probe, and so all writes that came before it, also
+	// where it lags. etcd 3.4 does not say it: then the outage counts for every lock.
+	revision := resp.Header.GetRevision()
+	p.revision = max(p.revision, cmp.Or(revision, math.MaxInt64))
+	p.status.Revision = max(p.status.Revision, revision)
 	if alarms := alarms(resp); len(alarms) > 0 {
 		p.status.Alarms, p.status.Alarmed = alarms, at
 	}
