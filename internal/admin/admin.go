@@ -2,12 +2,11 @@
 // --connect. It connects to etcd with the configuration of the daemon and needs no daemon, except for drill. It has no
 // rules of its own about when a lock is removed: Explain asks a daemon.
 //
-// Guaranteed: it writes nothing to etcd except the deletion by Unlock, the record of that,
-// the keys of pauses and questions, none of which is under the prefix of the locks, and the lock of a drill. If etcd does not
-// answer within etcd.request_timeout, a call returns an error that names the endpoints. A Watch
-// says so and continues.
-// Results are valid UTF-8 and bounded, apart from the number of locks; package output prints
-// them safely.
+// Guaranteed: it writes nothing to etcd except the deletion by Unlock, the record of that, the keys
+// of pauses and questions, none of which is under the prefix of the locks, and the lock of a drill.
+// If etcd does not answer within etcd.request_timeout, a call returns an error that names the
+// endpoints. A Watch says so and continues. Results are valid UTF-8 and bounded, apart from the
+// number of locks; package output prints them safely.
 //
 // Not guaranteed: that a daemon is running, or that it has the same configuration.
 package admin

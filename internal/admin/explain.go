@@ -38,8 +38,7 @@ func ofDaemon(d client.Daemon, err error) error {
 	return fmt.Errorf("no explanation: %s %w", d.URL, err)
 }
 
-// Limits of the pages that a listing is explained with. A daemon reads all its locks for
-// each.
+// Limits of the pages that a listing is explained with. A daemon reads all its locks for each.
 const (
 	explainedPage  = 1000
 	explainedPages = 10

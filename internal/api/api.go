@@ -42,10 +42,9 @@ type Lock struct {
 	// as far as it knows now. It is left out for a lock that is never removed
 	// automatically, and by commands that ask no daemon.
 	Due time.Time `json:"due,omitzero"`
-	// Explanation says in words what will happen to the lock, the lock being the subject:
-	// "waits until 10:23:26: its last renewal was learned late, patience 1m0s". The times
-	// in it are UTC. It is left out for a held lock in a page, and by commands that ask no
-	// daemon.
+	// Explanation says in words what will happen to the lock, the lock being the subject: "waits
+	// until 10:23:26: its last renewal was learned late, patience 1m0s". The times in it are UTC.
+	// It is left out for a held lock in a page, and by commands that ask no daemon.
 	Explanation string `json:"explanation,omitempty"`
 	// Margin is the least share of its patience that this holder had left at a renewal, from 0
 	// (at or past its deadline) to 1. It is left out where no renewal was observed, and by
@@ -147,15 +146,13 @@ type LockPage struct {
 	Next string `json:"next,omitempty"`
 }
 
-// LockDetail answers GET /api/v1/locks/NAME: a lock with all its fields as etcd holds
-// them now.
+// LockDetail answers GET /api/v1/locks/NAME: a lock with all its fields as etcd holds them now.
 type LockDetail struct {
 	Lock
 	Fields []Field `json:"fields"`
 	// MoreFields counts the fields that are not in Fields.
 	MoreFields int `json:"more_fields,omitempty"`
-	// Verdict is what the daemon would decide now. Left out by commands that ask no
-	// daemon.
+	// Verdict is what the daemon would decide now. Left out by commands that ask no daemon.
 	Verdict *verdict.Verdict `json:"verdict,omitempty"`
 }
 

@@ -38,8 +38,7 @@ type Period struct {
 	// clock.
 	AliveAt      time.Time `json:"alive_at,omitzero"`
 	AutoUnlockAt time.Time `json:"auto_unlock_at,omitzero"`
-	// Renewals are the newest renewals, the newest first. MoreRenewals is the number of older
-	// ones.
+	// Renewals are the newest renewals, the newest first. MoreRenewals is the number of older ones.
 	Renewals     []Renewal `json:"renewals"`
 	MoreRenewals int64     `json:"more_renewals,omitempty"`
 	// ClockOffset is the holder's clock minus that of the daemon, in seconds, by which the times that the holder wrote

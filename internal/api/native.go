@@ -73,8 +73,7 @@ const (
 	LeaseAlive = "alive"
 	// LeaseGone is a lease that etcd does not know, or no longer: its keys are about to be deleted.
 	LeaseGone = "gone"
-	// LeaseNone is a key without a lease. It stays until it is deleted, and blocks all
-	// waiters.
+	// LeaseNone is a key without a lease. It stays until it is deleted, and blocks all waiters.
 	LeaseNone = "none"
 	// LeaseUnknown is a lease that was not read: etcd did not answer in time, or refused, or
 	// there are too many.

@@ -34,8 +34,7 @@ func (d Daemon) Status(ctx context.Context) (s api.Status, err error) {
 // maxCount exceeds the number of locks that fit into etcd.
 const maxCount = 1 << 40
 
-// plausible refuses JSON that is not the status of a daemon. Absent counts would read as
-// no locks.
+// plausible refuses JSON that is not the status of a daemon. Absent counts would read as no locks.
 func plausible(s api.Status) error {
 	for _, state := range api.States() {
 		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
@@ -130,8 +129,7 @@ func (r Refusal) Error() string {
 	return text
 }
 
-// A daemon serves few requests at a time and answers 503 beyond that, which must not
-// alert.
+// A daemon serves few requests at a time and answers 503 beyond that, which must not alert.
 const (
 	busyRetries = 3
 	busyPause   = time.Second

@@ -1,10 +1,9 @@
 // Package etcd makes the client that unlocker uses for etcd: TLS, login, keepalive,
 // deadlines, metrics and log. It knows nothing about locks.
 //
-// Guaranteed: New neither waits for etcd nor fails because it is down, and the client
-// connects by itself as soon as etcd is up. Every unary call has a deadline. The client
-// retries a request that may write only if etcd has certainly not executed it; an
-// unknown outcome is returned as an error.
+// Guaranteed: New neither waits for etcd nor fails because it is down, and the client connects by
+// itself as soon as etcd is up. Every unary call has a deadline. The client retries a request that
+// may write only if etcd has certainly not executed it; an unknown outcome is returned as an error.
 //
 // Not guaranteed: a deadline for streams (Watch, GetStream, keepalives), which live as
 // long as their context; and a new watch on an old stream after the auth token has
@@ -65,8 +64,7 @@ type Options struct {
 	DialOptions []grpc.DialOption
 	// Logger gets the etcd client's own log; nil discards it.
 	Logger *slog.Logger
-	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot
-	// share one.
+	// Registerer gets the grpc_client_* metrics; nil disables them. Two clients cannot share one.
 	Registerer prometheus.Registerer
 }
 
@@ -141,8 +139,7 @@ func New(o Options) (*Client, error) {
 	return &Client{Client: cli, options: o, login: login, asked: asked, trusted: earliestEnd(o.TLS.CAFile), unregister: unregister}, nil
 }
 
-// Close ends all calls, watches and lease keepalives of the client, and unregisters its
-// metrics.
+// Close ends all calls, watches and lease keepalives of the client, and unregisters its metrics.
 func (c *Client) Close() error {
 	c.unregister()
 	if err := c.Client.Close(); !errors.Is(err, context.Canceled) {
@@ -182,14 +179,13 @@ func LockPermission(c config.Config) string {
 // bound gives a deadline to a unary call that has none, since clientv3 waits for a
 // connection without limit.
 //
-// It runs inside the retry interceptor of clientv3, which retries any request after the
-// gRPC status DeadlineExceeded while the context of the caller is not done: it would
-// send a transaction again although the first may have been executed. Therefore bound
-// replaces the status by an error without one, which that interceptor returns at once.
-// It does the same with Canceled if the caller did not cancel. The other retries are
-// harmless: requests that write (Put, Delete, Txn) are retried only after an auth error,
-// which etcd returns before it executes anything. Reads, status, alarms and lease grants
-// are also retried after Unavailable.
+// It runs inside the retry interceptor of clientv3, which retries any request after the gRPC status
+// DeadlineExceeded while the context of the caller is not done: it would send a transaction again
+// although the first may have been executed. Therefore bound replaces the status by an error
+// without one, which that interceptor returns at once. It does the same with Canceled if the caller
+// did not cancel. The other retries are harmless: requests that write (Put, Delete, Txn) are
+// retried only after an auth error, which etcd returns before it executes anything. Reads, status,
+// alarms and lease grants are also retried after Unavailable.
 func bound(o Options) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); !has {

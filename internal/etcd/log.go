@@ -43,8 +43,7 @@ func perAttempt(message string) bool {
 	return false
 }
 
-// newZap returns a logger for clientv3 that writes to lg. The global logger of gRPC is
-// not changed.
+// newZap returns a logger for clientv3 that writes to lg. The global logger of gRPC is not changed.
 func newZap(lg *slog.Logger) *zap.Logger {
 	return zap.New(&slogCore{handler: lg.With("component", "etcd_client").Handler()})
 }

@@ -20,12 +20,11 @@ import (
 
 const authenticate = "/etcdserverpb.Auth/Authenticate"
 
-// login intercepts the calls of clientv3 to etcd's Authenticate. With a user, clientv3.New
-// logs in at once and fails if etcd is down, but the daemon must start anyway. Therefore
-// login answers Authenticate with an empty token until New has made the client. Then it refuses
-// the first call with "user name is empty", as etcd would, and the retry interceptor of
-// clientv3 logs in and repeats the call. Expired tokens are renewed in the same way. A new
-// stream always logs in.
+// login intercepts the calls of clientv3 to etcd's Authenticate. With a user, clientv3.New logs in
+// at once and fails if etcd is down, but the daemon must start anyway. Therefore login answers
+// Authenticate with an empty token until New has made the client. Then it refuses the first call
+// with "user name is empty", as etcd would, and the retry interceptor of clientv3 logs in and
+// repeats the call. Expired tokens are renewed in the same way. A new stream always logs in.
 //
 // etcd would not always refuse that first call: without a token it takes the common name
 // of the client certificate as the user, who may have other permissions.

@@ -32,9 +32,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options describes a cluster. The zero value is one member in a temporary directory. The
-// defaults are those of etcd, except that a single member elects itself within 100 ms
-// instead of a second.
+// Options describes a cluster. The zero value is one member in a temporary directory. The defaults
+// are those of etcd, except that a single member elects itself within 100 ms instead of a second.
 type Options struct {
 	// Members is 1 (or 0) or 3.
 	Members int

@@ -79,8 +79,7 @@ func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, erro
 // Unread reports whether Read left the lock to ReadAlone.
 func (r *Record) Unread() bool { return r.Name == "" }
 
-// Large reports whether a lock takes several requests to read: it has big values, or
-// many keys.
+// Large reports whether a lock takes several requests to read: it has big values, or many keys.
 func Large(l *protocol.Lock) bool { return l.Large() || l.Keys >= readLimit }
 
 // getFields reads known fields of a lock: together if they are known to be small, otherwise one
@@ -140,9 +139,8 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 	return field{name: string(kv.Key[len(st.Layout.Prefix())+len(name)+1:]), value: kv.Value}
 }
 
-// readLarge reads a lock whole that has big values, many keys, or names nested in it: its
-// known fields and then, at the same revision, which keys it has. It takes up to some
-// thousand requests.
+// readLarge reads a lock whole that has big values, many keys, or names nested in it: its known
+// fields and then, at the same revision, which keys it has. It takes up to some thousand requests.
 func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) {
 	var keys []string
 	var spans []span
@@ -166,9 +164,8 @@ func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) 
 	rec.Lock, _ = s.finish()
 	pages := surveyPages
 	if rec.Keys == l.Keys {
-		// There are no others, so that these keys suffice where so much is nested
-		// that a survey of the gaps is expensive. An unknown field that is written
-		// meanwhile then stays.
+		// There are no others, so that these keys suffice where so much is nested that a survey of
+		// the gaps is expensive. An unknown field that is written meanwhile then stays.
 		pages, rec.spans = optionalPages, spans
 	}
 	return st.survey(ctx, rec, answers[0].Header.Revision, pages)

@@ -22,9 +22,8 @@ const maxSpans = maxTxnOps - 3
 // single key from.
 type span struct{ from, end string }
 
-// expired is the deletion of a lock that is due. It compares the uuid (or that there is none),
-// the deadline, and the newest revision of the keys (S1). It has no put, and no other branch
-// (S5).
+// expired is the deletion of a lock that is due. It compares the uuid (or that there is none), the
+// deadline, and the newest revision of the keys (S1). It has no put, and no other branch (S5).
 func (st Store) expired(r *Record) clientv3.Op {
 	uuid := st.Layout.Key(r.Name, protocol.FieldUUID.String())
 	if r.Token == 0 {
@@ -136,8 +135,7 @@ var (
 	ErrAmbiguous = errors.New("no answer from etcd: the lock may have been removed; asking again is harmless")
 )
 
-// Reason is why a request failed: the label of
-// unlocker_forced_unlock_failures_total.
+// Reason is why a request failed: the label of unlocker_forced_unlock_failures_total.
 type Reason = etcd.Reason
 
 // The reasons that package etcd does not have, and ReasonTooLarge, which is also that of a lock that no transaction can remove.

@@ -137,9 +137,8 @@ func Register(reg prometheus.Registerer, c *Collector, h *Histograms) error {
 	return nil
 }
 
-// Label values are truncated to these numbers of bytes, and an ellipsis is appended. The
-// ledger and the table use the same numbers, so that a lock has the same label in every
-// series.
+// Label values are truncated to these numbers of bytes, and an ellipsis is appended. The ledger and
+// the table use the same numbers, so that a lock has the same label in every series.
 const (
 	maxName = protocol.MaxName
 	maxHost = 253

@@ -18,8 +18,7 @@ type outage struct {
 	length, more, before time.Duration
 }
 
-// maxOutages limits the memory. Beyond it the two oldest are merged, which only delays
-// removals.
+// maxOutages limits the memory. Beyond it the two oldest are merged, which only delays removals.
 const maxOutages = 1_000
 
 // add adds an outage. Its revision is not below that of the one before.
@@ -72,9 +71,8 @@ func (o outages) after(seen time.Time) time.Duration {
 	return o.sum() - max(0, o[0].length-o[0].end.Sub(seen))
 }
 
-// answered records a probe's answer. Holders can renew while there is no alarm:
-// at NOSPACE etcd refuses puts, at CORRUPT everything. It reports whether an outage has
-// ended.
+// answered records a probe's answer. Holders can renew while there is no alarm: at NOSPACE etcd
+// refuses puts, at CORRUPT everything. It reports whether an outage has ended.
 func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 	alarmed := len(p.status.Alarms) > 0
 	p.status.OK, p.status.Err, p.status.Alarms = true, nil, alarms

@@ -86,8 +86,7 @@ type Status struct {
 	// Failed is when a probe last failed, Alarmed when an answer last showed an alarm; zero means
 	// never.
 	Failed, Alarmed time.Time
-	// Good is when the last probe began that showed that holders can renew; zero means
-	// never.
+	// Good is when the last probe began that showed that holders can renew; zero means never.
 	Good time.Time
 	// Revision is the newest one that an answer showed; zero means none.
 	Revision int64

@@ -70,8 +70,7 @@ type Options struct {
 	Replica string
 	// Retention is how long the metrics show a removal.
 	Retention time.Duration
-	// Delay observes the time from due until the deletion of a lock was observed, in
-	// seconds.
+	// Delay observes the time from due until the deletion of a lock was observed, in seconds.
 	Delay interface{ Observe(float64) }
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time

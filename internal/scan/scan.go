@@ -34,8 +34,7 @@ type Options struct {
 	// Tolerance is how long the watch may stall before what it shows next does
 	// not count as observed live.
 	Tolerance time.Duration
-	// Freshness is how long a watch may show neither an event nor a progress
-	// notice.
+	// Freshness is how long a watch may show neither an event nor a progress notice.
 	Freshness time.Duration
 	// Resync is the time between full listings during a watch; 0 means none.
 	Resync time.Duration
@@ -120,8 +119,7 @@ func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 	return s.watch(head.Revision).run(), nil
 }
 
-// list fills the table, where the listing was begun, with what etcd held at
-// revision rev.
+// list fills the table, where the listing was begun, with what etcd held at revision rev.
 func (s *Scanner) list(ctx context.Context, rev int64, resync bool) error {
 	start := time.Now()
 	locks, keys, err := s.fill(ctx, rev)

@@ -103,8 +103,7 @@ func (s *view) failed(reason Reason, err error) slog.Level {
 	return s.levels.Of(string(reason))
 }
 
-// Reason is why a watch ended or a listing failed: the label of
-// unlocker_watch_restarts_total.
+// Reason is why a watch ended or a listing failed: the label of unlocker_watch_restarts_total.
 type Reason = etcd.Reason
 
 // ReasonLagging is that the watch fell behind: etcd is written faster than it hands the events to a watch

@@ -22,8 +22,7 @@ type watching struct {
 	applying sync.Mutex
 	// seen is the revision up to which the table has every event.
 	seen atomic.Int64
-	// streams counts the streams that the client library has opened: it resumes a
-	// watch by itself.
+	// streams counts the streams that the client library has opened: it resumes a watch by itself.
 	streams atomic.Int64
 	current currency
 	// resumed asks for a check of what etcd shows after the watch stalled.

@@ -129,8 +129,7 @@ func (c *core) touch(e *entry) {
 	c.overdue.remove(e)
 }
 
-// reschedule updates the indexes for the locks that were touched, by events or by
-// a listing.
+// reschedule updates the indexes for the locks that were touched, by events or by a listing.
 func (c *core) reschedule(now reading) {
 	for _, t := range c.touched {
 		e := t.entry
@@ -309,8 +308,7 @@ func (c *core) dated() int {
 	return c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
 }
 
-// now reads the clocks. Where the wall clock stepped it computes the due of every
-// lock again.
+// now reads the clocks. Where the wall clock stepped it computes the due of every lock again.
 func (c *core) now() reading {
 	now := c.clock.read()
 	if step, stepped := c.clock.stepped(now); stepped {

@@ -7,8 +7,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// entry is a lock and its place in the indexes. A million of these are kept: every
-// field counts.
+// entry is a lock and its place in the indexes. A million of these are kept: every field counts.
 type entry struct {
 	protocol.Lock
 	// wake is the key in the pending and the ready index: the next transition or,
@@ -17,14 +16,12 @@ type entry struct {
 	// learned is when we learned of the last write of uuid or auto_unlock_at; for an
 	// orphan, of any write.
 	learned instant
-	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for
-	// none.
+	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for none.
 	notBefore instant
 	// ahead is the holder's clock minus our steady one, if measured: steps of
 	// our wall clock, however small, are not in it.
 	ahead time.Duration
-	// pos is the place in the pending or the ready index, overduePos that in the
-	// overdue index.
+	// pos is the place in the pending or the ready index, overduePos that in the overdue index.
 	pos, overduePos int32
 	marks           marks
 	rhythm          rhythm

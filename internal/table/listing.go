@@ -10,16 +10,13 @@ import (
 type listing struct {
 	// revision is the revision at which the keys are listed.
 	revision int64
-	// known is the revision of the last listing without a watch. Events up to it are
-	// dropped.
+	// known is the revision of the last listing without a watch. Events up to it are dropped.
 	known int64
-	// resync is set if a watch continues during the listing, so that differences count as
-	// drift.
+	// resync is set if a watch continues during the listing, so that differences count as drift.
 	resync bool
 	// first is set until the first listing has ended: its locks do not count as acquired.
 	first bool
-	// deleted has the locks that were deleted while the listing was in progress;
-	// nil where none is.
+	// deleted has the locks that were deleted while the listing was in progress; nil where none is.
 	deleted map[string]struct{}
 }
 

@@ -10,11 +10,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// observed records what the arrival of a lock's events shows, after they were
-// applied: when the holder last wrote, and how far its clock is off. A stamp in
-// whole seconds is the low end of a second, which makes the holder's clock look
-// slower than it is: that only delays. The arrival of events that are not live says
-// nothing about a clock.
+// observed records what the arrival of a lock's events shows, after they were applied: when the
+// holder last wrote, and how far its clock is off. A stamp in whole seconds is the low end of a
+// second, which makes the holder's clock look slower than it is: that only delays. The arrival of
+// events that are not live says nothing about a clock.
 func (c *core) observed(e *entry, live bool, now reading) {
 	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
 	e.mark(acquiredSeen|writtenSeen|aliveSeen, false)

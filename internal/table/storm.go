@@ -7,8 +7,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// storm counts the locks that came due, and which of them are delayed because too
-// many did.
+// storm counts the locks that came due, and which of them are delayed because too many did.
 type storm struct {
 	rules verdict.Rules
 	// came counts the locks that came due within the window, gone those that were

@@ -1,12 +1,11 @@
 // Package table keeps what is known of every lock.
 //
-// One goroutine (Table.Run) owns it; others reach it through a channel and get
-// copies of aggregates, of pages and of single locks, never of everything.
-// The table guarantees that nothing scans all locks on an event, on a tick or
-// on a scrape: states change by an index-tracking heap ordered by each lock's
-// next transition. It scans them at a listing, when the wall clock steps, when an
-// outage has ended (Reschedule), and for pages, all those asked for at once in one
-// scan that blocks the table for a quarter of a millisecond at a time.
+// One goroutine (Table.Run) owns it; others reach it through a channel and get copies of
+// aggregates, of pages and of single locks, never of everything. The table guarantees that nothing
+// scans all locks on an event, on a tick or on a scrape: states change by an index-tracking heap
+// ordered by each lock's next transition. It scans them at a listing, when the wall clock steps,
+// when an outage has ended (Reschedule), and for pages, all those asked for at once in one scan
+// that blocks the table for a quarter of a millisecond at a time.
 //
 // Due signals that locks are due, and Take returns each of them once, until the lock is
 // modified or put back by Postpone. The table does not decide whether a lock may be removed, and no
@@ -154,9 +153,8 @@ func (t *Table) do(ctx context.Context, f func(*core)) error {
 	}
 }
 
-// Apply applies events that were observed live, in the order of their revisions:
-// their arrival is a clock observation. Events up to the revision of the last listing
-// are dropped.
+// Apply applies events that were observed live, in the order of their revisions: their arrival is a
+// clock observation. Events up to the revision of the last listing are dropped.
 func (t *Table) Apply(ctx context.Context, events []Event) error {
 	return t.do(ctx, func(c *core) { c.apply(events, true) })
 }

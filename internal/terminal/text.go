@@ -105,8 +105,7 @@ func Quote(s string) string {
 // QuoteAlways returns text quoted and escaped as in a Go string.
 func QuoteAlways(s string) string { return `"` + escape(s) + `"` }
 
-// Unquote returns what Quote was given. Text that is not a quoted string is returned
-// unchanged.
+// Unquote returns what Quote was given. Text that is not a quoted string is returned unchanged.
 func Unquote(s string) string {
 	if strings.HasPrefix(s, `"`) {
 		if plain, err := strconv.Unquote(s); err == nil {
@@ -207,8 +206,7 @@ func EscapeYAML(encoded []byte) []byte {
 	return escapeEncoded(encoded, func(out []byte, r rune) []byte { return fmt.Appendf(out, `\U%08x`, r) })
 }
 
-// escapeEncoded leaves line ends as they are. wide appends a character beyond the first
-// 65536.
+// escapeEncoded leaves line ends as they are. wide appends a character beyond the first 65536.
 func escapeEncoded(encoded []byte, wide func([]byte, rune) []byte) []byte {
 	out := make([]byte, 0, len(encoded))
 	scan := newScanner()

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Explanation says in a sentence what will happen to the lock: whether it is removed at
-// all and, where it waits, until when and why. It does not know of holds. Times of day
-// are UTC.
+// Explanation says in a sentence what will happen to the lock: whether it is removed at all and,
+// where it waits, until when and why. It does not know of holds. Times of day are UTC.
 func (v Verdict) Explanation() string {
 	switch {
 	case v.Trigger == "":

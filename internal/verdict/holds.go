@@ -77,8 +77,7 @@ func AllHolds() (all []Hold) {
 	return all
 }
 
-// Signals are what the holds depend on. Times are by our
-// monotonic clock, zero means never.
+// Signals are what the holds depend on. Times are by our monotonic clock, zero means never.
 type Signals struct {
 	// ListedAt is when the first listing of this history of etcd ended. History is the
 	// number of times that etcd was restored or diverged.

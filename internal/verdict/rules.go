@@ -141,9 +141,8 @@ type Pause struct {
 // Observation is what our own clocks know of a lock. Durations count from now, by our
 // monotonic clock.
 type Observation struct {
-	// Measured reports whether a stamp of this acquisition was observed live, so
-	// that the holder's clock was compared with ours. Offset is the holder's clock
-	// minus our wall clock.
+	// Measured reports whether a stamp of this acquisition was observed live, so that the holder's
+	// clock was compared with ours. Offset is the holder's clock minus our wall clock.
 	Measured bool          `json:"measured"`
 	Offset   time.Duration `json:"offset,omitempty"`
 	// Late reports whether the last write was not observed live.

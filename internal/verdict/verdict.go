@@ -7,8 +7,7 @@
 // Guaranteed: the same inputs give the same verdict. Everything is a function of values, or a
 // state machine that gets the time as an argument. There is no clock, goroutine, I/O or log.
 //
-// Not guaranteed: that the inputs are current. The transaction of package lockstore checks
-// that.
+// Not guaranteed: that the inputs are current. The transaction of package lockstore checks that.
 package verdict
 
 import (
@@ -160,8 +159,7 @@ func Decide(in Inputs) Verdict {
 // not by our wall clock.
 const minPaused = time.Second
 
-// DueIn returns how long it is until a lock with a deadline is due; negative once it
-// is.
+// DueIn returns how long it is until a lock with a deadline is due; negative once it is.
 func (in Inputs) DueIn() time.Duration {
 	base, _ := in.baseDueIn()
 	return plus(plus(base, in.drift()), in.StormDelay)
@@ -190,9 +188,8 @@ func plus(d, delay time.Duration) time.Duration {
 	return d + delay
 }
 
-// baseDueIn returns how long it is until the lock is due, and why, without what
-// drift and storms add. A slow clock of the holder, or a fast one of ours, delays;
-// nothing hastens.
+// baseDueIn returns how long it is until the lock is due, and why, without what drift and storms
+// add. A slow clock of the holder, or a fast one of ours, delays; nothing hastens.
 func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	dueIn, reason = plus(in.AutoUnlockAt.Add(in.Grace).Sub(in.Now), in.Allowance), ByDeadline
 	if ahead := in.Ahead(in.Tolerance); ahead < 0 {
@@ -209,8 +206,7 @@ func (in Inputs) baseDueIn() (dueIn time.Duration, reason Reason) {
 	return dueIn, reason
 }
 
-// Patience is how long a holder may take between renewals, as far as its own times
-// show.
+// Patience is how long a holder may take between renewals, as far as its own times show.
 func (in Inputs) Patience() time.Duration {
 	patience := maxPatience
 	if written := writtenAt(in.LockedAt, in.AliveAt, in.Renewed); !written.IsZero() {
