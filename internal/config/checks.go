@@ -237,6 +237,7 @@ func (c Config) placeRelations() (all []relation) {
 	places = append(places,
 		place{"audit_prefix", c.AuditKeys(), c.AuditKeys(), "records"},
 		place{"pause_prefix", c.PauseKeys(), c.PauseKeys(), "pauses"},
+		place{"waiters_prefix", c.WaitersKeys(), c.WaitersKeys(), "tickets"},
 		place{"ask_prefix", c.AskKeys(), c.AskKeys(), "questions"})
 	for _, prefix := range c.NativePrefixes {
 		places = append(places, place{"native_prefixes", prefix, prefix, ""})

@@ -29,6 +29,7 @@ type Config struct {
 	ResyncInterval time.Duration
 	AuditPrefix    string // as configured, possibly empty: see Config.AuditKeys
 	PausePrefix    string // as configured, possibly empty: see Config.PauseKeys
+	WaitersPrefix  string // as configured, possibly empty: see Config.WaitersKeys
 	AskPrefix      string // as configured, possibly empty: see Config.AskKeys
 	NativePrefixes []string
 	Ops            struct {
@@ -135,6 +136,9 @@ func (c Config) AuditKeys() string { return c.under(c.AuditPrefix, "/unlocker/au
 
 // PauseKeys returns the prefix of the pauses' keys, likewise.
 func (c Config) PauseKeys() string { return c.under(c.PausePrefix, "/unlocker/pause") }
+
+// WaitersKeys returns the prefix of the tickets of those who wait for locks, likewise.
+func (c Config) WaitersKeys() string { return c.under(c.WaitersPrefix, "/unlocker/waiters") }
 
 // AskKeys returns the prefix of the questions to holders, likewise.
 func (c Config) AskKeys() string { return c.under(c.AskPrefix, "/unlocker/ask") }

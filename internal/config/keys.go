@@ -98,6 +98,8 @@ func (c *Config) keys() []key {
 			"etcd prefix of the records of removals, outside the prefix; empty: /unlocker/audit followed by the prefix"),
 		bind("pause_prefix", &c.PausePrefix, "", checkOptionalPath,
 			"etcd prefix of the pauses of unlocker pause, outside the prefix; empty: /unlocker/pause followed by the prefix"),
+		bind("waiters_prefix", &c.WaitersPrefix, "", checkOptionalPath,
+			"etcd prefix of the tickets of those who wait for locks, outside the prefix; empty: /unlocker/waiters followed by the prefix"),
 		bind("ask_prefix", &c.AskPrefix, "", checkOptionalPath,
 			"etcd prefix of the questions of unlocker ask, outside the prefix; empty: /unlocker/ask followed by the prefix"),
 		bind("native_prefixes", &c.NativePrefixes, "", checkNativePrefixes,
