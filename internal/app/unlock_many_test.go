@@ -90,6 +90,7 @@ func TestUnlockManyByTheAPI(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, lines)
 	require.Len(t, lines, 3)
 	require.Equal(t, `{"total":2,"removed":2,"refused":0,"unknown":0,"not_tried":0}`, lines[2])
+	d.awaitMetric(1, "unlocker_locks", "state", "held")
 	refused(what)
 	require.Len(t, e.Keys(""), fieldsOfALock, "the other one")
 	host, err := os.Hostname()
