@@ -333,7 +333,7 @@ module UnlockerMutex
       raise lost if lost
     end
 
-    # Moves the deadlines forward: expect and patience count from now, and stay for the next calls.
+    # Moves the deadlines forward: expect and patience are seconds from now, and stay for the next calls.
     # status says in words how far the work is. Raises Lost if the lock is lost, and Unreachable or
     # Refused if the renewal failed: the lock is then held until its deadline, so try again. A shorter
     # patience counts also then, since etcd may have it.
@@ -545,7 +545,7 @@ module UnlockerMutex
       @background = Background.new(self, @etcd)
     end
 
-    # Takes a lock, and waits for it for up to timeout; nil is without limit, 0 is try_lock. With a
+    # Times are seconds. Takes a lock, and waits for it for up to timeout; nil is without limit, 0 is try_lock. With a
     # block it yields the lock, releases it afterwards, and returns what the block does; it then
     # raises Lost if the lock was lost meanwhile, unless the block raises something else.
     #
@@ -583,7 +583,8 @@ module UnlockerMutex
     end
 
     # Takes those of the locks that are free, about a hundred with each transaction. Returns an array
-    # of them, and one of Held for the others. The options are those of lock.
+    # of them, and one of Held for the others. The options are those of lock, in seconds. Raises
+    # Unreachable or Refused; then it holds none of them.
     def try_lock_all(names, **terms)
       terms = Terms.new(owner: @owner, **terms)
       locks = names.map { |name| Lock.new(self, name, terms) }
@@ -601,7 +602,8 @@ module UnlockerMutex
       [taken, held]
     end
 
-    # Releases several locks as Lock#unlock does, in few transactions.
+    # Releases several locks as Lock#unlock does, in few transactions. Raises the first Lost, or
+    # Unreachable or Refused.
     def unlock_all(locks)
       lost = locks.to_h { |lock| [lock, lock.lost] }.compare_by_identity
       errors = lost.values.compact.reject { |error| error.reason == :released }

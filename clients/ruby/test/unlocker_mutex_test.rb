@@ -225,6 +225,15 @@ class LockTest < Support::Test
     assert_match(/\A(sending A-\d with fencing token \d+\n){3}\z/, out)
   end
 
+  # What the types say is checked at each call: clients/run.sh.
+  def test_all_names_of_the_readme_have_types
+    types = File.read("#{__dir__}/../sig/unlocker_mutex.rbs")
+    rows = File.read("#{__dir__}/../README.md").scan(/^\| (.*?) \| .*/).join("\n")
+    names = rows.scan(/\b(?:lock|client|lost)\.(\w+[?!]?)|(\w+):|`(\w+)`/).flatten.compact
+    assert_operator names.size, :>, 30
+    names.uniq.each { |name| assert_match(/(?:def |attr_reader |[?( ])#{Regexp.escape(name)}:/, types) }
+  end
+
   def test_the_daemon_removes_the_lock_of_a_holder_that_is_gone
     start(Support::Daemon.new(@etcd))
     dead = @client.lock("a", patience: 2, metadata: { ticket: 7 })

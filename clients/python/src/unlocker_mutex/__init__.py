@@ -316,7 +316,7 @@ class Lock:
             raise lost
 
     def alive(self, status: Optional[str] = None, *, expect: Optional[float] = None, patience: Optional[float] = None) -> None:
-        """Moves the deadlines forward: expect and patience count from now, and stay for the next calls.
+        """Moves the deadlines forward: expect and patience are seconds from now, and stay for the next calls.
 
         status says in words how far the work is. Raises Lost if the lock is lost, and Unreachable
         or Refused if the renewal failed: the lock is then held until its deadline, so try again. A
@@ -561,7 +561,7 @@ class Client:
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> Lock:
-        """Takes a lock, and waits for it for up to timeout; None is without limit, 0 is try_lock.
+        """Takes a lock, and waits for it for up to timeout; None is without limit, 0 is try_lock. Times are seconds.
 
         expect is the expected runtime, 60 by default: past it an alert fires, and the present stack
         of the thread that locked or renewed last is written to the lock. patience is how long the
@@ -620,7 +620,10 @@ class Client:
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> Tuple[List[Lock], List[Held]]:
-        """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others."""
+        """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others.
+
+        The options are those of lock, in seconds. Raises Unreachable or Refused; then it holds none of them.
+        """
         return self._take_all(self._new(names, expect, patience, max_hold, owner, purpose, metadata, backtrace))
 
     def _take_all(self, locks: Sequence[Lock]) -> Tuple[List[Lock], List[Held]]:
@@ -710,7 +713,7 @@ class Client:
             locks = again
 
     def unlock_all(self, locks: Sequence[Lock]) -> None:
-        """Releases several locks as Lock.unlock does, in few transactions."""
+        """Releases several locks as Lock.unlock does, in few transactions. Raises the first Lost, or Unreachable or Refused."""
         lost = {lock: lock.lost for lock in locks}
         errors = [error for error in lost.values() if error is not None and error.reason != "released"]
         held = [lock for lock, error in lost.items() if lock._holding and (error is None or error.reason == "released")]

@@ -175,7 +175,10 @@ class Client:
         return _Taking(self._client, name, 0, terms)
 
     async def try_lock_all(self, names: Iterable[str], **terms: Unpack[_Terms]) -> Tuple[List[Lock], List[Held]]:
-        """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others."""
+        """Takes those of the locks that are free, about a hundred with each transaction, and says who holds the others.
+
+        The options are those of lock, in seconds. Raises Unreachable or Refused; then it holds none of them.
+        """
         client, locks = self._client, self._client._new(names, **terms)
 
         def release(result: Tuple[List[unlocker_mutex.Lock], List[Held]]) -> None:
@@ -186,7 +189,7 @@ class Client:
         return [Lock(lock) for lock in taken], held
 
     async def unlock_all(self, locks: Sequence[Lock]) -> None:
-        """Releases several locks as Lock.unlock does, in few transactions."""
+        """Releases several locks as Lock.unlock does, in few transactions. Raises the first Lost, or Unreachable or Refused."""
         await _run(lambda: self._client.unlock_all([lock._lock for lock in locks]))
 
     def close(self) -> None:
