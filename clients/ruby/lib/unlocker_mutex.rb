@@ -357,6 +357,11 @@ module UnlockerMutex
       raise TypeError, "lock #{name.inspect} cannot be marshaled: only this process holds it. Pass the token, or lock in the other process"
     end
 
+    # Without what it refers to: the client has the password, and all locks.
+    def inspect # :nodoc:
+      "#<#{self.class} #{name.inspect} uuid #{uuid} token #{token}>"
+    end
+
     # Releases the lock. Raises Lost if it was lost before, and Unreachable or Refused if that is not
     # known: the release is then tried again in the background. So is that of a lost lock, which is
     # reported at once. Does nothing if the lock is released already.
@@ -627,6 +632,10 @@ module UnlockerMutex
 
     def marshal_dump # :nodoc:
       raise TypeError, "a Client cannot be marshaled: it has connections and threads. Make one in the other process"
+    end
+
+    def inspect # :nodoc:
+      "#<#{self.class} #{prefix.inspect}>"
     end
 
     # Closes the idle connections. It releases no locks, and the client may be used again.

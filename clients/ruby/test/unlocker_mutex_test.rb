@@ -234,6 +234,12 @@ class LockTest < Support::Test
     names.uniq.each { |name| assert_match(/(?:def |attr_reader |[?( ])#{Regexp.escape(name)}:/, types) }
   end
 
+  def test_inspect_shows_no_password
+    client = connect(user: "ada", password: "secret")
+    lock = client.lock("a")
+    assert_equal ['#<UnlockerMutex::Client "/mutexes/">', "#<UnlockerMutex::Lock \"a\" uuid #{lock.uuid} token #{lock.token}>"], [client, lock].map(&:inspect)
+  end
+
   def test_the_daemon_removes_the_lock_of_a_holder_that_is_gone
     start(Support::Daemon.new(@etcd))
     dead = @client.lock("a", patience: 2, metadata: { ticket: 7 })
