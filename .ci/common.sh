@@ -68,6 +68,9 @@ install() {
   command -v npm >/dev/null || need+=(npm)
   command -v chromium >/dev/null || need+=(chromium)
   command -v ruby >/dev/null && ruby -e 'require "minitest"' 2>/dev/null || need+=(ruby-minitest)
+  command -v puma >/dev/null || need+=(puma)
+  command -v sidekiq >/dev/null || need+=(ruby-sidekiq)
+  command -v redis-server >/dev/null || need+=(redis-server)
   for program in curl jq openssl python3 mypy; do
     command -v $program >/dev/null || need+=($program)
   done

@@ -31,32 +31,46 @@ needs() {
   return 1
 }
 
+# all PID…: waits for each, and fails if one of them did.
+all() {
+  local pid failed=0
+  for pid; do wait "$pid" || failed=1; done
+  return $failed
+}
+
 test_python() {
-  local python=${PYTHON:-python3}
+  local python=${PYTHON:-python3} file pids=()
   needs "$python" || return 0
   echo "== $("$python" --version), etcd $version"
-  local file pid pids=()
+  export PYTHONPATH=clients/python/src:clients/python/tests
   for file in clients/python/tests/test_*.py; do
-    PYTHONPATH=clients/python/src:clients/python/tests "$python" -W error -m unittest "$(basename "$file" .py)" &
+    "$python" -W error -m unittest "$(basename "$file" .py)" &
     pids+=($!)
   done
-  for pid in "${pids[@]}"; do wait "$pid" || return 1; done
-  needs mypy || return 0
-  MYPYPATH=clients/python/src mypy --strict --enable-incomplete-feature=Unpack --python-version 3.9 --no-incremental --cache-dir=/dev/null \
-    clients/python/src clients/python/conformance.py clients/python/backend.py
+  if needs mypy; then
+    MYPYPATH=clients/python/src mypy --strict --enable-incomplete-feature=Unpack --python-version 3.9 --no-incremental --cache-dir=/dev/null \
+      clients/python/src clients/python/conformance.py clients/python/backend.py &
+    pids+=($!)
+  fi
+  all "${pids[@]}"
 }
 
 test_ruby() {
-  local ruby=${RUBY:-ruby}
+  local ruby=${RUBY:-ruby} pids=()
   needs "$ruby" || return 0
   echo "== $("$ruby" --version), etcd $version"
+  "$ruby" -w -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb &
+  pids+=($!)
   # Once more, and for a part, with the types of sig/ checked at each call. rbs comes with Ruby.
   RBS_TEST_LOGLEVEL=error RBS_TEST_RAISE=true RBS_TEST_TARGET='UnlockerMutex::*' RBS_TEST_OPT='-I clients/ruby/sig' \
     "$ruby" -rrbs/test/setup -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb \
     -n '/test_(a_failed|alive_|try_lock_all|the_example|no_space|all_names|a_loss_says|the_block|wrong_logins)/' &
-  local types=$!
-  "$ruby" -w -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb || { wait $types || true; return 1; }
-  wait $types
+  pids+=($!)
+  if needs puma && needs sidekiq && needs redis-server; then
+    "$ruby" -w -Iclients/ruby/lib clients/ruby/test/servers_test.rb &
+    pids+=($!)
+  fi
+  all "${pids[@]}"
 }
 
 # Side by side: they mostly wait.

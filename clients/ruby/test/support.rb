@@ -53,7 +53,7 @@ module Support
     end
 
     def run
-      @pid = Process.spawn(*@command, out: @log.path, err: @log.path)
+      @pid = Process.spawn(*@command, %i[out err] => @log.path)
     end
 
     def kill
@@ -61,6 +61,11 @@ module Support
 
       Process.kill(:KILL, @pid)
       Process.wait(@pid)
+      @pid = nil
+    end
+
+    def wait
+      Support.eventually { Process.wait(@pid, Process::WNOHANG) }
       @pid = nil
     end
 
