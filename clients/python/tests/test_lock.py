@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from unittest import mock
 
 import unlocker_mutex
+import unlocker_mutex.aio
 from support import Daemon, TestCase, b64, eventually
 from unlocker_mutex import Client, Held, Holder, Lost, Refused, Removal, Unreachable
 
@@ -253,12 +254,16 @@ class LockTest(TestCase):
                     spawn.Process(target=print, args=(thing,)).start()
 
     def test_everything_public_is_documented(self):
-        for name in unlocker_mutex.__all__:
-            thing = getattr(unlocker_mutex, name)
-            self.assertTrue(thing.__doc__, name)
-            for method, function in inspect.getmembers(thing, inspect.isfunction):
-                if not method.startswith("_") and function.__module__ == "unlocker_mutex":
-                    self.assertTrue(function.__doc__, f"{name}.{method}")
+        for module in (unlocker_mutex, unlocker_mutex.aio):
+            for name in module.__all__:
+                thing = getattr(module, name)
+                self.assertTrue(thing.__doc__, name)
+                for method, function in inspect.getmembers(thing, inspect.isfunction):
+                    if not method.startswith("_") and function.__module__ == module.__name__:
+                        self.assertTrue(function.__doc__, f"{name}.{method}")
+                        if name in ("Client", "Lock") and method != "close":
+                            self.assertRegex(function.__doc__, "[Rr]aises ", f"{name}.{method}")
+        self.assertTrue(pathlib.Path(unlocker_mutex.__file__).with_name("py.typed").exists(), "PEP 561")
 
 
 class ReadmeTest(TestCase):
