@@ -37,8 +37,8 @@ clients: ## Test the Python and Ruby clients with a real etcd and the daemon
 
 # The drivers of our clients, in Python and Ruby as packages, and of one that was written from docs/protocol.md alone.
 PACKAGES = $(BIN)/packages
-DRIVERS = "$(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error clients/python/conformance.py" \
-          "env GEM_PATH=$(PACKAGES)/ruby ruby -w clients/ruby/conformance.rb" \
+DRIVERS = "$(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
+          "env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
           "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
@@ -47,6 +47,7 @@ conformance: ## Judge all clients by what they do in etcd (2 min)
 	clients/package.sh $(PACKAGES)
 	python3 -m pip install --quiet --root-user-action ignore --no-index --target $(PACKAGES)/python $(PACKAGES)/*.whl
 	gem install --quiet --silent --local --no-document --install-dir $(PACKAGES)/ruby $(PACKAGES)/*.gem
+	cp clients/python/conformance.py clients/ruby/conformance.rb $(PACKAGES) # away from the sources, to which they fall back
 	@cmd/unlocker-conformance/all.sh $(BIN)/unlocker-conformance $(DRIVERS)
 
 # E2E has flags of go test, such as -run.
