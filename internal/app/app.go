@@ -227,7 +227,7 @@ func (a *App) newReaper() (err error) {
 		Pauses: a.pauses,
 		Probe:  a.probe,
 		Records: &records.Writer{
-			Config: a.config, Client: a.client, Full: func() bool { return a.records.Status().Omitted },
+			Config: a.config, Client: a.client, Full: func() bool { return a.records.Status().Omitted > 0 },
 		},
 		Replica:   a.identity,
 		Retention: a.config.Metrics.ForcedUnlockRetention,

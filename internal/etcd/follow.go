@@ -30,7 +30,9 @@ type FollowerOptions struct {
 	On func(Event)
 	// Explain adds the missing permission to an error of etcd.
 	Explain func(error) error
-	Logger  *slog.Logger
+	// Optional is set if the prefix may be missing from the role: then that is logged once.
+	Optional bool
+	Logger   *slog.Logger
 }
 
 // Event is a key that was written or deleted.
@@ -39,9 +41,9 @@ type Event struct {
 	Key string
 	// Value is nil if the key was deleted, and otherwise at most MaxSize bytes long.
 	Value []byte
-	// Revision is that of the write. It is 0 if a listing showed that the key is gone.
-	Revision int64
-	Deleted  bool
+	// Revision is that of the write, and Created the create_revision. Both are 0 if a listing showed that the key is gone.
+	Revision, Created int64
+	Deleted           bool
 	// First reports whether the key is one of the first listing, and so may have been there
 	// before this process.
 	First bool
@@ -54,9 +56,9 @@ type FollowerStatus struct {
 	Synced bool
 	// Listed reports whether it was ever listed.
 	Listed bool
-	// Omitted reports whether there are keys that were not passed on: more than MaxKeys, or
-	// longer than MaxSize.
-	Omitted bool
+	// Omitted counts the keys that were not passed on: more than MaxKeys, or longer than MaxSize. While they are
+	// written and deleted, it is right within seconds.
+	Omitted int
 	// Newest is the newest mod_revision of the keys that were seen, also of those that were not passed on. It is
 	// 0 from the end of a watch to the next listing: etcd may have been restored at a lower revision.
 	Newest int64
@@ -119,8 +121,10 @@ func (f *Follower) failed(ctx context.Context, err error) error {
 		return nil // a prefix that is only listed again stays synced
 	}
 	err = f.Explain(err)
+	if before := f.Status().Err; !f.Optional || before == nil || before.Error() != err.Error() {
+		f.warn(ctx, api.LogPrefixFailed, "error", err)
+	}
 	f.set(func(s *FollowerStatus) { s.Synced, s.Err = false, err })
-	f.warn(ctx, api.LogPrefixFailed, "error", err)
 	return nil
 }
 
@@ -128,9 +132,9 @@ func (f *Follower) warn(ctx context.Context, msg string, args ...any) {
 	f.Logger.Log(ctx, f.levels.Of(msg), msg, append([]any{"prefix", f.Prefix}, args...)...)
 }
 
-// omit notes whether there are keys that are not passed on.
-func (f *Follower) omit(ctx context.Context, omitted bool) {
-	if omitted && !f.Status().Omitted {
+// omit notes how many keys are not passed on.
+func (f *Follower) omit(ctx context.Context, omitted int) {
+	if omitted > 0 && f.Status().Omitted == 0 {
 		f.warn(ctx, api.LogKeysOmitted, "max_keys", f.MaxKeys, "max_size", f.MaxSize)
 	}
 	f.set(func(s *FollowerStatus) { s.Omitted = omitted })
@@ -205,12 +209,12 @@ func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed in
 		case ev.Type != mvccpb.DELETE && f.fits(ev.Kv) && (known || len(f.known) < f.MaxKeys):
 			f.written(ev.Kv)
 		case ev.Type != mvccpb.DELETE:
-			f.omit(ctx, true)
+			f.omit(ctx, f.Status().Omitted+1)
 		}
 		if ev.Type != mvccpb.DELETE { // after it was passed on
 			f.set(func(s *FollowerStatus) { s.Newest = max(s.Newest, ev.Kv.ModRevision) })
 		}
-		room = room || ev.Type == mvccpb.DELETE && f.Status().Omitted
+		room = room || ev.Type == mvccpb.DELETE && f.Status().Omitted > 0
 	}
 	return room
 }
@@ -220,7 +224,7 @@ var errEnough = errors.New("enough keys")
 
 // read passes on what differs from what is known, and returns the revision of the listing.
 func (f *Follower) read(ctx context.Context) (revision int64, err error) {
-	found, omitted, newest := make(map[string]bool), false, int64(0)
+	found, omitted, newest := make(map[string]bool), 0, int64(0)
 	err = Pages(ctx, f.Client, f.Prefix, clientv3.GetPrefixRangeEnd(f.Prefix), 0, SmallPage, f.RequestTimeout, func(page *clientv3.GetResponse) error {
 		if revision == 0 {
 			revision = page.Header.Revision
@@ -228,14 +232,14 @@ func (f *Follower) read(ctx context.Context) (revision int64, err error) {
 		for _, kv := range page.Kvs {
 			newest = max(newest, kv.ModRevision)
 			if !f.fits(kv) || len(found) == f.MaxKeys {
-				omitted = true
+				omitted++
 				continue
 			}
 			found[f.key(kv)] = true
 			f.written(kv)
 		}
 		if page.More && len(found) == f.MaxKeys {
-			omitted = true
+			omitted += int(page.Count) - len(page.Kvs)
 			return errEnough
 		}
 		return nil
@@ -264,7 +268,7 @@ func (f *Follower) written(kv *mvccpb.KeyValue) {
 		return
 	}
 	f.known[key] = kv.ModRevision
-	f.On(Event{Key: key, Value: kv.Value[:min(len(kv.Value), f.MaxSize)], Revision: kv.ModRevision, First: !f.Status().Listed})
+	f.On(Event{Key: key, Value: kv.Value[:min(len(kv.Value), f.MaxSize)], Revision: kv.ModRevision, Created: kv.CreateRevision, First: !f.Status().Listed})
 }
 
 func (f *Follower) gone(key string, revision int64) {

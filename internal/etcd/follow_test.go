@@ -223,14 +223,14 @@ func TestSizeIsLimited(t *testing.T) {
 	bubble(t, []string{long, strings.Repeat("x", maxSize), "cut", strings.Repeat("x", maxSize+1)}, func(t *testing.T, b *bubbled) {
 		require.Equal(t, strings.Repeat("x", maxSize), b.value(long))
 		require.Equal(t, strings.Repeat("x", maxSize), b.value("cut"))
-		require.False(t, b.Status().Omitted)
+		require.Zero(t, b.Status().Omitted)
 		b.put(long+"k", "")
 		b.synced(true, 0)
-		require.True(t, b.Status().Omitted)
+		require.Equal(t, 1, b.Status().Omitted)
 		require.Len(t, b.shown(), 2)
 		b.remove(long + "k")
 		b.synced(true, 2*time.Second)
-		require.False(t, b.Status().Omitted)
+		require.Zero(t, b.Status().Omitted)
 	})
 }
 
@@ -245,22 +245,22 @@ func TestNumberIsLimited(t *testing.T) {
 	t.Parallel()
 	bubble(t, numbered(maxKeys), func(t *testing.T, b *bubbled) {
 		require.Len(t, b.shown(), maxKeys)
-		require.False(t, b.Status().Omitted, "exactly as many as there may be")
+		require.Zero(t, b.Status().Omitted, "exactly as many as there may be")
 		b.put("more", "1")
 		b.synced(true, 0)
-		require.True(t, b.Status().Omitted)
+		require.Equal(t, 1, b.Status().Omitted)
 		require.Len(t, b.log.Lines(api.LogKeysOmitted), 1)
 		require.Len(t, b.shown(), maxKeys)
 
 		late := follow(t, b.direct, b.direct)
 		b.synced(true, 0)
-		require.True(t, late.Status().Omitted)
+		require.Equal(t, 1, late.Status().Omitted)
 		require.Len(t, late.shown(), maxKeys)
 		b.remove("000")
 		b.synced(true, 2*time.Second)
 		for _, f := range []*followed{b.followed, late} {
 			require.Equal(t, "1", f.value("more"), "there is room again")
-			require.False(t, f.Status().Omitted)
+			require.Zero(t, f.Status().Omitted)
 		}
 	})
 }
@@ -281,7 +281,7 @@ func TestDeletionsWhileKeysAreOmittedListOnce(t *testing.T) {
 	t.Parallel()
 	const n = 500
 	bubble(t, numbered(n), func(t *testing.T, b *bubbled) {
-		require.True(t, b.Status().Omitted)
+		require.Equal(t, n-maxKeys, b.Status().Omitted)
 		for i := range n - maxKeys/2 {
 			b.remove(fmt.Sprintf("%03d", i))
 			b.put("last", fmt.Sprint(i)) // no room for it, but the watch continues
@@ -289,7 +289,7 @@ func TestDeletionsWhileKeysAreOmittedListOnce(t *testing.T) {
 		}
 		b.remove("last")
 		b.synced(true, 3*time.Second)
-		require.False(t, b.Status().Omitted)
+		require.Zero(t, b.Status().Omitted)
 		require.Equal(t, "x", b.value("499"), "all that is left is shown")
 		require.LessOrEqual(t, len(b.listed()), 1+6, "one a second")
 		require.Empty(t, b.log.Lines(api.LogPrefixFailed))
@@ -450,9 +450,14 @@ func TestFollowerPermissionDeniedThenGranted(t *testing.T) {
 		b.synced(false, 50*time.Second)
 		require.Equal(t, etcd.PermissionDenied, etcd.Classify(b.Status().Err))
 		require.Len(t, warnings(b.followed), 1, "a warning a minute")
+		optional := follow(t, b.direct, b.link.Client, func(o *etcd.FollowerOptions) { o.Optional = true })
+		b.synced(false, time.Hour)
+		require.InDelta(t, 61, len(warnings(b.followed)), 3)
+		require.Len(t, optional.log.Lines(api.LogPrefixFailed), 1, "once")
 		b.link.Allow("/a/", clientv3.GetPrefixRangeEnd("/a/"))
 		b.synced(true, 5*time.Second)
 		b.shows("+a=1")
+		require.Equal(t, []string{"+a=1"}, optional.shown())
 	}, func(b *bubbled) { b.link.Allow("/b/", "/b0") })
 }
 
@@ -481,7 +486,7 @@ func TestAListingThatHangsIsNotSynced(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("k", maxSize+1)
 	bubble(t, []string{long, ""}, func(t *testing.T, b *bubbled) {
-		require.True(t, b.Status().Omitted)
+		require.Equal(t, 1, b.Status().Omitted)
 		b.fail(3)
 		b.remove(long) // there is room for what was omitted, so it is listed again
 		b.synced(true, 5*time.Second)

@@ -173,7 +173,7 @@ func (p *Pauses) Matches(name string) bool { return p.For(name) != verdict.Pause
 // All returns who paused all locks, why and until when, in words; "" if nobody did. What cannot be
 // read as a pause pauses all.
 func (p *Pauses) All() string {
-	omitted := p.follower.Status().Omitted
+	omitted := p.follower.Status().Omitted > 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var why []string
