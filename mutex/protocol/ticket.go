@@ -22,13 +22,13 @@ var errTicket = errors.New("not the value of a ticket")
 // clipped to the length of a DNS name.
 type Ticket struct {
 	// UUID is the one that the lock will have.
-	UUID     string `json:"uuid"`
+	UUID     string `json:"uuid,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
 	PID      string `json:"pid,omitempty"`
 	Owner    string `json:"owner,omitempty"`
 	Purpose  string `json:"purpose,omitempty"`
 	// Since is when the wait began according to the waiter's clock, in RFC 3339.
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since,omitzero"`
 	// Slots is how many holders of the name the waiter allows, 0 where the name is a lock.
 	Slots int `json:"slots,omitempty"`
 	// Holds are the uuids of the locks that this flow of work holds while it waits.
