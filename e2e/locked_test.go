@@ -213,12 +213,14 @@ func TestLockedDownWithoutALine(t *testing.T) {
 	const locks, election = "[/mutexes/, /mutexes0) (prefix /mutexes/)", "[/unlocker/leader/mutexes/, /unlocker/leader/mutexes0)"
 	const needs, needsRecords = "needs readwrite on ", "needs read on [/unlocker/audit/mutexes/, /unlocker/audit/mutexes0)"
 	const needsPauses = "needs read on [/unlocker/pause/mutexes/, /unlocker/pause/mutexes0)"
+	const needsTickets = "needs read on [/unlocker/waiters/mutexes/, /unlocker/waiters/mutexes0)"
 	wanted := map[string][]string{
 		"etcdctl role grant-permission unlocker readwrite --prefix /mutexes/":                 {needs + locks},
 		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/leader/mutexes/": {needs + election},
 		"etcdctl role grant-permission unlocker readwrite --prefix /unlocker/audit/mutexes/":  {needsRecords},
 		"etcdctl role grant-permission unlocker read --prefix /unlocker/pause/mutexes/":       {needsPauses},
-		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election, needsRecords, needsPauses},
+		"etcdctl role grant-permission unlocker read --prefix /unlocker/waiters/mutexes/":     {needsTickets},
+		"etcdctl user grant-role unlocker unlocker":                                           {needs + locks, needs + election, needsRecords, needsPauses, needsTickets},
 	}
 	lines := append(commands(t, "role"), commands(t, "certificate")...)
 	for i, line := range lines {

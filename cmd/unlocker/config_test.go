@@ -98,6 +98,8 @@ ok      read below /unlocker/audit/mutexes/: 0 keys at revision \d+
 ok      watch below /unlocker/audit/mutexes/: watching since revision \d+
 ok      read below /unlocker/pause/mutexes/: 0 keys at revision \d+
 ok      watch below /unlocker/pause/mutexes/: watching since revision \d+
+ok      read below /unlocker/waiters/mutexes/: 0 keys at revision \d+
+ok      watch below /unlocker/waiters/mutexes/: watching since revision \d+
 ok      write below /unlocker/audit/mutexes/: permitted, nothing changed
 ok      read below /unlocker/leader/mutexes/: 0 keys at revision \d+
 ok      watch below /unlocker/leader/mutexes/: watching since revision \d+
@@ -116,7 +118,7 @@ $`, stdout)
 	require.Equal(t, exitFailure, code)
 	require.Contains(t, stdout, "\nok      delete below /mutexes/: permitted, nothing changed\n")
 	require.Contains(t, stdout, "\nFAILED  write and delete below /unlocker/leader/mutexes/: etcdserver: permission denied: user \"ada\" needs readwrite on [/unlocker/")
-	require.Equal(t, "unlocker: 8 of 14 attempts failed\n", stderr)
+	require.Equal(t, "unlocker: 10 of 16 attempts failed\n", stderr)
 
 	code, stdout, stderr = call(t, t.Context(), "config", "check", "--connect", "--etcd-username=ada", "--etcd-tls-ca-file=absent")
 	require.Equal(t, exitFailure, code)

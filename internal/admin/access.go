@@ -136,7 +136,7 @@ func (t *trial) rights(ctx context.Context) {
 	if permission == etcd.ReadWrite {
 		t.write(ctx, "delete", c.Prefix)
 	}
-	for _, prefix := range []string{c.AuditKeys(), c.PauseKeys()} {
+	for _, prefix := range []string{c.AuditKeys(), c.PauseKeys(), c.WaitersKeys()} {
 		t.read(ctx, etcd.Read, prefix)
 		t.watch(ctx, etcd.Read, prefix)
 	}

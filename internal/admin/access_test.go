@@ -32,6 +32,7 @@ const (
 	election = "/unlocker/leader/mutexes/"
 	audits   = "/unlocker/audit/mutexes/"
 	pauses   = "/unlocker/pause/mutexes/"
+	tickets  = "/unlocker/waiters/mutexes/"
 )
 
 // The attempts that follow the login.
@@ -40,6 +41,7 @@ const (
 	readElection, watchElection, writeElection = "read below " + election, "watch below " + election, "write and delete below " + election
 	readRecords, watchRecords                  = "read below " + audits, "watch below " + audits
 	readPauses, watchPauses                    = "read below " + pauses, "watch below " + pauses
+	readTickets, watchTickets                  = "read below " + tickets, "watch below " + tickets
 	writeRecords                               = "write below " + audits
 	lease                                      = "get a lease for the election"
 )
@@ -66,6 +68,7 @@ func guarded(t *testing.T, prefixes ...string) *tried {
 	w := newTried(t, localetcd.Options{})
 	w.Guard("ada", "secret", append(prefixes, audits)...)
 	w.read(pauses)
+	w.read(tickets)
 	w.config.Etcd.Username, w.config.Etcd.Password = "ada", config.NewSecret("secret")
 	return w
 }
@@ -118,7 +121,7 @@ func TestEachRightIsTriedAndNothingChanges(t *testing.T) {
 	tried, answers, failed := w.try(t.Context())
 	require.Empty(t, failed)
 	require.Equal(t, []string{"connect to " + w.Addr(0), `log in as user "ada"`, readLocks, watchLocks, deleteLocks,
-		readRecords, watchRecords, readPauses, watchPauses, writeRecords, readElection, watchElection, writeElection, lease}, tried)
+		readRecords, watchRecords, readPauses, watchPauses, readTickets, watchTickets, writeRecords, readElection, watchElection, writeElection, lease}, tried)
 	require.Regexp(t, `^6 keys at revision \d+$`, answers[readLocks])
 	require.Regexp(t, `^1 keys at revision \d+$`, answers[readElection])
 	require.Equal(t, "permitted, nothing changed", answers[deleteLocks])
@@ -151,6 +154,8 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		"the locks, in a dry run": {[]string{election}, "", func(c *config.Config) { c.Reaper.Mode = "dry-run" },
 			map[string]string{readLocks: needsRead, watchLocks: needsRead}},
 		"the pauses": {[]string{locks, election}, "", func(c *config.Config) { c.PausePrefix = "/elsewhere" }, map[string]string{
+			"read below /elsewhere/": needsElsewhere, "watch below /elsewhere/": needsElsewhere}},
+		"the tickets": {[]string{locks, election}, "", func(c *config.Config) { c.WaitersPrefix = "/elsewhere" }, map[string]string{
 			"read below /elsewhere/": needsElsewhere, "watch below /elsewhere/": needsElsewhere}},
 		"a native prefix": {[]string{locks, election, "/locks/a/"}, "/native/", func(c *config.Config) { c.NativePrefixes = []string{"/native/", "/elsewhere/"} },
 			map[string]string{"read below /elsewhere/": needsElsewhere}},
@@ -228,7 +233,7 @@ func TestEachEndpointIsTried(t *testing.T) {
 	w := newTried(t, localetcd.Options{})
 	w.config.Etcd.Endpoints = []string{"127.0.0.1:1", w.Addr(0)}
 	tried, _, failed := w.try(t.Context())
-	require.Len(t, tried, 15, "one answers, so the rights are tried")
+	require.Len(t, tried, 17, "one answers, so the rights are tried")
 	require.Equal(t, map[string]string{"connect to 127.0.0.1:1": "no connection: dial tcp 127.0.0.1:1: connect: connection refused"}, failed)
 
 	w.config.Etcd.Endpoints = []string{"127.0.0.1:1"}

@@ -53,6 +53,9 @@ type Lock struct {
 	// Rhythm is in the JSON of the lock itself, and left out where the daemon has seen none, by commands that ask no
 	// daemon, and while the daemon does not see the locks.
 	*Rhythm
+	// Waiters is how many processes wait for the lock with a ticket, those of all slots where it is one. It is left out
+	// if none is known to.
+	Waiters int `json:"waiters,omitempty"`
 	// Urgency is the place of the lock among all by urgency: sorted by it, byte by byte, the locks
 	// that need a person soonest come first. Only with sort=urgency and in events.
 	Urgency string `json:"urgency,omitempty"`

@@ -23,7 +23,7 @@ func TestSizeOfALock(t *testing.T) {
 			Purpose: text("purpose"), Status: text("status"), Explanation: text("explanation"), Urgency: text("urgency"),
 			LockedAt: last, AlertAt: last, AutoUnlockAt: last, AliveAt: last, Due: last, ClockOffset: -math.MaxFloat64, Margin: &margin,
 			Rhythm: &Rhythm{RenewedAt: last, Interval: math.MaxUint16 * .1, Missed: math.MaxInt},
-			Token:  math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt,
+			Token:  math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt, Waiters: 10_000,
 		}
 		encoded, err := json.Marshal(l)
 		require.NoError(rt, err)
@@ -34,7 +34,7 @@ func TestSizeOfALock(t *testing.T) {
 func TestFit(t *testing.T) {
 	usual := make([]Lock, 1000)
 	for i := range usual {
-		usual[i] = Lock{Name: strings.Repeat("n", 100), UUID: strings.Repeat("u", 36), Explanation: strings.Repeat("e", 200), Urgency: strings.Repeat("n", 115)}
+		usual[i] = Lock{Name: strings.Repeat("n", 100), UUID: strings.Repeat("u", 36), Explanation: strings.Repeat("e", 190), Urgency: strings.Repeat("n", 115)}
 	}
 	require.Len(t, Fit(usual), 1000)
 	hostile := make([]Lock, 1000)

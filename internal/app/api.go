@@ -236,5 +236,8 @@ func (a *App) newNative() (err error) {
 	return err
 }
 
+// Waiters implements web.Source.
+func (v view) Waiters(name string, limit int) api.WaiterList { return v.app.waiters.For(name, limit) }
+
 // Native implements web.Source.
 func (v view) Native(ctx context.Context) (api.NativeList, error) { return v.app.native.View(ctx) }

@@ -33,6 +33,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -51,6 +52,7 @@ type App struct {
 	records    *etcd.Follower
 	pauses     *pause.Pauses
 	native     *native.Observer
+	waiters    *waiters.Waiters
 	elector    *elect.Elector // nil if the election is disabled
 	registry   *prometheus.Registry
 	histograms *metrics.Histograms
@@ -86,7 +88,7 @@ func New(c config.Config, logger *slog.Logger) (_ *App, err error) {
 		return nil, err
 	}
 	for _, part := range []func() error{
-		a.newRegistry, a.newClient, a.newPauses, a.newScan, a.newElector, a.newReaper, a.newRecords, a.newNative, a.newListeners,
+		a.newRegistry, a.newClient, a.newPauses, a.newWaiters, a.newScan, a.newElector, a.newReaper, a.newRecords, a.newNative, a.newListeners,
 	} {
 		if err := part(); err != nil {
 			return nil, err
@@ -162,6 +164,15 @@ func (a *App) newPauses() (err error) {
 	return err
 }
 
+func (a *App) newWaiters() (err error) {
+	a.waiters, err = waiters.New(waiters.Options{
+		FollowerOptions: a.follow(a.config.WaitersKeys()),
+		Changed:         func() { a.table.Notify() },
+		WaitDuration:    a.histograms.LockWaitDuration,
+	})
+	return err
+}
+
 func (a *App) newScan() (err error) {
 	a.probe, err = probe.New(probe.Options{
 		Etcd:     a.client,
@@ -182,6 +193,7 @@ func (a *App) newScan() (err error) {
 		Raw:           table.Raw(),
 		Paused:        func(name string) bool { return a.pauses.Matches(name) || a.reaper.Braked(name) },
 		Released:      func(name string, token int64) { a.reaper.Released(name, token) },
+		Acquired:      a.waiters.Acquired,
 		Lead:          a.probe.Lead,
 		HoldDuration:  a.histograms.LockHoldDuration,
 		RenewalMargin: a.histograms.RenewalMargin,
@@ -250,6 +262,7 @@ func (a *App) Start() {
 	a.start("scanner", a.scanner.Run)
 	a.start("probe", a.probe.Run)
 	a.start("pauses", a.pauses.Run)
+	a.start("waiters", a.waiters.Run)
 	a.start("versions of etcd", a.client.LogStaleReads)
 	if len(a.config.NativePrefixes) > 0 {
 		a.start("native prefixes", a.native.Run)

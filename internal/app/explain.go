@@ -19,6 +19,7 @@ import (
 // judge adds the verdict on a lock to what the API shows of it, and returns it.
 func (v view) judge(shown *api.Lock, seen *table.View, h hold) verdict.Verdict {
 	decided := v.app.reaper.Verdict(*seen)
+	shown.Waiters = v.app.waiters.Count(seen.Name)
 	if decided.Action != verdict.Leave {
 		shown.Due = decided.Due.UTC()
 	}
@@ -159,6 +160,7 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 		Leader: a.leads(),
 		Native: a.native.Listings(),
 
+		Waiters:      a.waiters.Stats(limit),
 		Certificates: a.client.Certificates(),
 	}, nil
 }

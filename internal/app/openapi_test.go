@@ -35,6 +35,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // contract is the OpenAPI document, made strict: it refuses fields that it does not have.
@@ -182,7 +183,7 @@ func TestOpenAPIHasEveryPath(t *testing.T) {
 func TestOpenAPIHasEveryField(t *testing.T) {
 	c := readContract(t)
 	compared := map[string]bool{"State": true, "Time": true, "Duration": true, "Revision": true, "Margin": true}
-	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.PauseList{}, api.PauseRequest{}, api.Error{}} {
+	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.WaiterList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.PauseList{}, api.PauseRequest{}, api.Error{}} {
 		c.compare(reflect.TypeOf(answer), compared)
 	}
 	for name := range c.Components.Schemas {
@@ -243,6 +244,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	for _, key := range []string{fmt.Sprintf("/native/a/%x", lease.ID), "/native/a/1234"} {
 		e.Put(clientv3.OpPut(key, "candidate", clientv3.WithLease(lease.ID)))
 	}
+	e.Put(clientv3.OpPut("/unlocker/waiters"+prefix+"held//1", protocol.Ticket{UUID: "u-1", Hostname: "h", PID: "1", Owner: "o", Purpose: "p", Since: now, Slots: 2, Holds: []string{"u-other"}}.Value()),
+		clientv3.OpPut("/unlocker/waiters"+prefix+"held//2", "{"))
 	people, err := admin.Open(newConfig(e.Endpoints()), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	_, err = people.Pause(t.Context(), admin.Who(), "nothing/**", time.Hour, "a test")
@@ -255,6 +258,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		return d.getAPI("/api/v1/native", &list) == http.StatusOK && len(list.Prefixes[0].Holders) == 1 && len(list.Prefixes[0].Holders[0].Waiters) == 1
 	})
 
+	etcdtest.Eventually(t, func() bool { return d.page()["held"].Waiters == 2 })
+
 	c := readContract(t)
 	const list, one, unlock = "/api/v1/locks", "/api/v1/locks/{name}", "/api/v1/locks/{name}/unlock"
 	get := func(path, query string) int { return c.ask(d, http.MethodGet, path, query, "") }
@@ -263,6 +268,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		one:                      {"", "=overdue", "=bad", "=orphan", "=undated"},
 		"/api/v1/history":        {"?name=held", "?name=due"},
 		"/api/v1/native":         {""},
+		"/api/v1/waiters":        {"?name=held", "?name=none"},
 		"/api/v1/forced-unlocks": {"", "?name=due"}, "/api/v1/status": {""}, "/api/v1/openapi.yaml": {""},
 	} {
 		for _, query := range queries {

@@ -34,6 +34,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -53,6 +54,8 @@ type Snapshot struct {
 	Leader bool
 	// Native are the native prefixes that could be listed.
 	Native []native.Listing
+	// Waiters are the tickets of those who wait for locks.
+	Waiters waiters.Stats
 	// Certificates are those of the etcd client.
 	Certificates []api.Certificate
 }
@@ -128,7 +131,7 @@ func Register(reg prometheus.Registerer, c *Collector, h *Histograms) error {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("unlocker"),
-		c, h.ForcedUnlockDelay, h.LockHoldDuration, h.RenewalMargin,
+		c, h.ForcedUnlockDelay, h.LockHoldDuration, h.LockWaitDuration, h.RenewalMargin,
 	} {
 		if err := reg.Register(c); err != nil {
 			return fmt.Errorf("registering a metrics collector: %w", err)

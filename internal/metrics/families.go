@@ -10,6 +10,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -118,6 +119,20 @@ func families() []family {
 			e(float64(v.Reaper.ReleasedBySelf), "self")
 			e(float64(v.Table.Released+v.Reaper.ReleasedByOther), "other")
 		}, "by")
+
+	add("unlocker_waiters", gauge, "Tickets of those who wait for locks.",
+		one(func(v *view) float64 { return float64(v.Waiters.Waiting) }))
+	add("unlocker_oldest_waiter_timestamp_seconds", gauge, "When this replica first saw the oldest ticket that waits; 0 without one.",
+		one(func(v *view) float64 { return seconds(v.Waiters.Oldest) }))
+	add("unlocker_lock_waiters", gauge, "Tickets of those who wait for a lock, by its name; the names with the most.",
+		func(v *view, e emit) {
+			for _, c := range distinct(v.Waiters.Most, len(v.Waiters.Most), func(c *waiters.Count) string {
+				c.Name = label(c.Name, maxName)
+				return c.Name
+			}) {
+				e(float64(c.Waiters), c.Name)
+			}
+		}, "lock")
 
 	add("unlocker_native_locks", gauge, "Keys that hold a lock or an election of etcd's own clients, by prefix.",
 		func(v *view, e emit) {
@@ -242,6 +257,8 @@ type Histograms struct {
 	ForcedUnlockDelay prometheus.Histogram
 	// LockHoldDuration is the time from a lock's acquisition to its release.
 	LockHoldDuration prometheus.Histogram
+	// LockWaitDuration is the time for which tickets were seen that ended in a lock.
+	LockWaitDuration prometheus.Histogram
 	// RenewalMargin is the share of the patience that was left at each renewal.
 	RenewalMargin prometheus.Histogram
 }
@@ -258,6 +275,10 @@ func NewHistograms() *Histograms {
 			"How long released locks had been held.",
 			// The deadlines that people choose: seconds, minutes, hours, a shift, a day.
 			.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4*3600, 8*3600, 24*3600),
+		LockWaitDuration: histogram("unlocker_lock_wait_duration_seconds",
+			"How long those who waited with a ticket had waited when they took the lock.",
+			// From the next hand-off to what others hold a lock for.
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60, 300, 900, 3600),
 		RenewalMargin: histogram("unlocker_renewal_margin_ratio",
 			"Share of the patience that was left at each renewal; 0 at or past the deadline.",
 			// The bound of a near miss, a tenth, and even steps around what clients leave that

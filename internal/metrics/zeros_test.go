@@ -14,7 +14,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_", "unlocker_records_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
 		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_lag_", "unlocker_watch_last_",
-		"unlocker_resync_")
+		"unlocker_resync_", "unlocker_waiters", "unlocker_lock_waiters", "unlocker_oldest_")
 	require.Equal(t, unindent(`
 		unlocker_clock_offset_seconds 0
 		unlocker_etcd_alarm{alarm="CORRUPT"} 0
@@ -40,6 +40,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_locks{state="overdue"} 0
 		unlocker_locks{state="undated"} 0
 		unlocker_locks_braked 0
+		unlocker_oldest_waiter_timestamp_seconds 0
 		unlocker_pauses 0
 		unlocker_reaper_backlog 0
 		unlocker_reaper_hold{reason="alarm"} 0
@@ -51,6 +52,7 @@ func TestZerosFromTheStart(t *testing.T) {
 		unlocker_reaper_storm_delayed 0
 		unlocker_records_dropped_total 0
 		unlocker_resync_drift_total 0
+		unlocker_waiters 0
 		unlocker_watch_lag_revisions 0
 		unlocker_watch_last_progress_timestamp_seconds 0
 		unlocker_would_unlock_total 0`), got)

@@ -104,6 +104,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 		e.mark(acquiredSeen, true)
 		e.margin, e.rhythm = 0, 0
 		c.totals.Acquired++
+		c.options.Acquired(&e.Lock)
 		c.setPhase(e, waiting)
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock

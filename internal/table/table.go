@@ -35,6 +35,8 @@ type Options struct {
 	// Released is called for each lock with a uuid that was deleted before its deadline, and must not block; nil
 	// means not at all.
 	Released func(name string, token int64)
+	// Acquired is called for each acquisition that was observed, and must not block; nil means not at all.
+	Acquired func(*protocol.Lock)
 	// Lead returns how long before it is due Take returns a lock; nil means 0.
 	Lead func() time.Duration
 	// Now is the wall clock; nil means time.Now.
@@ -77,6 +79,9 @@ func New(o Options) (*Table, error) {
 	if o.Paused == nil {
 		o.Paused = func(string) bool { return false }
 	}
+	if o.Acquired == nil {
+		o.Acquired = func(*protocol.Lock) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -116,12 +121,16 @@ func (t *Table) Run(ctx context.Context) error {
 	}
 }
 
-// signal never blocks: a change that nobody has received stands for those after it.
 func (t *Table) signal() {
-	if !t.core.changed {
-		return
+	if t.core.changed {
+		t.core.changed = false
+		t.Notify()
 	}
-	t.core.changed = false
+}
+
+// Notify makes Changed have a value, as something has changed that is shown with the locks. It never blocks: a change
+// that nobody has received stands for those after it.
+func (t *Table) Notify() {
 	select {
 	case t.changed <- struct{}{}:
 	default:

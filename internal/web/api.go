@@ -140,11 +140,25 @@ func (h *handler) forced(_ *http.Request, values url.Values) (any, error) {
 }
 
 func (h *handler) history(r *http.Request, values url.Values) (any, error) {
-	name := values.Get("name")
-	if err := protocol.ValidateName(name); err != nil {
-		return nil, badRequest("name: " + err.Error())
+	if err := validName(values); err != nil {
+		return nil, err
 	}
-	return h.Source.History(r.Context(), name)
+	return h.Source.History(r.Context(), values.Get("name"))
+}
+
+func validName(values url.Values) error {
+	if err := protocol.ValidateName(values.Get("name")); err != nil {
+		return badRequest("name: " + err.Error())
+	}
+	return nil
+}
+
+func (h *handler) waiters(_ *http.Request, values url.Values) (any, error) {
+	n, err := limit(values)
+	if err == nil {
+		err = validName(values)
+	}
+	return h.Source.Waiters(values.Get("name"), n), err
 }
 
 // clip bounds what an answer or a log line quotes of a request.

@@ -45,6 +45,8 @@ type Source interface {
 	// Native returns the locks and elections below the native prefixes. It may return the same
 	// value several times, which must not be changed.
 	Native(ctx context.Context) (api.NativeList, error)
+	// Waiters returns the waiters of a lock, the first of them up to a limit.
+	Waiters(name string, limit int) api.WaiterList
 	// Status returns the status of the daemon.
 	Status(ctx context.Context) (api.Status, error)
 }
@@ -137,6 +139,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/locks", h.answer(h.send, inTurn(list, h.locks), "state", "q", "hostname", "owner", "silent", "sort", "limit", "after"))
 	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced), "name", "limit"))
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
+	h.mux.HandleFunc("/api/v1/waiters", h.answer(h.send, inTurn(forced, h.waiters), "name", "limit"))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
 	h.mux.HandleFunc("/api/v1/pauses", func(w http.ResponseWriter, r *http.Request) {

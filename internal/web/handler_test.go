@@ -69,6 +69,11 @@ func (s *source) Native(context.Context) (api.NativeList, error) {
 	return api.NativeList{Prefixes: []api.NativePrefix{{Prefix: "/locks/"}}}, s.err
 }
 
+func (s *source) Waiters(name string, limit int) api.WaiterList {
+	s.name = name
+	return api.WaiterList{Name: name, Waiters: []api.Waiter{{Revision: int64(limit)}}}
+}
+
 func (s *source) Status(ctx context.Context) (api.Status, error) {
 	if s.inside != nil {
 		s.asked <- struct{}{}
@@ -134,6 +139,8 @@ func TestPaths(t *testing.T) {
 		"history":               {"GET", "/api/v1/history?name=a/b", 200, `"name": "a/b"`},
 		"history of no name":    {"GET", "/api/v1/history", 400, `"error": "name: lock name \"\" is empty"`},
 		"status":                {"GET", "/api/v1/status", 200, `"version": "v"`},
+		"waiters":               {"GET", "/api/v1/waiters?name=a/b&limit=7", 200, `"create_revision": 7`},
+		"waiters for no name":   {"GET", "/api/v1/waiters", 400, `"error": "name: lock name \"\" is empty"`},
 		"native":                {"GET", "/api/v1/native", 200, `"prefix": "/locks/"`},
 		"parameter of native":   {"GET", "/api/v1/native?limit=1", 400, `unknown parameter \"limit\": want none`},
 		"elsewhere":             {"GET", "/api/v2/locks", 404, `"error": "no such path`},

@@ -126,6 +126,7 @@ const liveParam = "live"
 const (
 	historyTimeout = 2 * time.Second
 	maxForced      = 20
+	maxWaiters     = 100
 )
 
 // lockPage answers /locks/NAME, the path in the links of alerts. It has no history if the page asks
@@ -149,7 +150,7 @@ func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
 	if detail.Name != "" {
 		view.Detail = &detail
 	}
-	view.Forced = h.Source.Forced(name, maxForced)
+	view.Forced, view.Waiters = h.Source.Forced(name, maxForced), h.Source.Waiters(name, maxWaiters)
 	if view.Unread == "" && !values.Has(liveParam) {
 		view.History, view.NoHistory = h.pageHistory(r.Context(), name)
 	}

@@ -19,6 +19,8 @@ type Lock struct {
 	// Detail has no fields and is what the watch showed last, and nil if it did not show it.
 	Detail *api.LockDetail
 	Unread string
+	// Waiters are those who wait for it.
+	Waiters api.WaiterList
 	// Forced are the recent forced unlocks of this name.
 	Forced []api.Forced
 	// History is nil if it was not read; NoHistory says why.

@@ -176,6 +176,7 @@ func functions() template.FuncMap {
 		"percent": func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
 		"states":  api.StatesByUrgency,
 		"text":    terminal.Text, // several lines
+		"turn":    func(i int) string { return count(i + 1) },
 		"waiting": func(h api.NativeHolder) int { return len(h.Waiters) + h.MoreWaiters },
 
 		"clock": terminal.Clock, "ending": ending, "field": field, "inputs": inputs,

@@ -224,6 +224,8 @@ func TestRowOfALock(t *testing.T) {
 			"overdue a – – in 1m00s due in 5m00s"},
 		"renews": {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Rhythm: &api.Rhythm{RenewedAt: in(-8 * time.Second), Interval: 40}},
 			"held a 1h00m 02:00:00 renewed 8s ago, every 40s – never"},
+		"waiters": {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Waiters: 1234}, "held a 1h00m 02:00:00 1,234 wait for it – never"},
+		"waiter":  {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Waiters: 1}, "held a 1h00m 02:00:00 1 waits for it – never"},
 		"silent": {api.Lock{Name: "a", State: "held", LockedAt: in(-time.Hour), Rhythm: &api.Rhythm{RenewedAt: in(-250 * time.Second), Interval: 40, Missed: 6}},
 			"held a 1h00m 02:00:00 not renewed for 4m10s , 6 missed, every 40s before – never"},
 		"orphan":              {api.Lock{Name: "a", State: "orphaned", AutoUnlockAt: in(time.Hour), Due: in(time.Minute)}, "orphaned a – – in 1h00m due in 1m00s"},
@@ -275,6 +277,24 @@ func TestSilentHoldersLookDifferent(t *testing.T) {
 	}
 	html := string(render(t, Lock{Name: "a", Detail: &api.LockDetail{Lock: api.Lock{Name: "a", Token: 1}}}, time.Now()))
 	require.Contains(t, html, "not known: this replica has seen no rhythm of renewals")
+}
+
+func TestWaitersOfALock(t *testing.T) {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	waits := func(l api.WaiterList) string {
+		return text(t, render(t, Lock{Name: "a", Waiters: l}, now), `<section id="waiters" data-live`, "</section>")
+	}
+	require.Equal(t, "Waiters: 0", waits(api.WaiterList{}))
+	require.Contains(t, string(render(t, Lock{Name: "a"}, now)), `<section id="waiters" data-live hidden`)
+	require.Equal(t, "Waiters: 0 Others are not known: permission denied.", waits(api.WaiterList{Error: "permission denied"}))
+	seen := now.Add(-time.Minute)
+	got := waits(api.WaiterList{More: 1200, Waiters: []api.Waiter{
+		{Seen: seen, Ticket: protocol.Ticket{Owner: "billing", Hostname: "h<i>\u202e", PID: "12", Purpose: "<script>", Since: seen.Add(-time.Second), Slots: 3, Holds: []string{"u", "v"}}},
+		{Seen: seen, Unreadable: true, Key: "\"><b>"},
+	}})
+	require.Equal(t, "Waiters: 1,202 Those who wait, in the order in which they get it Turn Process Waits for Purpose "+
+		`1 billing on &#34;h&lt;i&gt;\u202e&#34; pid 12 1m00s since 02:58:59 by its clock &lt;script&gt; holds other locks meanwhile: 2 for one of 3 slots `+
+		"2 a ticket that cannot be read 1m00s and 1,200 more", got)
 }
 
 func TestFilterStaysInLinks(t *testing.T) {
