@@ -4,13 +4,22 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
 // The role of the page for holders is sufficient for unlocker lock, and an etcd whose process
@@ -38,6 +47,39 @@ func TestLockedDownHolder(t *testing.T) {
 				l.awaitGone("nightly")
 			})
 		}
+	}
+}
+
+// A program learns from the error of its lock what is wrong with its connection or its user.
+func TestLockedDownProgram(t *testing.T) {
+	t.Parallel()
+	l := startLockedEtcd(t, newest)
+	l.execute("etcdctl user add unlocker --no-password")
+	l.execute(commands(t, "enable")...)
+	client, untrusting := l.config(t, "unlocker"), l.config(t, "unlocker")
+	untrusting.RootCAs = x509.NewCertPool()
+	for name, tt := range map[string]struct {
+		config *tls.Config
+		kind   error
+		text   string
+	}{
+		"without TLS": {nil, mutex.ErrUnreachable, "etcd at " + l.addr + " was unreachable: error reading server preface"},
+		"authority":   {untrusting, mutex.ErrUnreachable, "etcd at " + l.addr + " was unreachable: authentication handshake failed: .*x509: certificate signed by unknown authority"},
+		"user":        {client, rpctypes.ErrPermissionDenied, "etcdserver: permission denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{l.addr}, TLS: tt.config, Logger: zap.NewNop()})
+			require.NoError(t, err)
+			defer func() { _ = etcd.Close() }()
+			locks, err := mutex.New(etcd)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { // a busy machine may have no connection yet
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err = locks.Lock(ctx, "nightly")
+				return errors.Is(err, tt.kind) && regexp.MustCompile(`^mutex: lock "nightly": `+tt.text).MatchString(err.Error())
+			}, soon, poll)
+		})
 	}
 }
 
