@@ -271,7 +271,8 @@ func Parse(key string, value []byte) (api.Pause, error) {
 	}
 	r.By, r.Reason = protocol.Clip([]byte(r.By), maxBy), protocol.Clip([]byte(r.Reason), MaxReason)
 	r.Since, r.Until = r.Since.UTC(), r.Until.UTC()
-	return r, nil
+	_, err := Value(r) // the API shows it, but in UTC the year may be none that JSON has
+	return r, err
 }
 
 // Words say whose pause it is and why.

@@ -132,6 +132,9 @@ func (r *Record) clip() {
 // check refuses what no daemon writes, and what the log never has: in a log line one of two fields of the same name would
 // replace the other.
 func (r *Record) check(written int64) error {
+	if _, err := r.When.UTC().MarshalText(); err != nil { // in UTC the year may be none that JSON has
+		return fmt.Errorf("when: %w", err)
+	}
 	switch {
 	case r.Trigger != "" && r.Trigger != verdict.Manual && r.Trigger != verdict.Ended && !r.automatic():
 		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), protocol.MaxName))
