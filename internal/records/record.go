@@ -57,8 +57,12 @@ type Record struct {
 	api.Forced
 }
 
-// keyOf returns the key of the record of a removal.
+// keyOf returns the key of the record of a removal. That of a release is another: a replica with a slow clock takes a removal
+// for one, and may be the first to say so.
 func keyOf(prefix string, f *api.Forced) string {
+	if f.Trigger == verdict.Ended {
+		return protocol.RecordKey(prefix, f.Name, -f.Revision)
+	}
 	return protocol.RecordKey(prefix, f.Name, cmp.Or(f.Token, f.Revision))
 }
 

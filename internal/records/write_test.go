@@ -16,6 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 func newWriter(t *testing.T, endpoints ...string) *Writer {
@@ -51,6 +52,27 @@ func TestWriterWritesEachRecordOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{removed[0].Name, time.Unix(1, 0).UTC(), int64(1)}, []any{r.Name, r.At, resp.Kvs[0].Version}, i)
 	}
+}
+
+// A replica with a slow clock takes a removal for a release, and may say so first: its record keeps no other out.
+func TestS7_TheRecordOfAReleaseIsNotInTheWayOfThatOfTheRemoval(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	w := newWriter(t, e.Endpoints()...)
+	e.Put(clientv3.OpPut("/elsewhere", ""), clientv3.OpPut("/elsewhere/2", ""))
+	for _, trigger := range []verdict.Trigger{verdict.Ended, verdict.Expiry} {
+		_, _, err := w.Write(t.Context(), []api.Forced{{At: time.Now(), Name: "job", Token: 2, Revision: 2, Trigger: trigger}})
+		require.NoError(t, err)
+	}
+	resp, err := e.Client.Get(t.Context(), protocol.RecordKey(w.Config.AuditKeys(), "job", 2))
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+	r, err := Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	require.NoError(t, err)
+	require.Equal(t, verdict.Expiry, r.Trigger)
+	of, err := e.Client.Get(t.Context(), protocol.RecordsOf(w.Config.AuditKeys(), "job"), clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Len(t, of.Kvs, 2, "of the range of its name both are")
 }
 
 func TestWriterSaysWhatToTryLater(t *testing.T) {
