@@ -198,6 +198,7 @@ func (f *Follower) watch(revision int64, stale *time.Timer) Watch {
 // pass passes on events that are newer than the listing, and reports whether there is room for a
 // key that was omitted.
 func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed int64) (room bool) {
+	newest := int64(0)
 	for _, ev := range events {
 		if ev.Kv.ModRevision <= listed {
 			continue
@@ -211,11 +212,12 @@ func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed in
 		case ev.Type != mvccpb.DELETE:
 			f.omit(ctx, f.Status().Omitted+1)
 		}
-		if ev.Type != mvccpb.DELETE { // after it was passed on
-			f.set(func(s *FollowerStatus) { s.Newest = max(s.Newest, ev.Kv.ModRevision) })
+		if ev.Type != mvccpb.DELETE {
+			newest = ev.Kv.ModRevision
 		}
 		room = room || ev.Type == mvccpb.DELETE && f.Status().Omitted > 0
 	}
+	f.set(func(s *FollowerStatus) { s.Newest = max(s.Newest, newest) }) // now that all of that revision were passed on
 	return room
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -400,6 +401,28 @@ func TestFollowerFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One transaction writes two keys. A compare with its revision would let pass what the second one forbids.
+func TestS3_NewestIsThatOfWhatWasPassedOn(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	var seen atomic.Pointer[followed]
+	var early atomic.Int64
+	f := follow(t, e.Client, e.Client, func(o *etcd.FollowerOptions) {
+		on := o.On
+		o.On = func(ev etcd.Event) {
+			if f := seen.Load(); f != nil && f.Status().Newest >= ev.Revision {
+				early.Add(1)
+			}
+			on(ev)
+		}
+	})
+	seen.Store(f)
+	etcdtest.Eventually(t, func() bool { return f.Status().Synced })
+	e.Put(clientv3.OpPut("/a/a", "1"), clientv3.OpPut("/a/b", "1"))
+	etcdtest.Eventually(t, func() bool { return f.Status().Newest > 0 && f.value("b") == "1" })
+	require.Zero(t, early.Load())
 }
 
 // A restored etcd has fewer keys and an older revision. Where others have written past it, the
