@@ -104,7 +104,7 @@ func TestSilentHoldersOfADaemon(t *testing.T) {
 	}, "the daemon knows no silent holder")
 	require.Regexp(t, `^a .*   not renewed for \d+s, \d+ missed, every \S+ before   +-\n$`, stdout)
 	_, stdout, _ = e.call(nil, "list", "--url", url)
-	require.Regexp(t, `UNLOCK +RENEWALS\na .*   not renewed for \d+s, \d+ missed, every \S+ before\nunrenewed .* -\n$`, stdout)
+	require.Regexp(t, `UNLOCK +WAITERS +RENEWALS\na .*   not renewed for \d+s, \d+ missed, every \S+ before\nunrenewed .* -\n$`, stdout)
 	code, stdout, stderr := e.call(nil, "list", "--silent", "-o", "json", "--url", url)
 	require.Equal(t, exitOK, code, stderr)
 	var page api.LockPage
@@ -174,7 +174,7 @@ func TestCommandsGoByTheClocksOfADaemon(t *testing.T) {
 		require.Regexp(t, `^slow +held +worker-7 .* in (1m0)?\d+s \(clock 1m3[3-7]s slow\)`, stdout)
 	}
 	lines, _ := start(t, "list", "--watch", "--no-headers", "--url", url, "--etcd-endpoints", e.Endpoints()[0])
-	require.Regexp(t, `^slow +held .* \(clock 1m3[3-7]s slow\)$`, lines.await(t, 1)[0])
+	require.Regexp(t, `^slow +held .* \(clock 1m3[3-7]s slow\) +-$`, lines.await(t, 1)[0])
 	code, stdout, stderr := e.call(nil, "show", "slow", "--url", url)
 	require.Equal(t, exitOK, code, stderr)
 	require.Regexp(t, `\nState: +held\n(?s:.*)\nRenewed: .* \((\d+s ago|now)\)\nAlive: .*\nAlert: .* \(in (1m0)?\d+s\)\nAuto-unlock: .* \(in (1m0)?\d+s\)\nClock: +The holder's clock is 1m3[3-7]s slow`, stdout)

@@ -15,6 +15,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // listRun are the flags of one run of list.
@@ -136,6 +137,9 @@ func (l *listRun) run(cmd *cobra.Command) error {
 			return err
 		}
 		remark(cmd, found)
+		if found.Uncounted != nil && l.format != output.Name {
+			cmd.PrintErrln("WAITERS may be more: " + terminal.Text(api.ErrorText(found.Uncounted)))
+		}
 		options.Explained = l.daemon.client != nil && unexplained == nil
 		if options.Explained && l.format != output.Name {
 			unexplained = l.daemon.ask(cmd.Context(), found.Explain)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
@@ -69,14 +70,18 @@ func TestListCommand(t *testing.T) {
 	e.take("billing/x", time.Hour, time.Hour)
 	e.take("deploy", time.Hour, time.Hour)
 	e.Set("evil\n\x1b[2J", "uuid", "u")
+	const tickets = "/unlocker/waiters/mutexes/billing/invoices//"
+	e.Put(clientv3.OpPut(tickets+"1", `{"uuid": "u", "hostname": "worker-2", "pid": "12", "owner": "billing", "purpose": "\u001b[2J", "since": "2026-01-01T00:00:00Z"}`), clientv3.OpPut(tickets+"2", "{"))
 
 	code, stdout, stderr = e.call(nil, "list")
 	require.Equal(t, exitOK, code, stderr)
 	require.Empty(t, stderr)
 	require.Equal(t, 5, strings.Count(stdout, "\n"), stdout)
-	require.Regexp(t, `^NAME +STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK\nbilling/invoices +overdue +worker-1 +billing +1m[345]\ds +1m[012]\ds ago +in \S+\n`, stdout)
-	require.Regexp(t, `\n"evil\\n\\x1b\[2J" +undated +- +- +- +- +-\n$`, stdout)
+	require.Regexp(t, `^NAME +STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK +WAITERS\nbilling/invoices +overdue +worker-1 +billing +1m[345]\ds +1m[012]\ds ago +in \S+ +2\n`, stdout)
+	require.Regexp(t, `\n"evil\\n\\x1b\[2J" +undated +- +- +- +- +- +-\n$`, stdout)
 
+	_, stdout, _ = e.call(nil, "show", "billing/invoices")
+	require.Regexp(t, `\nWaiters: +2\n  1\. billing on worker-2, pid 12, since 2026-01-01 00:00:00 UTC  \(\S+ ago\): "\\x1b\[2J"\n  2\. a ticket that cannot be read\n`, stdout)
 	_, stdout, _ = e.call(nil, "list", "-o", "name", "--match", "billing/*")
 	require.Equal(t, "billing/invoices\nbilling/x\n", stdout)
 	_, stdout, _ = e.call(nil, "list", "-o=name", "--state=overdue,undated")

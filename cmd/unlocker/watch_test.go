@@ -58,15 +58,15 @@ func TestListWatchPrintsLines(t *testing.T) {
 	names, _ := list("list", "-w", `-ojsonpath={.type} {.name} {.lock.state}`)
 	untitled, _ := list("list", "-w", "--no-headers")
 	lines := table.await(t, 2)
-	require.Regexp(t, `^NAME   STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK$`, lines[0])
-	require.Regexp(t, `^a      held +worker-1 +billing +1m[345]\ds +in 1h00m +in 2h00m$`, lines[1])
+	require.Regexp(t, `^NAME   STATE +HOSTNAME +OWNER +HELD +ALERT +UNLOCK +WAITERS$`, lines[0])
+	require.Regexp(t, `^a      held +worker-1 +billing +1m[345]\ds +in 1h00m +in 2h00m +-$`, lines[1])
 	require.Regexp(t, `^a   held `, untitled.await(t, 1)[0])
 
 	e.Set("evil\n\x1b[2J", "uuid", "u", "owner", "\u202e")
 	require.Regexp(t, `^"evil\\n\\x1b\[2J"   undated +-`, table.await(t, 3)[2])
 	_, err := e.Client.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.Regexp(t, `^a +gone +worker-1 +billing +\dm\d\ds +- +-$`, table.await(t, 4)[3])
+	require.Regexp(t, `^a +gone +worker-1 +billing +\dm\d\ds +- +- +-$`, table.await(t, 4)[3])
 
 	var events []map[string]any
 	for _, line := range data.await(t, 3) {

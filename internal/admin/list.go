@@ -19,6 +19,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -88,9 +89,12 @@ type Listing struct {
 	Prefix string
 	// Total counts all locks, Matched those that match the filter apart from its limit.
 	Total, Matched int
+	// Uncounted is why the waiters of some locks are not known; nil if they are.
+	Uncounted error
 
-	locks []protocol.Lock
-	at    instant
+	waiters *waiters.Waiters
+	locks   []protocol.Lock
+	at      instant
 	// explained are the locks as a daemon showed them, by name; nil if none was asked.
 	explained map[string]api.Lock
 }
@@ -100,7 +104,8 @@ type Listing struct {
 func (l *Listing) Locks() iter.Seq[api.Lock] {
 	return func(yield func(api.Lock) bool) {
 		for i := range l.locks {
-			if !yield(l.explain(api.NewLock(&l.locks[i], l.At, l.at.ahead[l.locks[i].Name]))) {
+			lock := l.explain(api.NewLock(&l.locks[i], l.At, l.at.ahead[l.locks[i].Name]))
+			if lock.Waiters = l.waiters.Count(l.locks[i].Name); !yield(lock) {
 				return
 			}
 		}
@@ -128,12 +133,19 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 		return nil, a.failed(ctx, err, etcd.Read)
 	}
 	l.Revision, l.Matched = revision, len(l.locks)
+	l.waiters, l.Uncounted = a.tickets(ctx)
 	compare := a.compareBy(f.Sort, at)
 	slices.SortFunc(l.locks, func(a, b protocol.Lock) int { return compare(&a, &b) })
 	if f.Limit > 0 && len(l.locks) > f.Limit {
 		l.locks = slices.Clone(l.locks[:f.Limit])
 	}
 	return l, nil
+}
+
+// tickets returns those that there are or, on error, some of them.
+func (a *Admin) tickets(ctx context.Context) (*waiters.Waiters, error) {
+	read, err := waiters.Read(ctx, a.client.KV, a.config.WaitersKeys(), a.config.Etcd.RequestTimeout)
+	return read, a.failedOn(ctx, err, etcd.Read, a.config.WaitersKeys())
 }
 
 // Orders returns the names of the orders of locks: those of columns, and urgency.

@@ -30,9 +30,14 @@ type Detail struct {
 	ExplainedBy string
 	// Paused are sentences about the pauses that keep the lock.
 	Paused []string
+	// Queue are its waiters.
+	Queue api.WaiterList
 	// Leftovers are the names of fields that an earlier holder left and that are ignored.
 	Leftovers []string
 }
+
+// maxWaiters is the maximum number of waiters in a Queue.
+const maxWaiters = 1000
 
 // Show reads one lock. The name must be valid, as ParseName returns it.
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
@@ -45,6 +50,11 @@ func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
 	}
 	d, err := a.detail(ctx, entry)
 	d.Paused = a.paused(ctx, name)
+	tickets, unread := a.tickets(ctx)
+	d.Queue = tickets.For(name, maxWaiters)
+	if d.Waiters = d.Queue.Total(); unread != nil {
+		d.Queue.Error = api.ErrorText(unread)
+	}
 	return d, a.failed(ctx, err, etcd.Read)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -26,6 +27,7 @@ type Watch struct {
 	filter  Filter
 	table   *table.Table
 	scanner *scan.Scanner
+	waiters *waiters.Waiters
 	changed chan struct{}
 	fail    context.CancelCauseFunc
 	// shown are the locks of the list as Changes last returned them, by name; nil before its
@@ -42,6 +44,8 @@ type Change struct {
 	State protocol.State
 	// Ahead is by how much the clock of its holder is known to be ahead.
 	Ahead time.Duration
+	// Waiters is how many wait for it.
+	Waiters int
 	// Matches reports whether the lock is in the list. Gone reports whether it does not exist any more;
 	// then the rest is what was known before.
 	Matches, Gone bool
@@ -77,6 +81,16 @@ func (a *Admin) Watch(f Filter) (*Watch, error) {
 		Explain: func(err error) error { return a.failed(context.Background(), err, etcd.Read) },
 		Changed: w.scanned,
 	})
+	if err != nil {
+		return nil, err
+	}
+	w.waiters, err = waiters.New(waiters.Options{
+		FollowerOptions: etcd.FollowerOptions{
+			Client: a.client.Client, Prefix: a.config.WaitersKeys(), Logger: a.logger, Explain: func(err error) error { return err },
+			Freshness: a.config.Etcd.RequestTimeout, RequestTimeout: a.config.Etcd.RequestTimeout,
+		},
+		Changed: w.table.Notify, WaitDuration: unobserved{},
+	})
 	return w, err
 }
 
@@ -108,6 +122,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	g, running := errgroup.WithContext(limited)
 	g.Go(func() error { return w.table.Run(running) })
 	g.Go(func() error { return w.scanner.Run(running) })
+	g.Go(func() error { return w.waiters.Run(running) })
 	g.Go(func() error { return w.forward(running) })
 	err := g.Wait()
 	if ctx.Err() == nil {
@@ -199,7 +214,7 @@ func (w *Watch) Changes(ctx context.Context) []Change {
 		was.read = w.reads
 		kept++
 		if matches != was.Matches || state != was.State || l.Revision != was.Revision || l.Token != was.Token || l.Keys != was.Keys {
-			was.Lock, was.State, was.Ahead, was.Matches = *l, state, now.ahead[l.Name], matches
+			was.Lock, was.State, was.Ahead, was.Matches, was.Waiters = *l, state, now.ahead[l.Name], matches, w.waiters.Count(l.Name)
 			changed = append(changed, was)
 		}
 	})
@@ -258,6 +273,7 @@ func (w *Watch) View(ctx context.Context, n int) View {
 	}) {
 		for _, k := range first.all() {
 			v.Locks = append(v.Locks, api.NewLock(&k, v.At, now.ahead[k.Name]))
+			v.Locks[len(v.Locks)-1].Waiters = w.waiters.Count(k.Name)
 		}
 		w.last = v
 	}

@@ -296,3 +296,47 @@ func TestWatchOfASlowHostThatRenews(t *testing.T) {
 		require.Equal(w.t, map[string]int{"dead": 90, "died": 124}, since)
 	})
 }
+
+// The waiters are those of list, show and a watch alike; a user who may not read the tickets sees the locks.
+func TestWaitersOfLocks(t *testing.T) {
+	bubble(t, func(w *world, _ *memetcd.Cluster, link *memetcd.Link) {
+		t := w.t
+		w.take("a", time.Hour, time.Hour)
+		w.take("slots/0", time.Hour, time.Hour)
+		for key, value := range map[string]string{"a//1": `{"uuid": "u", "hostname": "h"}`, "a//2": "{", "slots//3": `{"uuid": "u", "slots": 2}`} {
+			w.Put(clientv3.OpPut(tickets+key, value))
+		}
+		list := func() (counts []int, err error) {
+			found, err := w.List(t.Context(), admin.Filter{})
+			require.NoError(t, err)
+			for l := range found.Locks() {
+				counts = append(counts, l.Waiters)
+			}
+			return counts, found.Uncounted
+		}
+		counts, err := list()
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 1}, counts)
+		d, err := w.Show(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, 2, d.Waiters)
+		require.Equal(t, "h", d.Queue.Waiters[0].Hostname)
+		require.Empty(t, d.Queue.Error)
+
+		watched := watch(t, w.Admin, admin.Filter{})
+		etcdtest.Eventually(t, func() bool { return watched.View(t.Context(), 1).Locks[0].Waiters == 2 })
+		w.Set("a", "status", "half")
+		etcdtest.Eventually(t, func() bool {
+			changes := watched.Changes(t.Context())
+			return len(changes) > 0 && changes[0].Waiters == 2
+		})
+
+		link.Allow("/mutexes/", "/mutexes0")
+		counts, err = list()
+		require.ErrorContains(t, err, "permission denied")
+		require.Equal(t, []int{0, 0}, counts)
+		d, err = w.Show(t.Context(), "a")
+		require.NoError(t, err)
+		require.Contains(t, d.Queue.Error, "permission denied")
+	})
+}

@@ -119,12 +119,39 @@ func describe(w *bufio.Writer, d admin.Detail, state string, bounds limits) {
 	if d.ClockOffset != 0 {
 		p.line("Clock:", "The holder's clock is "+terminal.Clock(d.ClockOffset)+", by which the times above are corrected.")
 	}
+	p.waiters(d.Queue, d.At)
 	p.known("Token:", "", token(d.Token))
 	p.line("Revision:", strconv.FormatInt(d.Revision, 10))
 	p.field("Backtrace:", "backtrace")
 	p.field("Stack:", "stack")
 	p.fields("Other fields", p.others, d.MoreFields)
 	p.fields("Left by an earlier holder and ignored", leftovers, 0)
+}
+
+// waiters prints how many wait, and the first in detail.
+func (p *description) waiters(q api.WaiterList, now time.Time) {
+	p.text("Waiters:", q.Error)
+	if q.Total() == 0 {
+		return
+	}
+	p.line("Waiters:", strconv.Itoa(q.Total()))
+	shown := q.Waiters[:min(len(q.Waiters), p.bounds.fields)]
+	for i, w := range shown {
+		words := "a ticket that cannot be read"
+		if !w.Unreadable {
+			words = fmt.Sprintf("%s on %s, pid %s", optional(w.Owner), optional(w.Hostname), optional(w.PID))
+		}
+		if !w.Since.IsZero() {
+			words += ", since " + moment(w.Since, now)
+		}
+		if w.Purpose != "" {
+			words += ": " + terminal.Quote(w.Purpose)
+		}
+		fmt.Fprintf(p.w, "  %d. %s\n", i+1, terminal.Truncate(words, p.bounds.columns))
+	}
+	if more := q.Total() - len(shown); more > 0 {
+		fmt.Fprintf(p.w, "  and %d more\n", more)
+	}
 }
 
 // description prints a lock. others are the fields that it has not printed yet.

@@ -64,6 +64,7 @@ func newLockTable(o Options, colored bool) *table[api.Lock] {
 		newColumn("HELD", unlimited, func(l *api.Lock) string { return held(l.Corrected(l.LockedAt), o.At) }),
 		newColumn("ALERT", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AlertAt), o.At) }),
 		newColumn("UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AutoUnlockAt), o.At) + off(l.ClockOffset) }),
+		newColumn("WAITERS", unlimited, func(l *api.Lock) string { return token(int64(l.Waiters)) }),
 	}
 	if colored {
 		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }

@@ -20,6 +20,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -35,7 +36,7 @@ func locks() []api.Lock {
 		{Name: "/bad/\uFFFD/uuid", State: "malformed", Revision: 25, Keys: 1},
 		{Name: "billing/invoices", State: "overdue", UUID: "0b4f7e9a-1c2d-4e3f-8a9b-0123456789ab", Hostname: "worker-17.example.org",
 			Owner: "billing", LockedAt: now.Add(-12 * time.Minute), AliveAt: now.Add(-7 * time.Minute), AlertAt: now.Add(-130 * time.Second),
-			AutoUnlockAt: now.Add(470 * time.Second), Token: 1234, Revision: 1301, Keys: 9, Purpose: "invoices of November", Status: "12 of 340"},
+			AutoUnlockAt: now.Add(470 * time.Second), Token: 1234, Revision: 1301, Keys: 9, Purpose: "invoices of November", Status: "12 of 340", Waiters: 4},
 		{Name: "deploy/" + strings.Repeat("x", 100), State: "expired", UUID: "u", Hostname: strings.Repeat("h", 253) + "…",
 			AutoUnlockAt: now.Add(-50 * time.Hour), Token: 5, Revision: 6, Keys: 3, Purpose: strings.Repeat("p", 253)},
 		{Name: evil, State: "held", UUID: "\x1b]0;title\x07\xff", Hostname: "a\u009b31mb", Owner: `"q"`, LockedAt: now.Add(3 * time.Second),
@@ -169,6 +170,10 @@ func detail() admin.Detail {
 		{Name: "ticket", Value: "OPS-1"}, {Name: "no\u200bte", Value: "two\nlines"}, {Name: "empty", Value: ""},
 	}
 	d.MoreFields = 7
+	d.Queue = api.WaiterList{More: 1, Waiters: []api.Waiter{
+		{Ticket: protocol.Ticket{Owner: "billing", Hostname: "worker-18.example.org", PID: "12", Since: now.Add(-time.Minute), Purpose: evil}},
+		{Ticket: protocol.Ticket{Hostname: evil}}, {Unreadable: true},
+	}}
 	return d
 }
 

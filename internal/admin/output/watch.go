@@ -73,7 +73,7 @@ func (l *Lines) printRows(b *bufio.Writer, at time.Time, changes []admin.Change)
 // lockOf returns the lock in the state in which it was read.
 func lockOf(c *admin.Change, at time.Time) api.Lock {
 	l := api.NewLock(&c.Lock, at, c.Ahead)
-	l.State = c.State.String()
+	l.State, l.Waiters = c.State.String(), c.Waiters
 	return l
 }
 
@@ -117,7 +117,7 @@ func Frame(o Options, v admin.View, skip int, note string, colored bool, columns
 		t.fit(&shown[i])
 	}
 	if o.Format == Table {
-		t.narrow(columns, "HOSTNAME", "OWNER", "HELD", "ALERT")
+		t.narrow(columns, "HOSTNAME", "OWNER", "HELD", "WAITERS", "ALERT")
 	}
 	if t.headers && len(shown) > 0 {
 		frame = append(frame, t.titles(columns))
