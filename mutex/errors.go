@@ -92,7 +92,6 @@ type HeldError struct {
 	Err error
 }
 
-// Error implements error.
 func (e *HeldError) Error() string {
 	text := fmt.Sprintf("lock %q is held by %s", protocol.Clip([]byte(e.Name), 200), e.Holder)
 	if e.Err != nil {
@@ -104,7 +103,6 @@ func (e *HeldError) Error() string {
 // Is reports whether target is ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// Unwrap returns Err.
 func (e *HeldError) Unwrap() error { return e.Err }
 
 // LostError says that a lock was lost, and why. errors.Is(err, ErrLost) is true, and so is
@@ -143,7 +141,6 @@ func (e *LostError) Error() string {
 // Is reports whether target is ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-// Unwrap returns Reason and Err.
 func (e *LostError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{e.Reason}

@@ -207,7 +207,6 @@ func (d *daemon) close() (err error) {
 // removal, and one with its outcome. The daemon continues when the report has the line.
 type logReader struct{ *report }
 
-// Write implements io.Writer.
 func (r logReader) Write(b []byte) (int, error) {
 	var l struct {
 		Msg, Lock   string

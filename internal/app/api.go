@@ -42,7 +42,6 @@ func (a *App) newWebHandler() (http.Handler, error) {
 	return web.New(web.Options{Source: source, Unlocker: unlocker, Events: a.events, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger})
 }
 
-// Locks implements web.Source.
 func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
 	held := v.app.holding()
 	if q.Silent && held.blind {
@@ -52,7 +51,6 @@ func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
 	return v.page(found, q.ByUrgency, held), err
 }
 
-// Windows implements live.Source.
 func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.LockPage, blocked time.Duration, err error) {
 	held := v.app.holding()
 	found, blocked, err := v.app.table.Pages(ctx, queries)
@@ -68,7 +66,6 @@ func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.Loc
 	return pages, blocked, nil
 }
 
-// Changed implements live.Source.
 func (v view) Changed() <-chan struct{} { return v.app.table.Changed() }
 
 func (v view) page(found table.Page, byUrgency bool, held hold) api.LockPage {
@@ -132,7 +129,6 @@ func (a *App) ahead(it *table.View) time.Duration {
 	return it.Observation.Ahead(a.config.Reaper.ClockTolerance)
 }
 
-// Forced implements web.Source.
 func (v view) Forced(name string, limit int) []api.Forced {
 	return append([]api.Forced{}, v.app.reaper.Ledger().Page(name, limit)...)
 }
@@ -140,7 +136,6 @@ func (v view) Forced(name string, limit int) []api.Forced {
 // maxHosts is the maximum number of skewed hosts in the status.
 const maxHosts = 100
 
-// Status implements web.Source.
 func (v view) Status(ctx context.Context) (api.Status, error) {
 	s, err := v.app.snapshot(ctx, maxHosts)
 	if err != nil {
@@ -236,8 +231,6 @@ func (a *App) newNative() (err error) {
 	return err
 }
 
-// Waiters implements web.Source.
 func (v view) Waiters(name string, limit int) api.WaiterList { return v.app.waiters.For(name, limit) }
 
-// Native implements web.Source.
 func (v view) Native(ctx context.Context) (api.NativeList, error) { return v.app.native.View(ctx) }

@@ -90,13 +90,11 @@ func (a *App) newUnlocker(v view) (web.Unlocker, error) {
 	return unlocker{records.NewUnlocker(a.config, a.client, v.store), host, v.Locks, people}, nil
 }
 
-// User implements web.Unlocker.
 func (u unlocker) User(r *http.Request) (string, error) {
 	name, err := records.UserOf(r, u.manual.Config.Web)
 	return name + "@" + u.host, err
 }
 
-// Ask implements web.Unlocker.
 func (u unlocker) Ask(ctx context.Context, name, who string) error {
 	err := u.manual.Ask(ctx, name, who)
 	switch {
@@ -110,7 +108,6 @@ func (u unlocker) Ask(ctx context.Context, name, who string) error {
 	return u.manual.Client.Explain(err, etcd.ReadWrite, u.manual.Config.AskKeys())
 }
 
-// Pause implements web.Unlocker.
 func (u unlocker) Pause(ctx context.Context, what api.PauseRequest, who string) (api.Pause, error) {
 	var lasts time.Duration
 	err := config.Duration(&lasts).Set(what.For)
@@ -123,7 +120,6 @@ func (u unlocker) Pause(ctx context.Context, what api.PauseRequest, who string) 
 	return u.admin.Pause(ctx, who, what.Match, lasts, what.Reason)
 }
 
-// Resume implements web.Unlocker.
 func (u unlocker) Resume(ctx context.Context, match string) (api.Pause, error) {
 	ended, _, err := u.admin.Resume(ctx, match, true)
 	if errors.Is(err, admin.ErrNoPause) {
@@ -147,7 +143,6 @@ const (
 	selectedPages = 16
 )
 
-// Select implements web.Unlocker.
 func (u unlocker) Select(ctx context.Context, what api.UnlockMany) (api.Selection, error) {
 	if err := pause.CheckMatch(what.Match); err != nil {
 		return api.Selection{}, &web.Error{Status: http.StatusBadRequest, Err: fmt.Errorf("match: %w", err)}
@@ -167,7 +162,6 @@ func (u unlocker) Select(ctx context.Context, what api.UnlockMany) (api.Selectio
 	return api.Selection{}, &web.Error{Status: http.StatusBadRequest, Err: errors.New("match: selects more locks than fit into an answer: narrow it")}
 }
 
-// UnlockMany implements web.Unlocker.
 func (u unlocker) UnlockMany(ctx context.Context, what api.UnlockMany, who string, report func(api.Unlocked)) error {
 	selected, err := u.Select(ctx, what)
 	if err != nil {
@@ -183,7 +177,6 @@ func (u unlocker) UnlockMany(ctx context.Context, what api.UnlockMany, who strin
 	return nil
 }
 
-// Unlock implements web.Unlocker.
 func (u unlocker) Unlock(ctx context.Context, name string, what api.Unlock, who string) (api.Forced, error) {
 	if err := u.recordable(ctx, name); err != nil {
 		return api.Forced{}, err

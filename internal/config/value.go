@@ -37,7 +37,6 @@ func (k key) kind() kind {
 	return kind{"string", "a string", "!!str"}
 }
 
-// Type implements pflag.Value.
 func (k key) Type() string { return k.kind().name }
 
 // String implements pflag.Value. It returns text that Set accepts, and reveals a secret.

@@ -82,19 +82,16 @@ type recorded struct {
 	on *connection
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
 func (r recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	on := &connection{Conn: raw}
 	conn, info, err := r.TransportCredentials.ClientHandshake(ctx, authority, on)
 	return conn, recorded{info, on}, err
 }
 
-// Clone implements credentials.TransportCredentials.
 func (r recorder) Clone() credentials.TransportCredentials {
 	return recorder{r.TransportCredentials.Clone()}
 }
 
-// Read implements net.Conn.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
@@ -194,10 +191,8 @@ func Departs(ctx context.Context) error {
 // onSend is called for each request that goes on a connection, as credentials of the call are.
 type onSend func(context.Context) error
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (f onSend) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	return nil, f(ctx)
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (onSend) RequireTransportSecurity() bool { return false }

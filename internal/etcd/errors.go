@@ -90,7 +90,6 @@ func (e *NoConnection) Error() string {
 	return "no connection: " + e.Cause + ": " + e.Advice
 }
 
-// Unwrap returns the error of the call.
 func (e *NoConnection) Unwrap() error { return e.err }
 
 // noConnection returns nil if the call did not fail for that.

@@ -189,7 +189,6 @@ type countedStreams struct {
 	opened func()
 }
 
-// Watch implements pb.WatchClient.
 func (c countedStreams) Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.WatchRequest, pb.WatchResponse], error) {
 	stream, err := c.WatchClient.Watch(ctx, opts...)
 	if err == nil {

@@ -73,7 +73,6 @@ func (e *Interrupted) Is(target error) bool { return target == context.Canceled 
 // NotStarted is the error of a command that cannot be executed.
 type NotStarted struct{ error }
 
-// Unwrap returns the error of the operating system.
 func (e *NotStarted) Unwrap() error { return e.error }
 
 // Run takes the lock, runs the command with the standard files and the environment of this

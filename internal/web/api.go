@@ -191,7 +191,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 func failure(status int, words string) error { return &Error{status, errors.New(words)} }

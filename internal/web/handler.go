@@ -174,7 +174,6 @@ const (
 	pageLock = "/locks/"
 )
 
-// ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
 	path, ok := strings.CutPrefix(r.URL.EscapedPath(), h.PathPrefix)

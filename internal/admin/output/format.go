@@ -63,7 +63,6 @@ func Completions() []string { return append(formats(), jsonPath) }
 
 func (f Format) hasTemplate() bool { return strings.HasPrefix(string(f), jsonPath) }
 
-// String implements pflag.Value.
 func (f *Format) String() string { return string(*f) }
 
 // Type implements pflag.Value.
@@ -193,7 +192,6 @@ func selectable(v any) any {
 // safe is a string that templates compare as it is, and print as it is safe.
 type safe string
 
-// String implements fmt.Stringer.
 func (s safe) String() string {
 	if s == "" {
 		return ""
