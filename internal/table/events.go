@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -144,4 +145,157 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 		c.reportGone(e, ev.KV.Mod, now, orphan)
 	}
 	e.Lock = protocol.Lock{Name: e.Name, Revision: e.Revision}
+}
+
+// listing is the state of the newest listing, finished or in progress.
+type listing struct {
+	// revision is the revision at which the keys are listed.
+	revision int64
+	// known is the revision of the last listing without a watch. Events up to it are dropped.
+	known int64
+	// resync is set if a watch continues during the listing, so that differences count as drift.
+	resync bool
+	// first is set until the first listing has ended: its locks do not count as acquired.
+	first bool
+	// deleted has the locks that were deleted while the listing was in progress; nil where none is.
+	deleted map[string]struct{}
+}
+
+// begin starts a listing. With resync, a lock that was deleted after the revision, but before begin, would appear again:
+// see Table.Begin.
+func (c *core) begin(revision int64, resync bool) {
+	if c.listing.deleted != nil { // the last one did not finish
+		for _, e := range c.locks {
+			e.mark(listed, false)
+		}
+	}
+	l := &c.listing
+	l.revision, l.resync, l.deleted = revision, resync, make(map[string]struct{})
+	if !resync {
+		l.known = revision
+	}
+}
+
+// ErrOlder is the error of a listing that shows a lock older than it was seen before:
+// etcd was restored or diverged.
+var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
+
+// list adds locks as they were at the revision of the listing.
+func (c *core) list(locks []protocol.Lock) (err error) {
+	now := c.now()
+	for i := range locks {
+		if c.listOne(&locks[i], now) {
+			err = ErrOlder
+		}
+	}
+	c.reschedule(now)
+	return err
+}
+
+// listOne reports whether the lock is older than it was seen before.
+func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
+	e := c.locks[l.Name]
+	if e == nil {
+		if _, gone := c.listing.deleted[l.Name]; gone {
+			return false
+		}
+		e = c.add(l.Name)
+	}
+	e.mark(listed, true)
+	if e.Revision > c.listing.revision {
+		return false
+	}
+	older = isOlder(e, l)
+	if same(&e.Lock, l) {
+		return older
+	}
+	c.touch(e)
+	c.countUnseen(e, l, now)
+	another := e.Token != l.Token || e.UUID() != l.UUID()
+	if another {
+		e.mark(measured, false)
+		e.margin, e.rhythm = 0, 0
+	}
+	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
+		l.Written > e.Written // the same values again
+	e.Lock = *l
+	e.mark(deletedLast, false)
+	if written {
+		e.learned = now.mono
+		e.mark(late, true)
+	}
+	return older
+}
+
+// isOlder reports whether a listing shows a lock older than it is known, which only
+// a restore can do: one whose uuid was created earlier, or whose newest key is
+// older although it has another deadline, or although none was deleted.
+func isOlder(known *entry, listed *protocol.Lock) bool {
+	if listed.Token != known.Token {
+		return listed.Token != 0 && listed.Token < known.Token
+	}
+	if listed.Revision >= known.Revision {
+		return false
+	}
+	auto := listed.AutoUnlockAt()
+	return auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast)
+}
+
+// same reports whether a listing agrees with the known lock. Revisions are not sufficient:
+// that of the listing may be lower, as a listing does not show deletions, and it may be equal
+// although an earlier event was lost.
+func same(known, listed *protocol.Lock) bool {
+	return known.Token == listed.Token && known.UUID() == listed.UUID() &&
+		known.Keys == listed.Keys && known.SameFields(listed) && listed.Revision <= known.Revision &&
+		known.LockedAt() == listed.LockedAt() && known.AlertAt() == listed.AlertAt() &&
+		known.AutoUnlockAt() == listed.AutoUnlockAt() && known.AliveAt() == listed.AliveAt() &&
+		known.Hostname() == listed.Hostname() && known.Owner() == listed.Owner() &&
+		known.Removable() == listed.Removable()
+}
+
+// countUnseen counts the changes of which the watch showed no events.
+func (c *core) countUnseen(e *entry, l *protocol.Lock, now reading) {
+	if c.listing.resync {
+		c.totals.Drift++
+	}
+	switch {
+	case e.Token == l.Token:
+	case e.Token != 0:
+		c.released(e, 0, false, now)
+	case e.has(unanswered):
+		c.reportGone(e, 0, now, false) // an orphan, where a lock is now
+	}
+	if l.Token != 0 && e.Token != l.Token && !c.listing.first {
+		c.totals.Acquired++
+	}
+}
+
+// end finishes a listing, and drops the locks that it did not contain, unless they are newer.
+func (c *core) end() {
+	now := c.now()
+	for _, e := range c.locks {
+		found := e.has(listed)
+		e.mark(listed, false)
+		if found || e.Revision > c.listing.revision {
+			continue
+		}
+		if c.listing.resync {
+			c.totals.Drift++
+		}
+		if e.Token != 0 {
+			c.released(e, 0, false, now)
+		}
+		c.drop(e, 0, now)
+	}
+	c.listing.deleted = nil
+	c.listing.first = false
+}
+
+// forget drops all locks, for example after a restore of etcd: they belong to the time before.
+func (c *core) forget() {
+	now := c.now()
+	for _, e := range c.locks {
+		c.drop(e, 0, now)
+	}
+	c.listing = listing{first: true}
 }
