@@ -7,11 +7,23 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
+	"github.com/etcd-unlocker/unlocker/internal/pause"
 	"github.com/etcd-unlocker/unlocker/internal/records"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
 // OtherHolder is the error of an unlock with a uuid that is not, or no longer, the uuid of
@@ -112,4 +124,162 @@ func Who() string {
 	}
 	host, _ := os.Hostname()
 	return name + "@" + cmp.Or(host, "unknown host")
+}
+
+// Limits of the duration of a pause.
+const (
+	minPause = 10 * time.Second
+	maxPause = 7 * 24 * time.Hour
+)
+
+// ValidatePause returns an error if a pause with these values would be refused. match is empty for
+// a pause of all locks.
+func ValidatePause(match string, lasts time.Duration, reason string) error {
+	switch {
+	case lasts < minPause, lasts > maxPause:
+		return fmt.Errorf("--for: must be %s to 7d, such as 2h, not %s", minPause, lasts)
+	case strings.TrimSpace(reason) == "":
+		return errors.New("--reason: must say why")
+	case len(reason) > pause.MaxReason:
+		return fmt.Errorf("--reason: must be at most %d bytes", pause.MaxReason)
+	case !utf8.ValidString(reason), strings.ContainsFunc(reason, unicode.IsControl):
+		return errors.New("--reason: must be one line of text")
+	}
+	return ValidateMatch(match)
+}
+
+// ValidateMatch returns an error if match is neither empty nor a pattern for names of locks.
+func ValidateMatch(match string) error {
+	if match == "" {
+		return nil
+	}
+	if err := pause.CheckMatch(match); err != nil {
+		return fmt.Errorf("--match: %w", err)
+	}
+	return nil
+}
+
+// Pause stops the automatic removal of the locks that match, or of all, for a user, who is user@host. It replaces an earlier
+// pause of the same.
+func (a *Admin) Pause(ctx context.Context, who, match string, lasts time.Duration, reason string) (api.Pause, error) {
+	// The lease may end a second after Until, and never before it.
+	lease, err := a.grant(ctx, lasts+time.Second)
+	if err != nil {
+		return api.Pause{}, err
+	}
+	now := a.now().UTC().Truncate(time.Second)
+	r := api.Pause{Match: match, By: who, Reason: reason, Since: now, Until: now.Add(lasts)}
+	value, err := pause.Value(r)
+	if err != nil {
+		return r, err
+	}
+	_, err = a.client.Put(ctx, a.config.PauseKeys()+pause.Key(match), value, clientv3.WithLease(lease))
+	if a.unanswered(ctx, err) { // an earlier pause may be replaced: a revoked lease would leave none
+		return r, fmt.Errorf("%w: it may be paused or not: repeat the command", a.pausing(ctx, err))
+	}
+	if err != nil {
+		a.client.Abandon(ctx, lease)
+	}
+	return r, a.pausing(ctx, err)
+}
+
+// unanswered reports whether a request failed that may have been executed.
+func (a *Admin) unanswered(ctx context.Context, err error) bool {
+	return err != nil && lockstore.Classify(err) == lockstore.ReasonAmbiguous && !errors.As(a.pausing(ctx, err), new(*etcd.NoConnection))
+}
+
+func (a *Admin) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
+	lease, err := a.client.Grant(ctx, int64(ttl/time.Second))
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return 0, fmt.Errorf("%w: nothing was paused, since etcd grants no lease; while the alarm NOSPACE lasts, and for reaper.settle after it, "+
+			"no lock is removed anyway: pause as soon as it is disarmed", a.pausing(ctx, err))
+	}
+	if err != nil {
+		return 0, a.pausing(ctx, err)
+	}
+	return lease.ID, nil
+}
+
+// pausing is failedOn for a request on the prefix of the pauses.
+func (a *Admin) pausing(ctx context.Context, err error) error {
+	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.PauseKeys())
+}
+
+// ErrNoPause is the error of Resume if there is no such pause.
+var ErrNoPause = errors.New("there is no such pause")
+
+// Resume ends the pause of a pattern or, if match is empty, that of all locks: where there are others, only if all is
+// set. It returns the pause that ended, and those that are in force then, or that did not end as it is not clear which one
+// is meant.
+func (a *Admin) Resume(ctx context.Context, match string, all bool) (ended api.Pause, remaining []api.Pause, err error) {
+	remaining, err = a.Pauses(ctx)
+	i := slices.IndexFunc(remaining, func(p api.Pause) bool { return p.Match == match && !p.Until.IsZero() })
+	switch {
+	case err != nil:
+		return ended, nil, err
+	case i < 0:
+		return ended, remaining, ErrNoPause
+	case match == "" && !all && len(remaining) > 1:
+		return ended, remaining, errors.New("there are several pauses: --all ends that of all locks, --match PATTERN another")
+	}
+	ended = remaining[i]
+	_, err = a.client.Delete(ctx, a.config.PauseKeys()+pause.Key(match))
+	switch {
+	case a.unanswered(ctx, err):
+		return ended, nil, fmt.Errorf("%w: it may be resumed or not: repeat the command", a.pausing(ctx, err))
+	case err != nil:
+		return ended, nil, a.pausing(ctx, err)
+	}
+	return ended, slices.Delete(remaining, i, i+1), nil
+}
+
+// EndBrake has the locks of a name removed again that a brake keeps, now and until it counts enough again.
+func (a *Admin) EndBrake(ctx context.Context, name string) error {
+	now, w := a.now().UTC(), records.Writer{Config: a.config, Client: a.client, Full: func() bool { return false }}
+	// The revision makes its key: each is another record.
+	_, _, err := w.Write(ctx, []api.Forced{{At: now, Name: name, Trigger: verdict.Ended, Who: Who(), Revision: now.UnixNano()}})
+	return a.failedOn(ctx, err, etcd.ReadWrite, a.config.AuditKeys())
+}
+
+// paused returns a sentence for each pause that keeps a lock.
+func (a *Admin) paused(ctx context.Context, name string) (sentences []string) {
+	list, err := a.Pauses(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("It is not known whether its removal is paused: %s.", err)}
+	}
+	for _, p := range list {
+		switch {
+		case p.Until.IsZero():
+			sentences = append(sentences, "All locks are kept: "+p.Reason+".")
+		case p.Match == "" || doublestar.MatchUnvalidated(p.Match, name):
+			sentences = append(sentences, fmt.Sprintf("Its removal is paused until %s %s.", terminal.Time(p.Until), pause.Words(p)))
+		}
+	}
+	return sentences
+}
+
+// pageKeys is how many records one answer has: few, since any client may have written large ones.
+const pageKeys = 16
+
+// Pauses returns the pauses in force, also those that no daemon can read.
+func (a *Admin) Pauses(ctx context.Context) ([]api.Pause, error) {
+	all := []api.Pause{}
+	root := a.config.PauseKeys()
+	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(root))
+	for from, more := root, true; more && len(all) < pause.MaxRecords; {
+		page, err := a.client.Get(ctx, from, end, clientv3.WithLimit(pageKeys))
+		if err != nil {
+			return nil, a.pausing(ctx, err)
+		}
+		for _, kv := range page.Kvs {
+			from = string(kv.Key) + "\x00"
+			p, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
+			if err != nil {
+				p = pause.Unreadable(string(kv.Key))
+			}
+			all = append(all, p)
+		}
+		more = page.More
+	}
+	return all, nil
 }
