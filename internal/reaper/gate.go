@@ -1,13 +1,16 @@
 package reaper
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // gate is closed while a hold that stops removals is in force, or while a probe is overdue.
@@ -144,4 +147,157 @@ func (g *gate) holds() (all []api.Hold) {
 		}
 	}
 	return all
+}
+
+// maxStreaks is the maximum number of names that are counted: as many as there may be records.
+const maxStreaks = 50_000
+
+// brakes have the removals in a row of each name that a brake applies to: those of all records, and of what these tell of
+// removals before. So replicas that know the same records agree, in whatever order these came, and whoever wrote one
+// without knowing another. A forged one keeps a lock or ends a count, and changes no due.
+type brakes struct {
+	mu      sync.Mutex
+	streaks map[string]streak
+}
+
+// streak are the newest removals by their revisions, of which those count that are later than where the count ended: by
+// a user, or by the newest releases. A replica whose clock is slow takes a removal for a release.
+type streak struct {
+	ended    int64
+	released []int64
+	removals []api.Counted
+}
+
+func (s streak) since(start time.Time) (counted []api.Counted) {
+	ended := s.ended
+	for _, token := range s.released {
+		if !slices.ContainsFunc(s.removals, func(c api.Counted) bool { return c.Token == token }) {
+			ended = max(ended, token)
+		}
+	}
+	for _, c := range s.removals {
+		if c.Revision > ended && c.At.After(start) {
+			counted = append(counted, c)
+		}
+	}
+	return counted
+}
+
+// forced returns how many removals count. Once there are enough no time ends that.
+func (s streak) forced(p verdict.Policy, now time.Time) (forced int) {
+	if n := len(s.removals); n > 0 {
+		forced = len(s.since(s.removals[n-1].At.Add(-p.Brake.Window)))
+	}
+	if forced < p.Brake.MaxForced {
+		forced = len(s.since(now.Add(-p.Brake.Window)))
+	}
+	return forced
+}
+
+// braking returns how many removals count against a lock, and from how many on it is kept: 0 without a brake.
+func (r *Reaper) braking(name string) (forced, limit int) {
+	p, s := r.streak(name)
+	return s.forced(p, r.Now()), p.Brake.MaxForced
+}
+
+// streak returns the policy that applies to a name, and what is known of it.
+func (r *Reaper) streak(name string) (p verdict.Policy, s streak) {
+	if p, _ = r.Rules.Policy(name); p.Brake.MaxForced == 0 {
+		return p, s
+	}
+	r.brakes.mu.Lock()
+	defer r.brakes.mu.Unlock()
+	return p, r.brakes.streaks[protocol.Clip([]byte(name), protocol.MaxName)]
+}
+
+// Braked reports whether a brake keeps the locks of a name. It does not block.
+func (r *Reaper) Braked(name string) bool {
+	forced, limit := r.braking(name)
+	return limit > 0 && forced >= limit
+}
+
+// count counts a removal of this replica, and returns what its record tells.
+func (r *Reaper) count(a *attempt) api.Forced {
+	var counted []api.Counted
+	if p, s := r.streak(a.due.Name); p.Brake.MaxForced > 0 && a.verdict.Trigger == verdict.Expiry {
+		now := r.Now().UTC().Round(0)
+		counted = append(s.since(now.Add(-p.Brake.Window)), api.Counted{Revision: a.revision, Token: a.record.Token, At: now})
+	}
+	f := r.ledger.self(a, counted...)
+	r.learn(&f)
+	return f
+}
+
+// learn counts a removal and those before it, or ends a count, and reports whether there was one. A release has the
+// revision of its token.
+func (r *Reaper) learn(f *api.Forced) bool {
+	p, _ := r.Rules.Policy(f.Name)
+	if p.Brake.MaxForced == 0 {
+		return false
+	}
+	r.brakes.mu.Lock()
+	defer r.brakes.mu.Unlock()
+	s, known := r.brakes.streaks[f.Name]
+	before := s
+	switch {
+	case f.Trigger == verdict.Ended && f.Token != 0:
+		s.released = slices.Compact(slices.Sorted(slices.Values(append(slices.Clip(s.released), f.Revision))))
+		s.released = s.released[max(0, len(s.released)-p.Brake.MaxForced):]
+	case f.Trigger == verdict.Manual, f.Trigger == verdict.Ended:
+		s.ended = max(s.ended, f.Revision)
+	case f.Trigger != verdict.Orphan:
+		all := slices.Clone(s.removals)
+		for _, c := range append(slices.Clip(f.Counted), api.Counted{Revision: f.Revision, Token: f.Token, At: f.At}) {
+			at, found := slices.BinarySearchFunc(all, c.Revision, func(c api.Counted, rev int64) int { return cmp.Compare(c.Revision, rev) })
+			if !found && 0 < c.Revision && c.Revision <= f.Revision {
+				all = slices.Insert(all, at, c)
+			}
+		}
+		s.removals = slices.Clone(all[max(0, len(all)-p.Brake.MaxForced):])
+	}
+	if known || len(r.brakes.streaks) < maxStreaks {
+		r.brakes.streaks[f.Name] = s
+	}
+	return len(s.since(time.Time{})) < len(before.since(time.Time{}))
+}
+
+// Restored is for etcd that was restored, maybe to an older revision: what counted goes on counting, and any end from
+// now on ends it.
+func (r *Reaper) Restored() {
+	r.brakes.mu.Lock()
+	defer r.brakes.mu.Unlock()
+	for name, s := range r.brakes.streaks {
+		counted := s.since(time.Time{})
+		for i := range counted {
+			counted[i].Revision, counted[i].Token = int64(i+1), 0
+		}
+		r.brakes.streaks[name] = streak{removals: counted}
+	}
+}
+
+// Released ends the count of a name, since its holder released a lock in time. It does not block. A record tells the
+// replicas that start later.
+func (r *Reaper) Released(name string, token int64) {
+	if _, s := r.streak(name); len(s.removals) == 0 {
+		return
+	}
+	f := api.Forced{At: r.Now(), Name: protocol.Clip([]byte(name), protocol.MaxName), Token: token, Revision: token, Trigger: verdict.Ended}
+	if r.learn(&f) {
+		r.recorder.add(f)
+	}
+}
+
+// RecordGone is for the end of the lease of a record. What keeps locks is written again, since it waits for a user. What
+// is too old for any brake is forgotten.
+func (r *Reaper) RecordGone(name string) {
+	_, s := r.streak(name)
+	switch {
+	case r.Braked(name):
+		last := s.removals[len(s.removals)-1]
+		r.recorder.add(api.Forced{At: last.At, Name: name, Trigger: verdict.Expiry, Revision: last.Revision, Counted: s.since(time.Time{})})
+	case len(s.since(r.Now().Add(-ledgerTime))) == 0:
+		r.brakes.mu.Lock()
+		defer r.brakes.mu.Unlock()
+		delete(r.brakes.streaks, name)
+	}
 }
