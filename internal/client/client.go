@@ -12,16 +12,22 @@ package client
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	promconfig "github.com/prometheus/common/config"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
 // Options configure a Client.
@@ -136,4 +142,184 @@ func (c *Client) Each(ctx context.Context, f func(ctx context.Context, i int, d 
 		asking.Go(func() { f(ctx, i, Daemon{URL: base, client: c}) })
 	}
 	asking.Wait()
+}
+
+// Daemon is one daemon, as Each passes it on.
+type Daemon struct {
+	// URL is that of its web listener, without a slash at the end.
+	URL    string
+	client *Client
+}
+
+// Status returns the status of the daemon.
+func (d Daemon) Status(ctx context.Context) (s api.Status, err error) {
+	if err := d.get(ctx, "status", &s); err != nil {
+		return s, err
+	}
+	return s, plausible(s)
+}
+
+// maxCount exceeds the number of locks that fit into etcd.
+const maxCount = 1 << 40
+
+// plausible refuses JSON that is not the status of a daemon. Absent counts would read as no locks.
+func plausible(s api.Status) error {
+	for _, state := range api.States() {
+		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
+			return fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
+		}
+	}
+	if s.Now.IsZero() {
+		return errors.New("is not an unlocker daemon: its status has no time")
+	}
+	return nil
+}
+
+// Locks returns a page of locks.
+func (d Daemon) Locks(ctx context.Context, q api.Query) (page api.LockPage, err error) {
+	return page, d.get(ctx, "locks?"+q.Values().Encode(), &page)
+}
+
+// Lock returns one lock, nil if there is no such lock. A daemon reads it from etcd, which
+// takes long while it cannot reach etcd.
+func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) {
+	var detail api.LockDetail
+	err := d.get(ctx, "locks/"+segment(name), &detail)
+	// Without an error of the API, another program has answered.
+	if refused, is := errors.AsType[Refusal](err); is && refused.Code == http.StatusNotFound && refused.Words != "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if detail.State == "" {
+		return nil, errors.New("is not an unlocker daemon: a lock has no state")
+	}
+	return &detail, nil
+}
+
+// Shows reports whether the watch of the daemon has shown a lock with this name and uuid, in one of the states.
+func (d Daemon) Shows(ctx context.Context, name, uuid string, states []string) (bool, error) {
+	const similar = 100 // names that contain this one
+	page, err := d.Locks(ctx, api.Query{States: states, Contains: name, Limit: similar})
+	return slices.ContainsFunc(page.Locks, func(l api.Lock) bool { return l.Name == name && l.UUID == uuid }), err
+}
+
+// Alert is an alert of Alertmanager: Status.State is suppressed where a silence or an inhibition applies.
+type Alert struct {
+	StartsAt time.Time              `json:"startsAt"`
+	Status   struct{ State string } `json:"status"`
+}
+
+// Alerts returns the alerts about a lock, where the URL is that of an Alertmanager instead of a daemon.
+func (d Daemon) Alerts(ctx context.Context, lock string) (alerts []Alert, err error) {
+	return alerts, d.client.try(ctx, d.URL+"/api/v2/alerts?filter="+url.QueryEscape("lock="+strconv.Quote(lock)), &alerts)
+}
+
+// Forced returns up to limit of the forced unlocks of this daemon, the newest first: of the lock with
+// this name, or of all locks if it is empty.
+func (d Daemon) Forced(ctx context.Context, name string, limit int) ([]api.Forced, error) {
+	var list api.ForcedList
+	what := "forced-unlocks?limit=" + strconv.Itoa(limit)
+	if name != "" {
+		what += "&name=" + url.QueryEscape(name)
+	}
+	err := d.get(ctx, what, &list)
+	return list.Forced, err
+}
+
+// segment encodes a name as one segment of a path, in which "." and ".." must be escaped.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+// maxBody bounds an answer and maxError an error answer, in bytes.
+const (
+	maxBody  = 32 << 20
+	maxError = 4 << 10
+)
+
+// Refusal is the error of an answer with a status other than 200.
+type Refusal struct {
+	Code int
+	// Words are the error of the API, if the answer has one.
+	Words string
+}
+
+func (r Refusal) Error() string {
+	text := fmt.Sprintf("answers %d %s", r.Code, http.StatusText(r.Code))
+	if r.Words != "" {
+		text += ": " + r.Words
+	}
+	return text
+}
+
+// A daemon serves few requests at a time and answers 503 beyond that, which must not alert.
+const (
+	busyRetries = 3
+	busyPause   = time.Second
+)
+
+// get requests one resource and decodes the answer.
+func (d Daemon) get(ctx context.Context, what string, into any) (err error) {
+	for range 1 + busyRetries {
+		err = d.client.try(ctx, d.URL+"/api/v1/"+what, into)
+		if refused, is := errors.AsType[Refusal](err); !is || refused.Code != http.StatusServiceUnavailable {
+			return err
+		}
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return err
+}
+
+func (c *Client) try(ctx context.Context, resource string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, resource, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "unlocker")
+	if c.username != "" {
+		req.SetBasicAuth(c.username, c.password)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.explain(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		var body api.Error
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // a part of it may be enough
+		_ = json.Unmarshal(text, &body)                            // it may be the page of a proxy
+		return Refusal{resp.StatusCode, body.Error}
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return c.explain(err)
+	}
+	if len(text) > maxBody {
+		return fmt.Errorf("answers more than %d MiB", maxBody>>20)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("is not an unlocker daemon: %w", err)
+	}
+	return nil
+}
+
+// explain removes what the operator knows already, such as the URL, from an error.
+func (c *Client) explain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("does not answer within %s", c.timeout)
+	}
+	if of, is := errors.AsType[*url.Error](err); is {
+		err = of.Err
+	}
+	return fmt.Errorf("does not answer: %w", err)
 }
