@@ -12,6 +12,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // hostile are texts that a client may write into any field, and into the name.
@@ -37,6 +39,10 @@ func TestHostileLocksOnPages(t *testing.T) {
 			fields = append(fields, field, text)
 		}
 		s.Put(hostileOps(s, names[kind], fields)...)
+		ticket := protocol.Ticket{UUID: "u", Hostname: text, Owner: text, PID: text, Purpose: text, Slots: 1000, Holds: []string{text[:min(len(text), 250)]}}
+		for i, value := range []string{ticket.Value(), text} {
+			s.Put(clientv3.OpPut(fmt.Sprintf("/unlocker/waiters%s%s//%d", s.Prefix, names[kind], i), value))
+		}
 	}
 	names["large"], names["many"] = "large", "many"
 	s.Put(s.Lock("large", time.Now(), time.Now().Add(time.Hour), "backtrace", strings.Repeat("main.go:1 main.main\n", 1<<20/20))...)

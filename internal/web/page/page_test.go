@@ -292,7 +292,7 @@ func TestWaitersOfALock(t *testing.T) {
 		{Seen: seen, Ticket: protocol.Ticket{Owner: "billing", Hostname: "h<i>\u202e", PID: "12", Purpose: "<script>", Since: seen.Add(-time.Second), Slots: 3, Holds: []string{"u", "v"}}},
 		{Seen: seen, Unreadable: true, Key: "\"><b>"},
 	}})
-	require.Equal(t, "Waiters: 1,202 Those who wait, in the order in which they get it Turn Process Waits for Purpose "+
+	require.Equal(t, "Waiters: 1,202 Those who wait, in the order in which they get it Turn Process Has waited Purpose "+
 		`1 billing on &#34;h&lt;i&gt;\u202e&#34; pid 12 1m00s since 02:58:59 by its clock &lt;script&gt; holds other locks meanwhile: 2 for one of 3 slots `+
 		"2 a ticket that cannot be read 1m00s and 1,200 more", got)
 }
