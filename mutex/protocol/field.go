@@ -62,8 +62,7 @@ func HolderFields() []Field {
 	return []Field{FieldUUID, FieldHostname, FieldOwner, FieldPurpose, FieldLockedAt, FieldAliveAt, FieldAutoUnlockAt}
 }
 
-// ParseField returns the field that the last segment of a key names, or
-// FieldUnknown.
+// ParseField returns the field that the last segment of a key names, or FieldUnknown.
 func ParseField(segment []byte) Field {
 	for f := FieldUnknown + 1; int(f) < len(fieldNames); f++ {
 		if string(segment) == fieldNames[f] { // which does not allocate
@@ -73,8 +72,7 @@ func ParseField(segment []byte) Field {
 	return FieldUnknown
 }
 
-// String returns the segment of a key that names the field, or "unknown" for
-// FieldUnknown.
+// String returns the segment of a key that names the field, or "unknown" for FieldUnknown.
 func (f Field) String() string {
 	if f == FieldUnknown || int(f) >= len(fieldNames) {
 		return "unknown"

@@ -60,11 +60,10 @@ func RecordsOf(auditPrefix, name string) string {
 // <askPrefix><name>//<uuid>.
 func QuestionKey(askPrefix, name, uuid string) string { return askPrefix + name + "//" + uuid }
 
-// Split splits a key under the prefix into the name and the field of a lock. A key
-// that belongs to no lock (no name, no field, an empty segment, or a name that is
-// not UTF-8) is not valid. Its name is a slash and the key without the prefix,
-// which is never the name of a lock. If the key is valid, both results share its
-// memory.
+// Split splits a key under the prefix into the name and the field of a lock. A key that belongs to
+// no lock (no name, no field, an empty segment, or a name that is not UTF-8) is not valid. Its name
+// is a slash and the key without the prefix, which is never the name of a lock. If the key is
+// valid, both results share its memory.
 func (l Layout) Split(key []byte) (name, field []byte, valid bool) {
 	rest := key[min(len(l.prefix), len(key)):]
 	i := bytes.LastIndexByte(rest, '/')

@@ -1,11 +1,10 @@
 // Package protocol is the lock model of protocol 1: which keys belong to a lock, what
 // their values mean, and which state a lock is in.
 //
-// Everything here is a pure function of values and of the time that is passed in.
-// The package guarantees that no key and no value, however hostile, makes it
-// panic, and that only a bounded part of each value is kept (names are kept
-// whole). It does not guarantee that the contents of a lock are true: names,
-// hosts and times are claims of the client that wrote them.
+// Everything here is a pure function of values and of the time that is passed in. The package
+// guarantees that no key and no value, however hostile, makes it panic, and that only a bounded
+// part of each value is kept (names are kept whole). It does not guarantee that the contents of a
+// lock are true: names, hosts and times are claims of the client that wrote them.
 //
 // The protocol is described in docs/protocol.md.
 package protocol
@@ -31,8 +30,7 @@ type Lock struct {
 	// Token is the create_revision of the uuid key, the fencing token by which a
 	// resource can refuse earlier holders; 0 if there is no uuid.
 	Token int64
-	// Revision is the newest revision known at which a key of the lock was
-	// written or deleted.
+	// Revision is the newest revision known at which a key of the lock was written or deleted.
 	Revision int64
 	// Written is the newest revision at which uuid or auto_unlock_at was written: by the holder, as a
 	// sign of life.
@@ -60,8 +58,7 @@ type Lock struct {
 type rare struct {
 	// uuidText is the value of uuid if it has not the canonical form; else "".
 	uuidText string
-	// autoText is the value of auto_unlock_at if it differs from that of
-	// Timestamp.String; else "".
+	// autoText is the value of auto_unlock_at if it differs from that of Timestamp.String; else "".
 	autoText string
 	texts    [len(rareTexts)]interned
 	// faults is nil unless values cannot be read: then it has the beginning of each, in the order of faulty.
@@ -115,8 +112,7 @@ func (i interned) String() string {
 	return i.h.Value()
 }
 
-// UUID returns the value of the uuid key, or "" if there is none or it is longer
-// than maxUUIDLen.
+// UUID returns the value of the uuid key, or "" if there is none or it is longer than maxUUIDLen.
 func (l *Lock) UUID() string {
 	if l.Token == 0 || l.bad.has(FieldUUID) {
 		return ""

@@ -20,12 +20,10 @@ const (
 	Expired
 	// Undated is a lock without auto_unlock_at. It is never removed automatically.
 	Undated
-	// Malformed is a lock with a timestamp or uuid that cannot be read, or with a
-	// field that has a lease, or keys that are neither a lock nor an orphan. It is
-	// never removed automatically.
+	// Malformed is a lock with a timestamp or uuid that cannot be read, or with a field that has a
+	// lease, or keys that are neither a lock nor an orphan. It is never removed automatically.
 	Malformed
-	// Orphaned are fields of a lock without a uuid, such as a blind renewal after
-	// an unlock leaves.
+	// Orphaned are fields of a lock without a uuid, such as a blind renewal after an unlock leaves.
 	Orphaned
 	// NumStates is the number of states.
 	NumStates
@@ -54,8 +52,7 @@ func (l *Lock) State(now Timestamp) State {
 	return Held
 }
 
-// malformed reports whether the lock is malformed, which does not depend on the
-// time.
+// malformed reports whether the lock is malformed, which does not depend on the time.
 func (l *Lock) malformed() bool {
 	if !l.Valid() || l.leased != 0 {
 		return true

@@ -214,10 +214,9 @@ func present(key []byte) error {
 	return nil
 }
 
-// overlaps refuses a transaction that could put one key twice, or put and delete it. It returns all that the
-// operations may put and delete, at any depth.
-// The two branches of a nested transaction exclude each other, but only with regard
-// to puts.
+// overlaps refuses a transaction that could put one key twice, or put and delete it. It returns all
+// that the operations may put and delete, at any depth. The two branches of a nested transaction
+// exclude each other, but only with regard to puts.
 func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err error) {
 	puts = make(map[string]bool)
 	for _, op := range ops {

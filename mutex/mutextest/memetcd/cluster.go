@@ -1,9 +1,7 @@
-// Package memetcd is an etcd cluster in memory, for simulations under virtual
-// time. Its clients are real: a [Link] has a clientv3.Client whose innermost
-// gRPC interceptors answer from memory instead of the network. So retries,
-// token refresh, the resumption of watches, lease keep-alives and the words of
-// errors are those of the client library, and production code runs on it as
-// it is.
+// Package memetcd is an etcd cluster in memory, for simulations under virtual time. Its clients are
+// real: a [Link] has a clientv3.Client whose innermost gRPC interceptors answer from memory instead
+// of the network. So retries, token refresh, the resumption of watches, lease keep-alives and the
+// words of errors are those of the client library, and production code runs on it as it is.
 //
 // Guaranteed: keys, revisions, transactions, leases, compaction, watches and
 // alarms answer as those of etcd 3.7 do, with the client libraries of 3.5, 3.6
@@ -11,18 +9,16 @@
 // testing/synctest bubble in which cluster and clients were made can move its
 // clock. Nothing that a client observes depends on the order of a map.
 //
-// Not guaranteed: timing within etcd. Requests take no time unless [Faults] say
-// so, a lease ends exactly at its TTL, and the members' states differ only by
-// [Faults]. There is one permission per client instead of users and roles.
-// Responses of watches are never split into fragments, which the client library
-// would join, and tell progress only when they are asked for it. Membership, snapshots as
-// a download, defragmentation, hashes, leader transfer, lists of leases and puts that keep
-// the value or the lease are Unimplemented, and a request's size is estimated.
+// Not guaranteed: timing within etcd. Requests take no time unless [Faults] say so, a lease ends
+// exactly at its TTL, and the members' states differ only by [Faults]. There is one permission per
+// client instead of users and roles. Responses of watches are never split into fragments, which the
+// client library would join, and tell progress only when they are asked for it. Membership,
+// snapshots as a download, defragmentation, hashes, leader transfer, lists of leases and puts that
+// keep the value or the lease are Unimplemented, and a request's size is estimated.
 //
-// This package links by go:linkname, once, and nothing else in the module does:
-// it sets a channel of the client library to nil, which was made outside of
-// every bubble and for which all watches wait, so that time would stop.
-// The repository's ADR 25 says why there is no other way.
+// This package links by go:linkname, once, and nothing else in the module does: it sets a channel
+// of the client library to nil, which was made outside of every bubble and for which all watches
+// wait, so that time would stop. The repository's ADR 25 says why there is no other way.
 package memetcd
 
 import (
@@ -74,9 +70,8 @@ type Applied struct {
 	Events []*mvccpb.Event
 }
 
-// OnApply sets a function that is called with each request in the order in which they
-// are carried out: the true history. It must not call the cluster, and not keep or
-// change what it is given.
+// OnApply sets a function that is called with each request in the order in which they are carried
+// out: the true history. It must not call the cluster, and not keep or change what it is given.
 func (c *Cluster) OnApply(f func(Applied)) { c.do(func() { c.applied = f }) }
 
 // observe reports what happened since the log had n commits.
@@ -186,9 +181,8 @@ func (c *Cluster) setAlarm(alarm pb.AlarmType, on bool) bool {
 	return true
 }
 
-// ExpireTokens ends all auth tokens: the next request of a client with a user gets
-// "invalid auth token", upon which it logs in again, and so does a new watch on a
-// stream opened before.
+// ExpireTokens ends all auth tokens: the next request of a client with a user gets "invalid auth
+// token", upon which it logs in again, and so does a new watch on a stream opened before.
 func (c *Cluster) ExpireTokens() { c.do(func() { c.tokens++ }) }
 
 // Snapshot is a backup.

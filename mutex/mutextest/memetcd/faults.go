@@ -8,21 +8,18 @@ import (
 // Faults are what goes wrong between one client and etcd, or for all clients. The
 // zero value is none.
 type Faults struct {
-	// Refuse fails requests and new streams with Unavailable at once, and breaks the
-	// connection.
+	// Refuse fails requests and new streams with Unavailable at once, and breaks the connection.
 	Refuse bool
-	// HoldRequests delays what the client sends until it is lifted; a request whose
-	// caller gives up, or whose connection breaks, never arrives. HoldAnswers does the
-	// same to what etcd sends, after the request was carried out. Both together make
-	// etcd unreachable. A connection that breaks meanwhile is replaced when neither
-	// direction is blocked any more.
+	// HoldRequests delays what the client sends until it is lifted; a request whose caller gives
+	// up, or whose connection breaks, never arrives. HoldAnswers does the same to what etcd sends,
+	// after the request was carried out. Both together make etcd unreachable. A connection that
+	// breaks meanwhile is replaced when neither direction is blocked any more.
 	HoldRequests, HoldAnswers bool
 	// Request and Answer are how long each takes to arrive. A request in flight arrives
 	// even when its caller has given up meanwhile.
 	Request, Answer time.Duration
-	// Lag is how far the member that the client is connected to is behind the others:
-	// it gets every revision that much later. Answers wait until the member has the
-	// revision that they are about.
+	// Lag is how far the member that the client is connected to is behind the others: it gets every
+	// revision that much later. Answers wait until the member has the revision that they are about.
 	Lag time.Duration
 	// NoLeader: the member is in no quorum, and sees no new revision. What needs a
 	// quorum waits for 7 s and fails. Set for the cluster it also stops the expiry of
@@ -81,9 +78,8 @@ func (l *Link) Set(f Faults) {
 	})
 }
 
-// Break resets the client's connection: open streams and pending requests fail with
-// Unavailable, and the next connection may be to another member, which can know less
-// than the one before.
+// Break resets the client's connection: open streams and pending requests fail with Unavailable,
+// and the next connection may be to another member, which can know less than the one before.
 func (l *Link) Break() { l.cluster.do(l.reset) }
 
 func (l *Link) reset() {

@@ -87,9 +87,8 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// Allow restricts the client to a range of keys, with end as in clientv3.WithRange,
-// beside those allowed before, and from then on it is no administrator. Other requests
-// get ErrPermissionDenied.
+// Allow restricts the client to a range of keys, with end as in clientv3.WithRange, beside those
+// allowed before, and from then on it is no administrator. Other requests get ErrPermissionDenied.
 func (l *Link) Allow(key, end string) {
 	l.cluster.do(func() { l.allowed = append(l.allowed, span{key, end}) })
 }

@@ -109,8 +109,7 @@ func (s *stream) RecvMsg(m any) error {
 	return s.link.cluster.wait(s.ctx, func(now time.Time) (bool, time.Time, error) { return s.step(now, m) })
 }
 
-// detached waits like RecvMsg, but a request in flight still arrives after the caller has
-// given up.
+// detached waits like RecvMsg, but a request in flight still arrives after the caller has given up.
 func (s *stream) detached(m any) error {
 	c := s.link.cluster
 	c.mu.Lock()
