@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -99,31 +100,18 @@ func checkContention(t *trial) {
 	t.pause(time.Second)
 	t.must(t.remove(invoices))
 	tokens := map[int64]bool{}
-	for range waiters {
-		d, a := t.first(waiters)
+	for limit := time.Now().Add(requestTimeout + slack); len(waiters) > 0; t.pause(10 * time.Millisecond) {
+		t.require(time.Now().Before(limit), "the lock is free, but none of the waiters took it")
+		i := slices.IndexFunc(waiters, func(p *pending) bool { return len(p.answer) > 0 })
+		if i < 0 {
+			continue
+		}
+		a := t.answer(waiters[i])
 		t.require(a.OK, "a waiter failed: %s", a)
 		t.require(!tokens[a.Token], "two holders have the token %d", a.Token)
 		tokens[a.Token] = true
-		t.succeed(d, unlockCommand(a))
-	}
-}
-
-// first returns the next answer of several commands.
-func (t *trial) first(of []*pending) (*driver, answer) {
-	limit := time.After(requestTimeout + slack)
-	for {
-		for _, p := range of {
-			select {
-			case a := <-p.answer:
-				return p.d, a
-			default:
-			}
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-limit:
-			t.fail("the lock is free, but none of the waiters took it")
-		}
+		t.succeed(waiters[i].d, unlockCommand(a))
+		waiters, limit = slices.Delete(waiters, i, i+1), time.Now().Add(requestTimeout+slack)
 	}
 }
 

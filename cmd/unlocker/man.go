@@ -119,18 +119,14 @@ func (p *page) option(f *pflag.Flag) {
 func (p *page) seeAlso(cmd *cobra.Command) {
 	var pages []string
 	if cmd.HasParent() {
-		pages = append(pages, dashed(cmd.Parent()))
+		pages = append(pages, roff(dashed(cmd.Parent())))
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
-			pages = append(pages, dashed(sub))
+			pages = append(pages, roff(dashed(sub)))
 		}
 	}
-	p.line(".SH SEE ALSO")
-	for i, name := range pages {
-		comma := map[bool]string{true: ",", false: ""}[i < len(pages)-1]
-		p.line(".BR %s (1)%s", roff(name), comma)
-	}
+	p.line(".SH SEE ALSO\n.BR %s (1)", strings.Join(pages, " (1),\n.BR "))
 }
 
 // roff escapes a line of text.
