@@ -137,7 +137,7 @@ func TestReport(t *testing.T) {
 	code, text = report("reads, then writes", "^lock-(atomic|held)$")
 	require.Equal(t, exitFailure, code, text)
 	require.Regexp(t, `(?m)^FAIL lock-atomic .*\n {5}the client changed the lock`, text)
-	require.Regexp(t, `(?s)the last commands .*\n +\d+\.\d+s 1 > {"id":2,"op":"lock",.*\n +\d+\.\d+s Range get "billing/invoices/uuid".*\n +\d+\.\d+s 1 < {"id":2,"ok":true`, text)
+	require.Regexp(t, `(?s)the last commands .*\n +\d+\.\d+s 1 > {"id":2,"op":"lock",.*\n +\d+\.\d+s Range key:"billing/invoices/uuid".*\n +\d+\.\d+s 1 < {"id":2,"ok":true`, text)
 	require.Contains(t, text, "unlocker-conformance: the client does not conform: 1 of 2 checks failed")
 }
 

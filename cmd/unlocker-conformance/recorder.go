@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,10 +32,9 @@ type hook func(ctx context.Context, m any, forward func() (any, error)) (any, er
 
 // request is what the recorder keeps of a request.
 type request struct {
-	at     time.Time
-	method string
-	keys   []string
-	write  bool // it can write, if its comparisons allow it
+	at    time.Time
+	text  string // one line of evidence
+	write bool
 }
 
 // marked is a context for the requests of the kit.
@@ -88,8 +86,8 @@ func (s recordedStream) RecvMsg(m any) error {
 
 // note records a request. It returns the hook that is armed, and disarms it, if the request can write.
 func (r *recorder) note(method string, m any) (h hook) {
-	q := request{at: time.Now(), method: path.Base(method)}
-	q.describe(m)
+	text := strings.ReplaceAll(fmt.Sprintf("%s %v", path.Base(method), m), prefix, "")
+	q := request{time.Now(), text, writes(m)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, q)
@@ -165,57 +163,15 @@ func (t *trial) writes(p *pending) {
 	}
 }
 
-func (q *request) describe(m any) {
+// writes reports whether a request can write, if its comparisons allow it.
+func writes(m any) bool {
 	switch m := m.(type) {
-	case *pb.PutRequest:
-		q.add("put", m.Key)
-		q.write = true
-	case *pb.DeleteRangeRequest:
-		q.add("delete", m.Key, m.RangeEnd...)
-		q.write = true
-	case *pb.RangeRequest:
-		q.add("get", m.Key, m.RangeEnd...)
+	case *pb.PutRequest, *pb.DeleteRangeRequest:
+		return true
 	case *pb.TxnRequest:
-		q.describeTxn(m)
-	case *pb.WatchRequest:
-		if c := m.GetCreateRequest(); c != nil {
-			q.add("watch", c.Key, c.RangeEnd...)
-		}
+		return slices.ContainsFunc(slices.Concat(m.GetSuccess(), m.GetFailure()), func(op *pb.RequestOp) bool {
+			return op.GetRequestPut() != nil || op.GetRequestDeleteRange() != nil || writes(op.GetRequestTxn())
+		})
 	}
-}
-
-func (q *request) describeTxn(m *pb.TxnRequest) {
-	for _, c := range m.Compare {
-		q.add("compare "+strings.ToLower(c.Target.String())+" of", c.Key)
-	}
-	for _, op := range slices.Concat(m.Success, m.Failure) {
-		switch op := op.Request.(type) {
-		case *pb.RequestOp_RequestPut:
-			q.describe(op.RequestPut)
-		case *pb.RequestOp_RequestDeleteRange:
-			q.describe(op.RequestDeleteRange)
-		case *pb.RequestOp_RequestRange:
-			q.describe(op.RequestRange)
-		case *pb.RequestOp_RequestTxn:
-			q.describeTxn(op.RequestTxn)
-		}
-	}
-}
-
-func (q *request) add(verb string, key []byte, end ...byte) {
-	text := fmt.Sprintf("%s %q", verb, bytes.TrimPrefix(key, []byte(prefix)))
-	if len(end) > 0 {
-		text += " and what follows"
-	}
-	q.keys = append(q.keys, text)
-}
-
-// String is one line of evidence.
-func (q request) String() string {
-	const shown = 5
-	keys := strings.Join(q.keys[:min(len(q.keys), shown)], ", ")
-	if more := len(q.keys) - shown; more > 0 {
-		keys += fmt.Sprintf(" and %d more", more)
-	}
-	return strings.TrimSpace(q.method + " " + keys)
+	return false
 }

@@ -107,7 +107,7 @@ func (t *trial) fail(format string, args ...any) {
 	slices.SortStableFunc(seen, func(a, b request) int { return a.at.Compare(b.at) })
 	var lines strings.Builder
 	for _, q := range seen {
-		fmt.Fprintf(&lines, "\n  %6.3fs %.500s", q.at.Sub(t.began).Seconds(), q)
+		fmt.Fprintf(&lines, "\n  %6.3fs %.500s", q.at.Sub(t.began).Seconds(), q.text)
 	}
 	t.failure = fmt.Errorf(format, args...)
 	if lines.Len() > 0 {
@@ -148,7 +148,7 @@ func (t *trial) driver() *driver {
 		t.log(line)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.said = append(t.said, request{at: time.Now(), method: line})
+		t.said = append(t.said, request{at: time.Now(), text: line})
 	})
 	t.must(err)
 	t.drivers = append(t.drivers, d)
