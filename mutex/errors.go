@@ -160,7 +160,6 @@ type several []error
 func (s several) Error() string   { return fmt.Sprintf("%v (and %d others)", s[0], len(s)-1) }
 func (s several) Unwrap() []error { return s }
 
-// joined returns several errors as one.
 func joined(errs []error) error {
 	switch len(errs) {
 	case 0:

@@ -56,7 +56,6 @@ func (l *Lock) end(e *LostError) {
 	go l.emit(Event{Kind: EventLost, Took: elapsed(l.began, time.Now()), Err: e})
 }
 
-// tick is called by the timer.
 func (l *Lock) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +171,6 @@ func (l *Lock) watch(key string, from int64, see func(*mvccpb.KeyValue)) (health
 	return healthy
 }
 
-// look reads a key once.
 func (l *Lock) look(key string, see func(*mvccpb.KeyValue)) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()

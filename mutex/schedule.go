@@ -147,7 +147,6 @@ func (s *scheduler) due(now time.Time) (due []attempt, next time.Time) {
 	return due, now
 }
 
-// send sends each attempt once.
 func (s *scheduler) send(ctx context.Context, st *store, due []attempt) {
 	timeout, requests := attemptTimeout, make([]request, len(due))
 	for i, a := range due {

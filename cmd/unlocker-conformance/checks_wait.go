@@ -115,7 +115,6 @@ func checkContention(t *trial) {
 	}
 }
 
-// brief is the command with a short patience.
 func (c command) brief(patience float64) command {
 	c.AlertAfter, c.Patience = patience/2, patience
 	return c

@@ -42,7 +42,6 @@ type refusal struct {
 	Holder map[string]string `json:"holder"`
 }
 
-// answer is a line from the driver.
 type answer struct {
 	ID      int               `json:"id"`
 	OK      bool              `json:"ok"`
@@ -72,7 +71,6 @@ func (a answer) String() string {
 	return text
 }
 
-// driver is a process of the client under test.
 type driver struct {
 	process *exec.Cmd
 	stdin   io.WriteCloser
@@ -162,7 +160,6 @@ type pending struct {
 	answer chan answer
 }
 
-// begin sends a command.
 func (d *driver) begin(c command) (*pending, error) {
 	d.mu.Lock()
 	d.last++

@@ -105,7 +105,6 @@ func (k *kit) choose(pattern string) error {
 	return nil
 }
 
-// check is one property of a client.
 type check struct {
 	name, about string
 	run         func(*trial)
@@ -160,7 +159,6 @@ func checks() []check {
 	}
 }
 
-// kit runs checks and reports their outcomes.
 type kit struct {
 	argv      []string
 	checks    []check

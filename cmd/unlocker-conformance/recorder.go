@@ -30,7 +30,6 @@ type recorder struct {
 // hook gets a write of the client in place of etcd, to which forward passes it on.
 type hook func(ctx context.Context, m any, forward func() (any, error)) (any, error)
 
-// request is what the recorder keeps of a request.
 type request struct {
 	at    time.Time
 	text  string // one line of evidence

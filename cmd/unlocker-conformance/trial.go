@@ -168,7 +168,6 @@ func (c command) limit() time.Duration {
 	return max(requestTimeout, seconds(c.Wait)) + slack*time.Duration(1+len(c.Names))
 }
 
-// answer waits for the answer to a command.
 func (t *trial) answer(p *pending) answer {
 	a, err := p.wait(p.c.limit())
 	t.must(err)

@@ -52,7 +52,6 @@ workers. The story takes 15 seconds; then everything keeps running until Ctrl-C.
 Flags:
 `
 
-// options is what the command line says.
 type options struct {
 	once, verbose bool
 	out, errs     io.Writer

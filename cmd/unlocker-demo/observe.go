@@ -109,7 +109,6 @@ type lockKeys struct {
 	deletedIn int64   // the revision in which the first key was deleted
 }
 
-// watchLocks watches the locks until ctx is done.
 func watchLocks(ctx context.Context, client *clientv3.Client, r *report) error {
 	for resp := range client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithRev(1)) {
 		if err := resp.Err(); err != nil {

@@ -25,7 +25,6 @@ const (
 	nightly   = "backup/nightly"
 )
 
-// worker is a simulated program that takes one lock.
 type worker struct {
 	host, about          string
 	name, owner, purpose string        // of the lock
@@ -69,7 +68,6 @@ func workers() []*worker {
 	}}
 }
 
-// run is what a worker does from its start to its end.
 func (w *worker) run(ctx context.Context) error {
 	if err := pause(ctx, w.starts); err != nil {
 		return err
@@ -137,7 +135,6 @@ func (w *worker) lock(ctx context.Context) error {
 	}
 }
 
-// renew moves the lock's times forward.
 func (w *worker) renew(ctx context.Context) error {
 	return w.ifHeld(ctx,
 		w.put("alert_at", w.timeIn(w.alert)),

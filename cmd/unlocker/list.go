@@ -18,7 +18,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// listRun are the flags of one run of list.
 type listRun struct {
 	filter                    admin.Filter
 	format                    output.Format

@@ -117,7 +117,6 @@ overrides the default. All commands but check read the same configuration.`,
 	return root
 }
 
-// loadConfig reads the configuration for a command.
 func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
 	c, source, err := config.Load(cmd.Flags())
 	if err != nil {

@@ -129,7 +129,6 @@ func (p *page) seeAlso(cmd *cobra.Command) {
 	p.line(".SH SEE ALSO\n.BR %s (1)", strings.Join(pages, " (1),\n.BR "))
 }
 
-// roff escapes a line of text.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {

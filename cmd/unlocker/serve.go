@@ -61,7 +61,6 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	return a.Run(ctx)
 }
 
-// newLogger returns a logger that writes to w in the configured format.
 func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
@@ -134,7 +133,6 @@ a key names cannot be used. Nothing in etcd is changed, and no daemon is needed.
 	return cmd
 }
 
-// tryAccess prints what the daemon may do in etcd.
 func tryAccess(cmd *cobra.Command, c config.Config) (err error) {
 	a, err := admin.Open(c, clientLogger(cmd, c))
 	if err != nil {
@@ -191,7 +189,6 @@ file before it is read.`,
 	return cmd
 }
 
-// writeNew writes a file that does not exist yet.
 func writeNew(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {

@@ -68,7 +68,6 @@ func withLock(cmd *cobra.Command, arg string, f func(a *admin.Admin, name string
 	})
 }
 
-// oneName requires one argument, the name of a lock.
 func oneName(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("requires the name of one lock, not %d arguments", len(args))

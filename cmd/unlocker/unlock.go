@@ -23,7 +23,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
-// unlockMany are the flags of one run of unlock --match.
 type unlockMany struct {
 	what   api.UnlockMany
 	count  int

@@ -127,7 +127,6 @@ func (t *trial) login(ctx context.Context) bool {
 	})
 }
 
-// rights tries what the daemon does with this configuration.
 func (t *trial) rights(ctx context.Context) {
 	c := t.config
 	permission := etcd.LockPermission(c)

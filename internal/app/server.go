@@ -20,7 +20,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 )
 
-// server is a listener and the HTTP server on it.
 type server struct {
 	listener  net.Listener
 	server    *http.Server

@@ -111,7 +111,6 @@ func Judge(rules Rules, answers []Answer) Result {
 	return Result{State: state, Text: text, Long: j.long, data: j.data}
 }
 
-// judgement collects the parts of a Result.
 type judgement struct {
 	Rules
 	findings []finding
@@ -193,7 +192,6 @@ func (j *judgement) holds(came []Answer) {
 	j.find(state, "removals are on hold for %s: %s (%s)", terminal.Duration(wait), clean(string(hold.Hold), maxName), clean(hold.Reason, maxReason))
 }
 
-// forced warns of forced unlocks.
 func (j *judgement) forced(came []Answer) {
 	now, recent := came[0].Status.Now, j.recent(came)
 	j.data = append(j.data, datum{label: "forced", value: len(recent), warn: Range{text: "0"}})
@@ -235,7 +233,6 @@ func (j *judgement) recent(came []Answer) (all []api.Forced) {
 	return all
 }
 
-// holder describes who holds a lock.
 func holder(hostname, owner string) string {
 	hostname, owner = clean(hostname, maxName), clean(owner, maxName)
 	if hostname != "" && owner != "" {

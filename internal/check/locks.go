@@ -23,7 +23,6 @@ const (
 	orphaned  = "orphaned"
 )
 
-// all checks the numbers of locks.
 func (j *judgement) all(a Answer) {
 	late := a.Status.Locks[overdue] + a.Status.Locks[expired]
 	j.data = append(j.data, datum{label: "overdue", value: late, warn: j.Warning, crit: j.Critical})
@@ -97,7 +96,6 @@ func since(l api.Lock) time.Time {
 	return l.Corrected(cmp.Or(l.AlertAt, l.AutoUnlockAt))
 }
 
-// describe returns the line on a lock.
 func describe(l api.Lock, now time.Time) string {
 	words := []string{clean(l.State, maxName)}
 	if at := since(l); !at.IsZero() && now.After(at) {
@@ -116,7 +114,6 @@ func describe(l api.Lock, now time.Time) string {
 	return clean(l.Name, maxName) + ": " + strings.Join(words, "; ")
 }
 
-// one checks a single lock.
 func (j *judgement) one(a Answer) {
 	name, now := clean(j.Lock, maxName), a.Status.Now
 	if a.Lock == nil || a.Lock.State == orphaned {

@@ -84,7 +84,6 @@ func (d datum) String() string {
 	return fmt.Sprintf("%s=%d%s;%s;%s;0", d.label, d.value, d.unit, d.warn, d.crit)
 }
 
-// finding is one statement of a result and its state.
 type finding struct {
 	state State
 	text  string
@@ -133,7 +132,6 @@ func clean(s string, limit int) string {
 // clip cuts text off after limit bytes, between characters, and marks the cut.
 func clip(s string, limit int) string { return protocol.Clip([]byte(s), limit) }
 
-// count formats a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

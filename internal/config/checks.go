@@ -16,7 +16,6 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// must returns an error unless the rule holds.
 func must(holds bool, be string, value any) error {
 	if holds {
 		return nil
@@ -24,7 +23,6 @@ func must(holds bool, be string, value any) error {
 	return fmt.Errorf("must be %s, not %s", be, show(value))
 }
 
-// show formats a value for an error.
 func show(value any) string {
 	switch v := value.(type) {
 	case time.Duration:
@@ -170,7 +168,6 @@ func isHostPort(s string) bool {
 	return err == nil && portErr == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/ ?#")
 }
 
-// relation is a rule between values.
 type relation struct {
 	broken bool
 	key    string

@@ -199,7 +199,6 @@ const (
 	policiesKey  = "policies" // the one key that is a list of sections
 )
 
-// key is one setting.
 type key struct {
 	name  string       // dotted, as in "reaper.grace"
 	place any          // pointer to its field in a Config; the type of the field is the type of the key
@@ -344,5 +343,4 @@ func Flags(fs *pflag.FlagSet) {
 	}
 }
 
-// env returns the name of the key's environment variable.
 func (k key) env() string { return "UNLOCKER_" + strings.ToUpper(strings.ReplaceAll(k.name, ".", "_")) }

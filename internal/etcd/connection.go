@@ -39,7 +39,6 @@ type hangs struct {
 	pending map[*request]struct{}
 }
 
-// connection is one to a member.
 type connection struct {
 	net.Conn
 	mu    sync.Mutex

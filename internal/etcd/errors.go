@@ -66,7 +66,6 @@ func (c *Client) user() string {
 	return "the user"
 }
 
-// passwordKey returns the configuration key of the password.
 func (c *Client) passwordKey() string {
 	if c.options.PasswordFile != "" {
 		return "etcd.password_file " + c.options.PasswordFile

@@ -140,7 +140,6 @@ func (f *Follower) omit(ctx context.Context, omitted int) {
 	f.set(func(s *FollowerStatus) { s.Omitted = omitted })
 }
 
-// list lists, and returns the watch from there.
 func (f *Follower) list(ctx context.Context) (Watch, error) {
 	// A prefix that is listed again stays synced meanwhile, but not for longer than a silent watch.
 	stale := time.AfterFunc(f.Freshness, func() {

@@ -58,7 +58,6 @@ func (l Loop) Run(ctx context.Context) error {
 	}
 }
 
-// session lists and watches once.
 func (l Loop) session(ctx context.Context) (healthy bool, err error) {
 	w, err := l.List(ctx)
 	if err != nil {

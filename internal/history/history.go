@@ -87,7 +87,6 @@ func explain(h *api.History) {
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// how says how a period ended, as far as its times tell.
 func how(p *api.Period) string {
 	switch deadline := p.AutoUnlockAt; {
 	case p.Ended.How == api.EndOverwritten:
@@ -175,7 +174,6 @@ func AddForced(h *api.History, forced []api.Forced) {
 	}
 }
 
-// learn adds what is known about a removal.
 func learn(e *api.Ended, f api.Forced) {
 	switch f.Trigger {
 	case verdict.Expiry:

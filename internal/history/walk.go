@@ -171,7 +171,6 @@ func period(l protocol.Lock, since int64) api.Period {
 // fields are keys of the lock as they were at one revision.
 type fields map[protocol.Field]*mvccpb.KeyValue
 
-// read reads fields at a revision.
 func (w *walk) read(ctx context.Context, revision int64, asked []protocol.Field) (fields, error) {
 	gets := make([]clientv3.Op, len(asked))
 	for i, f := range asked {

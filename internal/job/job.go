@@ -129,7 +129,6 @@ type job struct {
 	ending  bool                  // a signal to end came while the command ran
 }
 
-// child is the command as it was started.
 type child struct {
 	pid   int
 	began time.Time
@@ -227,7 +226,6 @@ func (j *job) interruptible(parent context.Context) (ctx context.Context, stop f
 	}
 }
 
-// hold runs the command and releases the lock.
 func (j *job) hold(l *mutex.Lock) (status int, err error) {
 	until, cancel := j.until(l)
 	defer cancel()

@@ -27,7 +27,6 @@ type Record struct {
 	spans []span
 }
 
-// field is one key of a record.
 type field struct {
 	name  string
 	value []byte

@@ -106,7 +106,6 @@ func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (del
 	return deleted, resp.Header.Revision, nil
 }
 
-// commit sends one transaction.
 func (st Store) commit(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
 	defer cancel()

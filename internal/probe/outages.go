@@ -63,7 +63,6 @@ func (o outages) of(written int64, since time.Time) outages {
 	return o[sort.Search(len(o), func(i int) bool { return o[i].revision >= written || !o[i].end.Before(since) }):]
 }
 
-// after returns the time in outages after a time.
 func (o outages) after(seen time.Time) time.Duration {
 	o = o[sort.Search(len(o), func(i int) bool { return o[i].end.After(seen) }):]
 	if len(o) == 0 {

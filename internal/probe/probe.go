@@ -160,7 +160,6 @@ func (p *Probe) once(ctx context.Context) {
 	}
 }
 
-// record records the outcome of a probe that began at a time.
 func (p *Probe) record(began time.Time, a answer) {
 	if a.err != nil && p.Explain != nil {
 		a.err = p.Explain(a.err)
@@ -189,7 +188,6 @@ func (p *Probe) ended(asked, start, end time.Time, alarms []string, err error) (
 	return p.answered(start, end, alarms)
 }
 
-// begin records when a probe began.
 func (p *Probe) begin(start time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +224,6 @@ func (p *Probe) Status() Status {
 	return s
 }
 
-// answer is the outcome of a request.
 type answer struct {
 	start time.Time
 	resp  *clientv3.AlarmResponse

@@ -101,7 +101,6 @@ func (g *gate) logBegin(kind verdict.Kind, reason string, found map[verdict.Hold
 // updateInterval is the maximum time between two readings of the signals.
 const updateInterval = 50 * time.Millisecond
 
-// wait blocks until the gate is open.
 func (g *gate) wait(ctx context.Context) error {
 	tick := time.NewTicker(updateInterval)
 	defer tick.Stop()

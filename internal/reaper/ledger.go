@@ -225,7 +225,6 @@ func (s *shelf) before(t time.Time) int {
 // expire drops what is older than a time.
 func (s *shelf) expire(t time.Time) { s.cut(s.before(t)) }
 
-// cut drops the n oldest entries.
 func (s *shelf) cut(n int) {
 	for _, e := range s.entries[:n] {
 		s.bytes -= sizeOf(e)

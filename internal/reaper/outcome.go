@@ -42,7 +42,6 @@ type attempt struct {
 	presumed bool
 }
 
-// end is how an attempt ends.
 type end struct {
 	level   slog.Level
 	message string // "" is not logged
@@ -165,7 +164,6 @@ func afterRemoval(a *attempt) time.Duration {
 	return never
 }
 
-// fail ends attempts because of an error.
 func (w *worker) fail(e end, reason lockstore.Reason, err error, batch ...*attempt) {
 	for _, a := range batch {
 		a.reason, a.err = reason, err
@@ -191,7 +189,6 @@ func (w *worker) end(e end, batch ...*attempt) {
 	}
 }
 
-// logOutcome logs the outcome of a removal that was announced.
 func (r *Reaper) logOutcome(ctx context.Context, e end, a *attempt) {
 	line := slog.NewRecord(time.Now(), e.level, e.message, 0)
 	line.AddAttrs(append(a.attrs(), slog.Int64("keys_deleted", a.deleted), slog.Int64("revision", a.revision))...)

@@ -101,7 +101,6 @@ func (t *tally) end(a *attempt, count func(*Stats, *attempt)) *attempt {
 // maxUnanswered is how long an attempt without an answer may still turn out to have deleted the lock.
 const maxUnanswered = time.Hour
 
-// keep keeps an attempt that was not answered.
 func (t *tally) keep(a *attempt) {
 	for id, old := range t.unanswered {
 		if time.Since(old.ended) > maxUnanswered {

@@ -93,7 +93,6 @@ func (r *remover) unlock(ctx context.Context, name string, held lockstore.Held) 
 	return removed, record, nil
 }
 
-// trace is a lockstore.Trace.
 func (r *remover) trace(ctx context.Context, removed lockstore.Record) (_ clientv3.Op, err error) {
 	if r.lease == 0 {
 		if r.lease, err = grant(ctx, r.Client, kept+shared, r.Config.Etcd.RequestTimeout); err != nil {

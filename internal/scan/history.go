@@ -23,7 +23,6 @@ type history struct {
 	doubts []mark
 }
 
-// mark is a point of a history.
 type mark struct {
 	cluster uint64
 	// revision is the newest one seen, write the newest write to the prefix.

@@ -101,7 +101,6 @@ func (s *Scanner) failed(ctx context.Context, failure error) error {
 	return nil
 }
 
-// session lists, and returns the watch from there.
 func (s *Scanner) session(ctx context.Context) (etcd.Watch, error) {
 	s.history.doubt()
 	head, err := s.checkHistory(ctx)

@@ -61,7 +61,6 @@ func (s *Scanner) Status() Status {
 	return st
 }
 
-// update changes the status.
 func (s *view) update(change func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/table"
 )
 
-// watching is one watch and its goroutines.
 type watching struct {
 	*Scanner
 	// applying is held while events are applied and seen is updated.

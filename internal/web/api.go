@@ -66,7 +66,6 @@ func (h *handler) events(f live.Format) http.HandlerFunc {
 	}
 }
 
-// query parses the parameters that select locks.
 func query(values url.Values) (q api.Query, err error) {
 	q = api.Query{Contains: values.Get("q"), Hostname: values.Get("hostname"), Owner: values.Get("owner"), Silent: values.Get("silent") == "true", After: values.Get("after")}
 	if q.Limit, err = limit(values); err != nil {

@@ -38,7 +38,6 @@ func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 	return page.Dashboard{Status: status, LockPage: locks, Filter: filter}, nil
 }
 
-// pageEvents is the format of the stream of the dashboard.
 func (h *handler) pageEvents() live.Format {
 	return live.Format{Name: "html", Encode: func(q api.Query, window api.LockPage, e api.Event) ([]byte, error) {
 		return h.pages.Event(q, window, e, time.Now())

@@ -207,7 +207,6 @@ func unlimited(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }
 
-// sendLine sends one line of JSON at once.
 func sendLine(w http.ResponseWriter, line any) error {
 	text, err := json.Marshal(line)
 	if err != nil {

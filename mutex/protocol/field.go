@@ -80,7 +80,6 @@ func (f Field) String() string {
 	return fieldNames[f]
 }
 
-// fieldSet is a set of fields.
 type fieldSet uint16
 
 func (s fieldSet) has(f Field) bool         { return s&(1<<f) != 0 }
@@ -220,7 +219,6 @@ func parseUUID(v []byte) (u [16]byte, canonical bool) {
 	return u, true
 }
 
-// uuidText returns the canonical form.
 func uuidText(u [16]byte) string {
 	b, from := make([]byte, 0, 37), 0
 	for _, n := range uuidGroups {

@@ -134,7 +134,6 @@ func encode(f Format, indent string, v any) ([]byte, error) {
 // jsonPath is how a format with a template begins.
 const jsonPath = "jsonpath="
 
-// parseTemplate returns the template of a format.
 func parseTemplate(f Format) (*jsonpath.JSONPath, error) {
 	text := strings.TrimPrefix(string(f), jsonPath)
 	if !strings.Contains(text, "{") {
@@ -218,7 +217,6 @@ func newColumn[T any](title string, limit int, cell func(*T) string) column[T] {
 	return column[T]{title: title, limit: limit, cell: cell}
 }
 
-// table is a table with a row for each T.
 type table[T any] struct {
 	columns []column[T]
 	widths  []int

@@ -24,7 +24,6 @@ const (
 	refreshAfter = 5 * time.Second
 )
 
-// runner is the state of Run.
 type runner struct {
 	*Hub
 	// dirty reports whether something changed since the last pass of all views began at passed.

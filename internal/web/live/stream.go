@@ -48,7 +48,6 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, q api.Query, f Forma
 	return nil
 }
 
-// await waits for the first window.
 func (h *Hub) await(ctx context.Context, v *view) bool {
 	for {
 		h.mu.Lock()
@@ -67,7 +66,6 @@ func (h *Hub) await(ctx context.Context, v *view) bool {
 	}
 }
 
-// stream is one client.
 type stream struct {
 	hub     *Hub
 	view    *view

@@ -78,7 +78,6 @@ func (p *Pages) Render(v View, now time.Time) ([]byte, error) {
 	return p.execute("layout.html", v, now)
 }
 
-// execute returns the HTML of a template of the page of a view.
 func (p *Pages) execute(name string, v View, now time.Time) ([]byte, error) {
 	var html bytes.Buffer
 	d := document{View: v, Prefix: p.prefix, Acts: p.acts, Now: now, assets: "/assets/" + p.assets.hash + "/", html: &html}

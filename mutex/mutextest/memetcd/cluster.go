@@ -144,7 +144,6 @@ func (c *Cluster) wake() {
 	c.changed = make(chan struct{})
 }
 
-// commit ends a transaction.
 func (c *Cluster) commit(w *write) {
 	if len(w.events) > 0 {
 		c.rev++

@@ -101,7 +101,6 @@ func (l *Link) effective() Faults {
 	return f
 }
 
-// settle follows a change of faults.
 func (l *Link) settle() {
 	held, began, now := l.held(), l.silent.IsZero(), time.Now()
 	l.cut = l.cut && held

@@ -98,7 +98,6 @@ func (l *Link) Allow(key, end string) {
 // cluster, and not keep or change the request. A Lag has no effect there.
 func (l *Link) OnRequest(f func(req Message) Faults) { l.cluster.do(func() { l.request = f }) }
 
-// serve answers a request that has arrived.
 func (l *Link) serve(req Message) (Message, error) {
 	c := l.cluster
 	switch r := req.(type) {

@@ -271,7 +271,6 @@ type silent struct{}
 
 func (silent) pump(*stream) time.Time { return time.Time{} }
 
-// call is a unary RPC.
 type call struct{ silent }
 
 func (*call) receive(s *stream, req Message) {
