@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // late is a connection on which the first transactions, as many as fit into first, are not answered,
@@ -187,4 +188,27 @@ func TestALateAttemptOfAReleasedLockIsAbandoned(t *testing.T) {
 			})
 		})
 	}
+}
+
+// etcd executes an attempt right before its deadline: the lock is gone by then, and not left to a daemon, which would alert.
+func TestTheLastReleaseIsAtTheDeadline(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Patience(20 * time.Second))
+		_, admin := connect()
+		began := time.Now()
+		disturb(link, 1, memetcd.Faults{Request: 19900 * time.Millisecond})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.TryLock(ctx, "a")
+		require.Error(t, err)
+		left := func() int {
+			resp, err := admin.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())
+			require.NoError(t, err)
+			return len(resp.Kvs)
+		}
+		<-time.After(time.Until(began.Add(19950 * time.Millisecond)))
+		require.NotZero(t, left())
+		<-time.After(100 * time.Millisecond)
+		require.Zero(t, left())
+	})
 }

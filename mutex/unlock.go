@@ -197,8 +197,8 @@ func (a *abandoned) answered(got answer) bool {
 	return a.done
 }
 
-func (a *abandoned) due(now time.Time) (at, early time.Time, over bool) {
-	return a.next, a.next.Add(-a.pause / 8), a.done || !a.held && !now.Before(a.until)
+func (a *abandoned) due(time.Time) (at, early time.Time, over bool) {
+	return a.next, a.next.Add(-a.pause / 8), a.done
 }
 
 func (a *abandoned) begin() attempt         { return a }
@@ -209,6 +209,7 @@ func (a *abandoned) ended() {
 		a.done = classify(a.err) != ambiguous
 	}
 	now := time.Now()
+	a.done = a.done || !a.held && !now.Before(a.until) // what is executed late has expired
 	if a.held {
 		a.pause = min(a.pause, longestPause)
 		a.next = now.Add(jitter(a.pause))
@@ -241,8 +242,8 @@ func (r *release) abandon(held bool) *abandoned {
 	}
 }
 
-// abandon releases what late attempts take: it tries again after ever longer pauses, until such a
-// lock has expired.
+// abandon releases what late attempts take: it tries again after ever longer pauses, and last when such
+// a lock expires.
 func (c *Client) abandon(all ...*abandoned) {
 	var tasks []task
 	for _, a := range all {
