@@ -22,19 +22,32 @@ func TestClocks(t *testing.T) {
 	term := term{began: began, length: 10 * time.Second}
 	require.Equal(t, 9*time.Second, term.left(began))
 	require.Equal(t, 4*time.Second, term.left(began.Add(5*time.Second)))
-	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(t, began, time.Minute)))
-	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(t, began.Add(time.Minute), -time.Minute)))
+	require.Equal(t, time.Minute, alone(began, time.Minute).Sub(began))
+	require.Zero(t, alone(began, time.Minute).Round(0).Sub(began.Round(0)))
+	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(began, time.Minute)))
+	require.Equal(t, 9*time.Second-time.Minute, term.left(alone(began.Add(time.Minute), -time.Minute)))
 }
 
 // alone returns a time after the monotonic clock has gone on alone: the second word of a time with a
 // monotonic reading is that reading.
-func alone(t *testing.T, at time.Time, by time.Duration) time.Time {
-	t.Helper()
-	moved := at
-	*(*int64)(unsafe.Add(unsafe.Pointer(&moved), 8)) += int64(by)
-	require.Equal(t, by, moved.Sub(at))
-	require.Zero(t, moved.Round(0).Sub(at.Round(0)))
-	return moved
+func alone(at time.Time, by time.Duration) time.Time {
+	*(*int64)(unsafe.Add(unsafe.Pointer(&at), 8)) += int64(by)
+	return at
+}
+
+// WallBack makes it look as if the wall clock had been set back since the last renewal, Suspended as if the monotonic
+// clock had stopped: under virtual time neither can.
+func (l *Lock) WallBack(by time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term.began = alone(l.term.began.Add(by), -by)
+}
+
+// Suspended is WallBack for the monotonic clock.
+func (l *Lock) Suspended(by time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term.began = alone(l.term.began, by)
 }
 
 // TestNoRenewalIsWrittenAfterUnlock sends a renewal that was to begin while Unlock does: it would leave an

@@ -3,10 +3,14 @@
 package mutex_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,25 +24,31 @@ import (
 )
 
 // TestOneHolderAtATime runs workers on one lock under random faults, next to a daemon without
-// grace. No two of them may work at the same time.
+// grace. No two of them may work at the same time, nor one whose deadline in etcd has passed, and they leave nothing.
+// MUTEX_HISTORIES is how many histories there are, 50 unless told otherwise.
 func TestOneHolderAtATime(t *testing.T) {
-	for seed := range uint64(16) {
+	histories, err := strconv.ParseUint(cmp.Or(os.Getenv("MUTEX_HISTORIES"), "50"), 10, 64)
+	require.NoError(t, err)
+	var steps atomic.Int64
+	for seed := range histories {
+		if t.Failed() {
+			return // one is enough
+		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 				defer cancel()
 				_, admin := connect()
 				works := make(chan struct{}, 1)
 				var all errgroup.Group
-				var done [5]int
 				all.Go(func() error { return removeExpired(ctx, admin.Client) })
-				for id := range done {
+				for id := range uint64(5) {
 					client, link := connect(mutex.Patience(20 * time.Second))
-					random := rand.New(rand.NewPCG(seed, uint64(id)))
-					all.Go(func() error { return disturbAtRandom(ctx, rand.New(rand.NewPCG(seed, uint64(100+id))), link) })
+					w := worker{client, admin.Client, rand.New(rand.NewPCG(seed, id)), works, &steps}
+					all.Go(func() error { return disturbAtRandom(ctx, rand.New(rand.NewPCG(seed, 100+id)), link) })
 					all.Go(func() (err error) {
 						for ctx.Err() == nil && err == nil {
-							err = work(ctx, random, client, works, &done[id])
+							err = w.work(ctx)
 						}
 						return err
 					})
@@ -46,45 +56,83 @@ func TestOneHolderAtATime(t *testing.T) {
 				err := all.Wait()
 				<-time.After(time.Minute) // what was abandoned is released
 				require.NoError(t, err)
-				steps := 0
-				for _, n := range done {
-					steps += n
-				}
-				require.Greater(t, steps, 20)
+				left, err := admin.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())
+				require.NoError(t, err)
+				require.Empty(t, left.Kvs)
 			})
 		})
 	}
+	require.Greater(t, steps.Load(), int64(6*histories))
 }
 
-// work takes the lock and works in steps as long as it may. works has room for one.
-func work(ctx context.Context, random *rand.Rand, c *mutex.Client, works chan struct{}, done *int) error {
+type worker struct {
+	*mutex.Client
+	etcd   *clientv3.Client // without faults
+	random *rand.Rand
+	works  chan struct{} // has room for one
+	steps  *atomic.Int64
+}
+
+// deadline returns an error where the lock of a worker, which believes that it holds it, ends in etcd.
+func (w worker) deadline(ctx context.Context, l *mutex.Lock) error {
+	resp, err := w.etcd.Get(ctx, "/mutexes/a/", clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	fields := make(map[string]string)
+	for _, kv := range resp.Kvs {
+		field := strings.TrimPrefix(string(kv.Key), "/mutexes/a/")
+		if fields[field] = string(kv.Value); kv.ModRevision < l.Token() {
+			return fmt.Errorf("%s is left of a holder before", field)
+		}
+	}
+	at, err := protocol.ParseTimestamp([]byte(fields["auto_unlock_at"]))
+	if left := time.Until(at.Time()); fields["uuid"] != l.UUID() || err != nil || left <= 0 {
+		return fmt.Errorf("at %v %s believes that it holds the lock, and etcd has %v", time.Now(), l.UUID(), fields)
+	}
+	return nil
+}
+
+// work takes the lock and works in steps as long as it may.
+func (w worker) work(ctx context.Context) error {
+	random := w.random
 	var opts []mutex.Option
 	if random.IntN(2) == 0 {
 		opts = append(opts, mutex.KeepAlive(time.Minute))
 	}
 	waiting, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	l, err := c.Lock(waiting, "a", opts...)
+	l, err := w.Lock(waiting, "a", opts...)
 	if err != nil {
 		return nil
 	}
-	held := l.Context(ctx)
+	skews := []func(*mutex.Lock, time.Duration){nil, (*mutex.Lock).WallBack, (*mutex.Lock).Suspended}[random.IntN(3)] // not both clocks
+	held := l.Context(context.WithoutCancel(ctx))
 	for range random.IntN(20) {
-		if held.Err() != nil {
+		if held.Err() != nil || ctx.Err() != nil {
 			break
 		}
 		select {
-		case works <- struct{}{}:
+		case w.works <- struct{}{}:
 		default:
 			_ = l.Unlock(ctx)
 			return fmt.Errorf("two holders at %v", time.Now())
 		}
 		select {
-		case <-time.After(rand.N(3 * time.Second)):
+		case <-time.After(time.Duration(random.Int64N(int64(3 * time.Second)))):
 		case <-held.Done():
 		}
-		<-works
-		if *done++; random.IntN(3) == 0 {
+		err := w.deadline(context.WithoutCancel(ctx), l)
+		<-w.works
+		if err != nil {
+			_ = l.Unlock(ctx)
+			return err
+		}
+		w.steps.Add(1)
+		if skews != nil && random.IntN(4) == 0 {
+			skews(l, 10*time.Second)
+		}
+		if random.IntN(3) == 0 {
 			renewing, cancel := context.WithTimeout(held, 10*time.Second)
 			if random.IntN(3) == 0 {
 				_ = l.Alive(renewing, mutex.Expect(time.Second), mutex.Patience(time.Duration(2+random.IntN(40))*time.Second))
@@ -94,13 +142,17 @@ func work(ctx context.Context, random *rand.Rand, c *mutex.Client, works chan st
 			cancel()
 		}
 	}
-	if random.IntN(4) == 0 {
+	if random.IntN(4) == 0 && held.Err() == nil {
 		<-held.Done() // it hangs
+		if err := w.deadline(context.WithoutCancel(ctx), l); err != nil {
+			_ = l.Unlock(ctx)
+			return err
+		}
 	}
 	short, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
 	if random.IntN(3) > 0 || l.Unlock(short) != nil {
-		_ = l.Unlock(ctx)
+		_ = l.Unlock(context.WithoutCancel(ctx))
 	}
 	return nil
 }
