@@ -51,7 +51,8 @@ func (h *history) cluster() uint64 {
 func (h *history) doubt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := len(h.doubts); n == 0 || h.doubts[n-1] != h.seen {
+	// Twice, as the first may be that of a check which has begun.
+	if n := len(h.doubts); n < 2 || h.doubts[n-1] != h.seen || h.doubts[n-2] != h.seen {
 		h.doubts = append(h.doubts, h.seen)
 	}
 }
@@ -59,6 +60,7 @@ func (h *history) doubt() {
 func (h *history) doubted() []mark {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.doubts = slices.Compact(h.doubts)
 	return slices.Clone(h.doubts)
 }
 

@@ -117,6 +117,19 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 	require.Zero(t, h.cluster())
 }
 
+// The watch stalls again during a check, and has shown nothing since the first time.
+func TestS3_ADoubtDuringACheckLasts(t *testing.T) {
+	t.Parallel()
+	h := &idle(t).history
+	for range 3 {
+		h.doubt()
+		checking := len(h.doubted())
+		h.doubt()
+		h.checked(checking)
+		require.Len(t, h.doubted(), 1)
+	}
+}
+
 // The first check fails, and by the time of the next the watch has shown writes of the
 // other history.
 func TestS3_AFailedCheckLeavesTheHistoryInDoubt(t *testing.T) {
