@@ -47,6 +47,9 @@ const (
 	LogPauseBroken = "the record of a pause cannot be read: no lock is removed automatically"
 )
 
+// LogDeadlock is about holders that wait.
+const LogDeadlock = "deadlock: holders wait for each other"
+
 // A removal: one message before it is sent, one with its outcome.
 const (
 	LogRemoving    = "removing a lock that is due"

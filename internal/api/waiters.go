@@ -1,8 +1,12 @@
 package api
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -10,10 +14,8 @@ import (
 type WaiterList struct {
 	Name    string   `json:"name"`
 	Waiters []Waiter `json:"waiters"`
-	// More counts those who are not in Waiters.
-	More int `json:"more_waiters,omitempty"`
-	// Error is why there may be others.
-	Error string `json:"error,omitempty"`
+	More    int      `json:"more_waiters,omitempty"`
+	Error   string   `json:"error,omitempty"`
 }
 
 // Total returns how many wait.
@@ -22,11 +24,45 @@ func (l WaiterList) Total() int { return len(l.Waiters) + l.More }
 // Waiter is a process that waits for a lock, as its ticket describes it.
 type Waiter struct {
 	protocol.Ticket
-	// Key is the end of the ticket's key, after the two slashes, Revision its create_revision, which is the order.
-	Key      string `json:"ticket"`
-	Revision int64  `json:"create_revision"`
-	// Seen is when the daemon first saw the ticket: at its start for one that was there. Left out by commands.
-	Seen time.Time `json:"seen,omitzero"`
-	// Unreadable reports whether the value of the ticket cannot be read.
-	Unreadable bool `json:"unreadable,omitempty"`
+	Key        string    `json:"ticket"`
+	Revision   int64     `json:"create_revision"`
+	Seen       time.Time `json:"seen,omitzero"`
+	Unreadable bool      `json:"unreadable,omitempty"`
+}
+
+// DeadlockList answers GET /api/v1/deadlocks.
+type DeadlockList struct {
+	Deadlocks []Deadlock `json:"deadlocks"`
+	Error     string     `json:"error,omitempty"`
+}
+
+// Deadlock is a set of flows of work, each of which waits for locks that only they hold.
+type Deadlock struct {
+	Due   time.Time      `json:"due,omitzero"`
+	Flows []DeadlockFlow `json:"flows"`
+	More  int            `json:"more_flows,omitempty"`
+}
+
+// DeadlockFlow waits for a lock, and holds some for which others wait.
+type DeadlockFlow struct {
+	Lock string   `json:"lock"`
+	Held []string `json:"held"`
+	Line string   `json:"line,omitempty"`
+	Waiter
+}
+
+// String says what the flow holds and waits for, quoted where that is not safe to print.
+func (f DeadlockFlow) String() string {
+	q := terminal.Quote
+	return fmt.Sprintf("%s on %s (pid %s) holds %s and waits for %s",
+		q(cmp.Or(f.Owner, "an unnamed process")), q(cmp.Or(f.Hostname, "an unknown host")), q(cmp.Or(f.PID, "unknown")), q(strings.Join(f.Held, ", ")), q(f.Lock))
+}
+
+// String says what all its flows hold and wait for.
+func (d Deadlock) String() string {
+	words := ""
+	for _, f := range d.Flows {
+		words += f.String() + "; "
+	}
+	return strings.TrimSuffix(words, "; ")
 }

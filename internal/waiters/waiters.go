@@ -33,6 +33,9 @@ type Options struct {
 	Changed func()
 	// WaitDuration observes how long tickets were seen that ended in a lock, in seconds.
 	WaitDuration interface{ Observe(float64) }
+	// Layout has the keys of the locks, and Holder what is known of them. Only RunDeadlocks uses them.
+	Layout protocol.Layout
+	Holder Holder
 }
 
 // Waiters are the tickets under a prefix. All methods may be called concurrently.
@@ -44,7 +47,10 @@ type Waiters struct {
 	// queues are the tickets by the names of locks, in the order in which they get it.
 	queues map[string][]*api.Waiter
 	// ends are the halves of the waits that have ended, until the other half comes.
-	ends map[end]time.Duration
+	ends      map[end]time.Duration
+	deadlocks []api.Deadlock
+	// revision is that of Read.
+	revision int64
 }
 
 // end is how a wait ends in a lock: in one revision the ticket is deleted, and the lock has its uuid.
@@ -77,6 +83,9 @@ func New(o Options) (w *Waiters, err error) {
 func Read(ctx context.Context, kv clientv3.KV, prefix string, timeout time.Duration) (*Waiters, error) {
 	w, read := &Waiters{queues: make(map[string][]*api.Waiter)}, 0
 	return w, etcd.Pages(ctx, kv, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, readPage, timeout, func(page *clientv3.GetResponse) error {
+		if w.revision == 0 {
+			w.revision = page.Header.Revision // the later pages are read at that, too
+		}
 		for _, kv := range page.Kvs {
 			if read++; read > MaxTickets {
 				return fmt.Errorf("more than %d tickets under %s: the others are not counted", MaxTickets, prefix)
@@ -181,15 +190,15 @@ func (w *Waiters) For(lock string, limit int) api.WaiterList {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	queue := w.of(lock)
-	list := api.WaiterList{Name: lock, Waiters: []api.Waiter{}, More: max(0, len(queue)-limit), Error: w.unknown()}
+	list := api.WaiterList{Name: lock, Waiters: []api.Waiter{}, More: max(0, len(queue)-limit), Error: w.Unknown()}
 	for _, waiter := range queue[:len(queue)-list.More] {
 		list.Waiters = append(list.Waiters, *waiter)
 	}
 	return list
 }
 
-// unknown returns why not all tickets are known.
-func (w *Waiters) unknown() string {
+// Unknown returns why not all tickets are known.
+func (w *Waiters) Unknown() string {
 	if w.follower == nil {
 		return ""
 	}
@@ -211,6 +220,8 @@ type Stats struct {
 	Oldest  time.Time
 	// Most are names with the most waiters, in descending order.
 	Most []Count
+	// Deadlocks counts those that were confirmed.
+	Deadlocks int
 }
 
 // Count is how many wait for a name.
@@ -223,7 +234,7 @@ type Count struct {
 func (w *Waiters) Stats(limit int) Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Stats{Waiting: w.follower.Status().Omitted}
+	s := Stats{Waiting: w.follower.Status().Omitted, Deadlocks: len(w.deadlocks)}
 	for name, queue := range w.queues {
 		s.Waiting += len(queue)
 		s.Most = append(s.Most, Count{name, len(queue)})

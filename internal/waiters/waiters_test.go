@@ -24,6 +24,8 @@ import (
 
 const prefix = "/unlocker/waiters/mutexes/"
 
+var layout, _ = protocol.NewLayout("/mutexes/")
+
 // world is an etcd in memory under virtual time, and the tickets in it as they are followed.
 type world struct {
 	*waiters.Waiters
@@ -31,6 +33,9 @@ type world struct {
 	client *clientv3.Client // which no fault affects
 	link   *memetcd.Link
 	log    etcdtest.Log
+
+	// held are the uuids of locks that the daemon knows.
+	held sync.Map
 
 	mu      sync.Mutex
 	waited  []float64
@@ -77,6 +82,11 @@ func bubble(t *testing.T, test func(*testing.T, *world), edits ...func(*world)) 
 				w.changes++
 			},
 			WaitDuration: w,
+			Layout:       layout,
+			Holder: func(_ context.Context, lock string) (string, time.Time) {
+				uuid, _ := w.held.LoadOrStore(lock, "")
+				return uuid.(string), time.Unix(42, 0)
+			},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -90,6 +100,14 @@ func bubble(t *testing.T, test func(*testing.T, *world), edits ...func(*world)) 
 		synctest.Wait()
 		test(t, w)
 	})
+}
+
+// hold takes a lock, in etcd and as the daemon knows it.
+func (w *world) hold(lock, uuid string) {
+	w.t.Helper()
+	_, err := w.client.Put(w.t.Context(), layout.Key(lock, "uuid"), uuid)
+	require.NoError(w.t, err)
+	w.held.Store(lock, uuid)
 }
 
 // write writes the ticket of a name, whose uuid is its own key with a u before it.

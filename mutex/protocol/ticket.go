@@ -38,9 +38,10 @@ type Ticket struct {
 // ParseTicket returns the ticket with this value. What is too long or too many is left out, so that the result is
 // bounded.
 func ParseTicket(value []byte) (t Ticket, err error) {
-	if len(value) > MaxTicket || json.Unmarshal(value, &t) != nil || !validUUID(t.UUID) || t.Slots < 0 || t.Slots > maxSlots {
+	if len(value) > MaxTicket || json.Unmarshal(value, &t) != nil || !validUUID(t.UUID) || t.Slots < 0 || t.Slots > maxSlots || t.Since.UTC().Year() > 9999 {
 		return Ticket{}, errTicket
 	}
+	t.Since = t.Since.UTC()
 	return t.bounded(), nil
 }
 

@@ -1,0 +1,179 @@
+package waiters
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
+)
+
+// Holder returns the uuid of a lock, "" if it is free, and when it is due, if that is known.
+type Holder func(ctx context.Context, lock string) (uuid string, due time.Time)
+
+// flow is a flow of work that waits and holds locks, by its ticket. It needs one of the locks with the uuids in needs, and
+// proceeds if one of these may be released. seen is the pass in which cycles have seen it.
+type flow struct {
+	api.DeadlockFlow
+	needs    []string
+	proceeds bool
+	seen     int
+}
+
+// flows returns those that hold locks while they wait: without them there is no deadlock.
+func (w *Waiters) flows() (all []*flow) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, queue := range w.queues {
+		for _, waiter := range queue {
+			if len(waiter.Holds) > 0 {
+				all = append(all, &flow{DeadlockFlow: api.DeadlockFlow{Lock: name, Waiter: *waiter}})
+			}
+		}
+	}
+	slices.SortFunc(all, func(f, g *flow) int { return cmp.Or(cmp.Compare(f.Revision, g.Revision), cmp.Compare(f.Key, g.Key)) })
+	return all
+}
+
+// deadlocks returns a deadlock for each cycle of flows that wait for each other: the cycle, and all that hold what it
+// waits for. A flow proceeds if a lock that it needs is free, or held by no waiting flow, or by one that proceeds:
+// such holders release in the end.
+func deadlocks(ctx context.Context, all []*flow, holder Holder) (found []api.Deadlock) {
+	holders, needers, locks, dues := make(map[string][]*flow), make(map[string][]*flow), make(map[string]string), make(map[string]time.Time)
+	for _, f := range all {
+		for _, u := range f.Holds {
+			holders[u] = append(holders[u], f)
+		}
+	}
+	var free []*flow
+	for _, f := range all {
+		for slot := range max(f.Slots, 1) {
+			lock := f.Lock
+			if f.Slots > 0 {
+				lock += "/" + strconv.Itoa(slot)
+			}
+			u, due := holder(ctx, lock)
+			if len(holders[u]) == 0 {
+				free = append(free, f)
+				break
+			}
+			locks[u], dues[u] = lock, due
+			f.needs, needers[u] = append(f.needs, u), append(needers[u], f)
+		}
+	}
+	for ; len(free) > 0; free = free[1:] {
+		free[0].proceeds = true
+		for _, u := range free[0].Holds {
+			free = append(free, needers[u]...)
+			delete(needers, u)
+		}
+	}
+	for i, f := range all {
+		for ; !f.proceeds && f.seen == 0; f = holders[f.needs[0]][0] {
+			f.seen = i + 1
+		}
+		if f.proceeds || f.seen != i+1 {
+			continue // not in a cycle, or in one that was found
+		}
+		var d api.Deadlock
+		set, in := []*flow{f}, map[*flow]bool{f: true}
+		for next := 0; next < len(set); next++ {
+			for _, u := range set[next].needs {
+				if due := dues[u]; !due.IsZero() && (d.Due.IsZero() || due.Before(d.Due)) {
+					d.Due = due
+				}
+				for _, g := range holders[u] {
+					if !in[g] {
+						in[g], set = true, append(set, g)
+					}
+				}
+			}
+			shown := set[next].DeadlockFlow
+			shown.Lock, shown.Holds = protocol.Clip([]byte(shown.Lock), protocol.MaxName), nil
+			for _, u := range set[next].Holds {
+				if locks[u] != "" && len(shown.Held) < maxHeld {
+					shown.Held = append(shown.Held, protocol.Clip([]byte(locks[u]), protocol.MaxName))
+				}
+			}
+			if d.More = max(0, next+1-maxFlows); d.More == 0 {
+				d.Flows = append(d.Flows, shown)
+			}
+		}
+		found = append(found, d)
+	}
+	return found
+}
+
+const (
+	// maxFlows is how many flows of a deadlock are shown, maxHeld how many locks of each.
+	maxFlows, maxHeld = 20, 8
+	// lookInterval is the minimum time between two looks for deadlocks, which is also lookShare times as long as one takes.
+	lookInterval, lookShare = time.Second, 20
+)
+
+// ReadDeadlocks returns the deadlocks that tickets and locks show at one revision of etcd. It takes no longer than the timeout.
+func ReadDeadlocks(ctx context.Context, kv clientv3.KV, layout protocol.Layout, prefix string, timeout time.Duration) ([]api.Deadlock, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	w, err := Read(ctx, kv, prefix, timeout)
+	uuids := make(map[string]string)
+	found := deadlocks(ctx, w.flows(), func(ctx context.Context, lock string) (string, time.Time) {
+		if _, known := uuids[lock]; !known && err == nil {
+			var resp *clientv3.GetResponse
+			resp, err = kv.Get(ctx, layout.Key(lock, protocol.FieldUUID.String()), clientv3.WithRev(w.revision))
+			if uuids[lock] = ""; err == nil && len(resp.Kvs) > 0 {
+				uuids[lock] = string(resp.Kvs[0].Value)
+			}
+		}
+		return uuids[lock], time.Time{}
+	})
+	return found, err
+}
+
+// RunDeadlocks looks for deadlocks until ctx is done, and then returns nil. What the daemon follows may be locks and tickets of
+// different revisions: a deadlock that was not found before is confirmed by a read at one.
+func (w *Waiters) RunDeadlocks(ctx context.Context) error {
+	for began := time.Now(); ; began = time.Now() {
+		before := w.Deadlocks()
+		found, confirmed := deadlocks(ctx, w.flows(), w.options.Holder), before
+		if slices.ContainsFunc(found, func(d api.Deadlock) bool { return !among(before, d) }) {
+			read, err := ReadDeadlocks(ctx, w.options.Client, w.options.Layout, w.options.Prefix, w.options.RequestTimeout)
+			if err == nil {
+				confirmed = slices.Concat(before, read)
+			}
+		}
+		found = slices.DeleteFunc(found, func(d api.Deadlock) bool { return !among(confirmed, d) })
+		for _, d := range found {
+			if !among(before, d) {
+				w.options.Logger.Warn(api.LogDeadlock, "flows", d.String())
+			}
+		}
+		w.mu.Lock()
+		w.deadlocks = found
+		w.mu.Unlock()
+		select {
+		case <-time.After(max(lookInterval, lookShare*time.Since(began))):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// among reports whether a deadlock is among others: one of the same tickets.
+func among(all []api.Deadlock, d api.Deadlock) bool {
+	return slices.ContainsFunc(all, func(other api.Deadlock) bool {
+		return slices.EqualFunc(d.Flows, other.Flows, func(f, g api.DeadlockFlow) bool { return f.Key == g.Key && f.Revision == g.Revision })
+	})
+}
+
+// Deadlocks returns those that were confirmed.
+func (w *Waiters) Deadlocks() []api.Deadlock {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.deadlocks
+}
