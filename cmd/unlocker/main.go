@@ -112,7 +112,7 @@ overrides the default. All commands but check read the same configuration.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
-	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newAsk(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newDrill(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newAsk(), newDeadlocks(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newDrill(), newConfig(), newVersion())
 	root.AddCommand(extra()...)
 	return root
 }

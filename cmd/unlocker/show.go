@@ -231,3 +231,35 @@ It is also 1 if there is no such lock, or if etcd refuses the question.`,
 	addAdminFlags(cmd, &format, "ask-prefix")
 	return cmd
 }
+
+func newDeadlocks() *cobra.Command {
+	format := output.Table
+	cmd := &cobra.Command{
+		Use:   "deadlocks",
+		Short: "Show holders that wait for each other",
+		Long: `Show deadlocks: processes that wait for locks which only they hold. Which process holds
+what, waits for what, and where its code took the lock, as etcd has it at one revision.
+The command connects to etcd directly and works without a daemon. It breaks none: stop
+one of the processes, or wait until the first of their locks expires.
+
+Only waiters with a ticket under waiters_prefix are known, with what they say they hold.
+The exit code is 1 if there is a deadlock.`,
+		Args: noArguments(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withAdmin(cmd, func(a *admin.Admin) error {
+				found, err := a.Deadlocks(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if len(found) == 0 {
+					cmd.PrintErrln("no deadlock under " + a.Prefix())
+				} else {
+					err = errPrinted
+				}
+				return errors.Join(output.Deadlocks(cmd.OutOrStdout(), format, time.Now(), found), err)
+			})
+		},
+	}
+	addAdminFlags(cmd, &format, "waiters-prefix")
+	return cmd
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
@@ -49,4 +50,30 @@ func TestShowTakesWhatListPrints(t *testing.T) {
 		require.Equal(t, exitOK, code, stderr)
 	}
 	require.Empty(t, e.Keys(""))
+}
+
+func TestDeadlocksCommand(t *testing.T) {
+	e := newEtcd(t)
+	code, stdout, stderr := e.call(nil, "deadlocks")
+	require.Equal(t, exitOK, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "no deadlock under /mutexes/\n", stderr)
+
+	e.take("a", time.Hour, time.Hour)
+	e.take("b\n\x1b[2J", time.Hour, 2*time.Hour)
+	e.Set("a", "backtrace", "run.go:112 lock\x1b[2J\nmain.go:31 main")
+	const tickets = "/unlocker/waiters/mutexes/"
+	e.Put(clientv3.OpPut(tickets+"b\n\x1b[2J//1", `{"uuid": "u", "hostname": "h\u202e", "holds": ["u-a"]}`), clientv3.OpPut(tickets+"a//2", `{"uuid": "u", "holds": ["u-b\n\u001b[2J"]}`))
+	code, stdout, stderr = e.call(nil, "deadlocks")
+	require.Equal(t, exitFailure, code)
+	require.Empty(t, stderr)
+	require.Regexp(t, `^Deadlock 1: 2 flows wait for each other\. Their first lock expires: \S+ \S+ UTC  \(in (59m|1h)\S+\)
+  an unnamed process on "h\\u202e" \(pid unknown\) holds a and waits for "b\\n\\x1b\[2J"
+    taken at "run\.go:112 lock\\x1b\[2J"
+  an unnamed process on an unknown host \(pid unknown\) holds "b\\n\\x1b\[2J" and waits for a
+$`, stdout)
+	_, stdout, _ = e.call(nil, "deadlocks", "-o", "jsonpath={.deadlocks[0].flows[*].lock}")
+	require.Contains(t, stdout, "a")
+	code, _, stderr = e.call(nil, "deadlocks", "a")
+	require.Equal(t, exitUsage, code, stderr)
 }

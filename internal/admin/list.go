@@ -148,6 +148,33 @@ func (a *Admin) tickets(ctx context.Context) (*waiters.Waiters, error) {
 	return read, a.failedOn(ctx, err, etcd.Read, a.config.WaitersKeys())
 }
 
+// Deadlocks returns the deadlocks that etcd shows at one revision, with the first auto_unlock_at of their locks, and where the
+// first lock of each flow was taken.
+func (a *Admin) Deadlocks(ctx context.Context) ([]api.Deadlock, error) {
+	found, err := waiters.ReadDeadlocks(ctx, a.client.KV, a.layout, a.config.WaitersKeys(), a.config.Etcd.RequestTimeout)
+	if err != nil {
+		return nil, a.failedOn(ctx, err, etcd.Read, a.config.WaitersKeys())
+	}
+	for i := range found {
+		for j := range found[i].Flows {
+			f := &found[i].Flows[j]
+			for _, lock := range f.Held {
+				held, err := a.store.ReadOne(ctx, lock) // else it was released just now
+				if due := held.AutoUnlockAt().Time(); err == nil && !due.IsZero() && (found[i].Due.IsZero() || due.Before(found[i].Due)) {
+					found[i].Due = due
+				}
+				fields, _ := held.Shown()
+				for _, field := range fields {
+					if field.Name == protocol.FieldBacktrace.String() && f.Line == "" {
+						f.Line, _, _ = strings.Cut(field.Value, "\n")
+					}
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
 // Orders returns the names of the orders of locks: those of columns, and urgency.
 func Orders() []string {
 	return []string{"name", "urgency", "hostname", "owner", "held", "alert", "unlock"}

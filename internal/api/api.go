@@ -250,6 +250,7 @@ type Status struct {
 	Storm      *Storm                     `json:"storm"`
 	Backlog    int                        `json:"backlog"`
 	Holds      []Hold                     `json:"holds"`
+	Deadlocks  []Deadlock                 `json:"deadlocks"`
 	Pauses     []Pause                    `json:"pauses"`
 	Etcd       Etcd                       `json:"etcd"`
 	Clock      Clock                      `json:"clock"`

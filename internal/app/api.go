@@ -148,7 +148,7 @@ func (v view) Status(ctx context.Context) (api.Status, error) {
 		Locks: make(map[string]int), Backlog: s.Table.Backlog, Storm: s.Table.Storm,
 		Removed: s.Reaper.Removed, NearMisses: s.Table.NearMisses,
 		Holds: append([]api.Hold{}, s.Holds...), Pauses: append([]api.Pause{}, v.app.pauses.Records()...), Etcd: etcdStatus(s),
-		Clock: s.Table.Clocks,
+		Clock: s.Table.Clocks, Deadlocks: v.Deadlocks().Deadlocks,
 	}
 	if v.app.elector != nil {
 		status.Leader = v.app.elector.Status().Holder
@@ -232,5 +232,13 @@ func (a *App) newNative() (err error) {
 }
 
 func (v view) Waiters(name string, limit int) api.WaiterList { return v.app.waiters.For(name, limit) }
+
+// maxDeadlocks is how many are shown.
+const maxDeadlocks = 10
+
+func (v view) Deadlocks() api.DeadlockList {
+	all := v.app.waiters.Deadlocks()
+	return api.DeadlockList{Deadlocks: append([]api.Deadlock{}, all[:min(len(all), maxDeadlocks)]...), Error: v.app.waiters.Unknown()}
+}
 
 func (v view) Native(ctx context.Context) (api.NativeList, error) { return v.app.native.View(ctx) }

@@ -169,6 +169,14 @@ func (a *App) newWaiters() (err error) {
 		FollowerOptions: a.follow(a.config.WaitersKeys()),
 		Changed:         func() { a.table.Notify() },
 		WaitDuration:    a.histograms.LockWaitDuration,
+		Layout:          a.layout,
+		Holder: func(ctx context.Context, lock string) (uuid string, due time.Time) {
+			it, seen, _ := a.table.Get(ctx, lock) // the error is only that the table has stopped
+			if v := a.reaper.Verdict(it); seen && v.Action != verdict.Leave {
+				due = v.Due.UTC()
+			}
+			return it.UUID(), due
+		},
 	})
 	return err
 }
@@ -263,6 +271,7 @@ func (a *App) Start() {
 	a.start("probe", a.probe.Run)
 	a.start("pauses", a.pauses.Run)
 	a.start("waiters", a.waiters.Run)
+	a.start("deadlocks", a.waiters.RunDeadlocks)
 	a.start("versions of etcd", a.client.LogStaleReads)
 	if len(a.config.NativePrefixes) > 0 {
 		a.start("native prefixes", a.native.Run)

@@ -183,7 +183,7 @@ func TestOpenAPIHasEveryPath(t *testing.T) {
 func TestOpenAPIHasEveryField(t *testing.T) {
 	c := readContract(t)
 	compared := map[string]bool{"State": true, "Time": true, "Duration": true, "Revision": true, "Margin": true}
-	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.WaiterList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.PauseList{}, api.PauseRequest{}, api.Error{}} {
+	for _, answer := range []any{api.LockPage{}, api.LockDetail{}, api.ForcedList{}, api.History{}, api.NativeList{}, api.WaiterList{}, api.DeadlockList{}, api.Event{}, api.Status{}, api.Unlock{}, api.UnlockMany{}, api.Selection{}, api.Unlocked{}, api.PauseList{}, api.PauseRequest{}, api.Error{}} {
 		c.compare(reflect.TypeOf(answer), compared)
 	}
 	for name := range c.Components.Schemas {
@@ -244,7 +244,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	for _, key := range []string{fmt.Sprintf("/native/a/%x", lease.ID), "/native/a/1234"} {
 		e.Put(clientv3.OpPut(key, "candidate", clientv3.WithLease(lease.ID)))
 	}
-	e.Put(clientv3.OpPut("/unlocker/waiters"+prefix+"held//1", protocol.Ticket{UUID: "u-1", Hostname: "h", PID: "1", Owner: "o", Purpose: "p", Since: now, Slots: 2, Holds: []string{"u-other"}}.Value()),
+	e.Put(clientv3.OpPut("/unlocker/waiters"+prefix+"held//1", protocol.Ticket{UUID: "u-1", Hostname: "h", PID: "1", Owner: "o", Purpose: "p", Since: now, Slots: 2, Holds: []string{"u-x"}}.Value()),
+		clientv3.OpPut("/unlocker/waiters"+prefix+"other//1", protocol.Ticket{UUID: "u-2", Since: now, Holds: []string{"u-other"}}.Value()),
 		clientv3.OpPut("/unlocker/waiters"+prefix+"held//2", "{"))
 	people, err := admin.Open(newConfig(e.Endpoints()), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -259,6 +260,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	})
 
 	etcdtest.Eventually(t, func() bool { return d.page()["held"].Waiters == 2 })
+	d.awaitMetric(1, "unlocker_deadlocks")
 
 	c := readContract(t)
 	const list, one, unlock = "/api/v1/locks", "/api/v1/locks/{name}", "/api/v1/locks/{name}/unlock"
@@ -268,6 +270,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		one:                      {"", "=overdue", "=bad", "=orphan", "=undated"},
 		"/api/v1/history":        {"?name=held", "?name=due"},
 		"/api/v1/native":         {""},
+		"/api/v1/deadlocks":      {""},
 		"/api/v1/waiters":        {"?name=held", "?name=none"},
 		"/api/v1/forced-unlocks": {"", "?name=due"}, "/api/v1/status": {""}, "/api/v1/openapi.yaml": {""},
 	} {

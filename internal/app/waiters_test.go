@@ -72,3 +72,37 @@ func TestWaitersWithoutPermission(t *testing.T) {
 	require.Len(t, d.log.Lines(api.LogPrefixFailed), 1)
 	require.Contains(t, d.webPage("/locks/a"), "Others are not known")
 }
+
+// Three holders that wait for each other are shown within seconds, until one of them gives up.
+func TestDeadlockOfThree(t *testing.T) {
+	t.Parallel()
+	e := etcdtest.Start(t, localetcd.Options{})
+	d := startDaemon(t, e.Endpoints())
+	d.awaitReaping()
+	s := d.follow("", nil)
+	soon, later := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+	locks := []string{"a", "b", "c"}
+	for i, lock := range locks {
+		e.Put(e.Lock(lock, later, []time.Time{later, soon, later}[i])...)
+	}
+	for i, lock := range locks {
+		ticket := protocol.Ticket{UUID: "u-next", Hostname: "worker-" + lock, Owner: "billing", PID: "7", Holds: []string{"u-" + lock}}
+		e.Put(clientv3.OpPut(waitersPrefix+locks[(i+1)%3]+"//"+lock, ticket.Value()))
+	}
+	d.awaitMetric(1, "unlocker_deadlocks")
+	var list api.DeadlockList
+	require.Equal(t, http.StatusOK, d.getAPI("/api/v1/deadlocks", &list))
+	require.Equal(t, "billing on worker-a (pid 7) holds a and waits for b; billing on worker-b (pid 7) holds b and waits for c; "+
+		"billing on worker-c (pid 7) holds c and waits for a", list.Deadlocks[0].String())
+	require.WithinDuration(t, soon, list.Deadlocks[0].Due, 10*time.Second)
+	require.Len(t, d.log.Lines(api.LogDeadlock), 1)
+	etcdtest.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.status.Deadlocks) == 1
+	})
+	require.Contains(t, d.webPage("/"), "Deadlock:</b> billing on worker-a (pid 7) holds a and waits for b; billing on worker-b")
+	require.Zero(t, d.metric("unlocker_forced_unlocks_total"), "it breaks none")
+	e.Put(clientv3.OpDelete(waitersPrefix + "c//b"))
+	d.awaitMetric(0, "unlocker_deadlocks")
+}

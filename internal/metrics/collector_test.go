@@ -55,7 +55,7 @@ func full() Snapshot {
 		Native: []native.Listing{
 			{NativePrefix: api.NativePrefix{Prefix: "/locks/", Held: 3}, Oldest: noon}, {NativePrefix: api.NativePrefix{Prefix: "/elections/"}},
 		},
-		Waiters: waiters.Stats{Waiting: 9, Oldest: noon, Most: []waiters.Count{{Name: "a/b", Waiters: 5}, {Name: "x\xff", Waiters: 3}, {Name: "x\xfe", Waiters: 1}}},
+		Waiters: waiters.Stats{Waiting: 9, Deadlocks: 2, Oldest: noon, Most: []waiters.Count{{Name: "a/b", Waiters: 5}, {Name: "x\xff", Waiters: 3}, {Name: "x\xfe", Waiters: 1}}},
 		Certificates: []api.Certificate{
 			{Name: "etcd_ca", Expires: time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)}, {Name: "etcd_client", Expires: noon.Add(time.Second / 2)},
 		},
@@ -148,7 +148,8 @@ func TestExposition(t *testing.T) {
 			unlocker_watch_restarts_total{reason="stalled"} 2
 			unlocker_watch_restarts_total{reason="timeout"} 0
 			unlocker_watch_restarts_total{reason="unavailable"} 0`},
-		{"waiters, the most of names that look the same", full(), 500, []string{"unlocker_waiters", "unlocker_lock_waiters", "unlocker_oldest_"}, `
+		{"waiters, the most of names that look the same", full(), 500, []string{"unlocker_waiters", "unlocker_lock_waiters", "unlocker_oldest_", "unlocker_deadlocks"}, `
+			unlocker_deadlocks 2
 			unlocker_lock_waiters{lock="a/b"} 5
 			unlocker_lock_waiters{lock="x` + "\uFFFD" + `"} 3
 			unlocker_oldest_waiter_timestamp_seconds 1700000000

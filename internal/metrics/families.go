@@ -124,6 +124,8 @@ func families() []family {
 		one(func(v *view) float64 { return float64(v.Waiters.Waiting) }))
 	add("unlocker_oldest_waiter_timestamp_seconds", gauge, "When this replica first saw the oldest ticket that waits; 0 without one.",
 		one(func(v *view) float64 { return seconds(v.Waiters.Oldest) }))
+	add("unlocker_deadlocks", gauge, "Cycles of holders that wait for each other.",
+		one(func(v *view) float64 { return float64(v.Waiters.Deadlocks) }))
 	add("unlocker_lock_waiters", gauge, "Tickets of those who wait for a lock, by its name; the names with the most.",
 		func(v *view, e emit) {
 			for _, c := range distinct(v.Waiters.Most, len(v.Waiters.Most), func(c *waiters.Count) string {

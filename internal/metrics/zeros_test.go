@@ -14,9 +14,10 @@ func TestZerosFromTheStart(t *testing.T) {
 		"unlocker_lock_releases_total", "unlocker_lock_renewals_total", "unlocker_lock_info", "unlocker_pauses", "unlocker_would_", "unlocker_reaper_", "unlocker_records_",
 		"unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_timestamp_seconds",
 		"unlocker_leader", "unlocker_clock_", "unlocker_host_clock_", "unlocker_etcd_", "unlocker_last_", "unlocker_watch_lag_", "unlocker_watch_last_",
-		"unlocker_resync_", "unlocker_waiters", "unlocker_lock_waiters", "unlocker_oldest_")
+		"unlocker_resync_", "unlocker_waiters", "unlocker_lock_waiters", "unlocker_oldest_", "unlocker_deadlocks")
 	require.Equal(t, unindent(`
 		unlocker_clock_offset_seconds 0
+		unlocker_deadlocks 0
 		unlocker_etcd_alarm{alarm="CORRUPT"} 0
 		unlocker_etcd_alarm{alarm="NOSPACE"} 0
 		unlocker_etcd_revision 0

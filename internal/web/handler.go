@@ -47,6 +47,8 @@ type Source interface {
 	Native(ctx context.Context) (api.NativeList, error)
 	// Waiters returns the waiters of a lock, the first of them up to a limit.
 	Waiters(name string, limit int) api.WaiterList
+	// Deadlocks returns the first deadlocks among waiters.
+	Deadlocks() api.DeadlockList
 	// Status returns the status of the daemon.
 	Status(ctx context.Context) (api.Status, error)
 }
@@ -140,6 +142,7 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("/api/v1/forced-unlocks", h.answer(h.send, inTurn(forced, h.forced), "name", "limit"))
 	h.mux.HandleFunc("/api/v1/history", h.answer(h.send, h.history, "name"))
 	h.mux.HandleFunc("/api/v1/waiters", h.answer(h.send, inTurn(forced, h.waiters), "name", "limit"))
+	h.mux.HandleFunc("/api/v1/deadlocks", h.answer(h.send, func(*http.Request, url.Values) (any, error) { return h.Source.Deadlocks(), nil }))
 	h.mux.HandleFunc("/api/v1/native", h.answer(h.send, inTurn(forced, always(h.Source.Native))))
 	h.mux.HandleFunc("/api/v1/status", h.answer(h.send, always(h.Source.Status)))
 	h.mux.HandleFunc("/api/v1/pauses", func(w http.ResponseWriter, r *http.Request) {

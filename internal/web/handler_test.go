@@ -74,6 +74,10 @@ func (s *source) Waiters(name string, limit int) api.WaiterList {
 	return api.WaiterList{Name: name, Waiters: []api.Waiter{{Revision: int64(limit)}}}
 }
 
+func (s *source) Deadlocks() api.DeadlockList {
+	return api.DeadlockList{Deadlocks: []api.Deadlock{{More: 7}}}
+}
+
 func (s *source) Status(ctx context.Context) (api.Status, error) {
 	if s.inside != nil {
 		s.asked <- struct{}{}
@@ -141,6 +145,7 @@ func TestPaths(t *testing.T) {
 		"status":                {"GET", "/api/v1/status", 200, `"version": "v"`},
 		"waiters":               {"GET", "/api/v1/waiters?name=a/b&limit=7", 200, `"create_revision": 7`},
 		"waiters for no name":   {"GET", "/api/v1/waiters", 400, `"error": "name: lock name \"\" is empty"`},
+		"deadlocks":             {"GET", "/api/v1/deadlocks", 200, `"more_flows": 7`},
 		"native":                {"GET", "/api/v1/native", 200, `"prefix": "/locks/"`},
 		"parameter of native":   {"GET", "/api/v1/native?limit=1", 400, `unknown parameter \"limit\": want none`},
 		"elsewhere":             {"GET", "/api/v2/locks", 404, `"error": "no such path`},

@@ -192,6 +192,21 @@ func ttl(k *nativeRow) string {
 	return fmt.Sprintf("%ds of %ds", k.TTL, k.GrantedTTL)
 }
 
+// Deadlocks prints deadlocks in words.
+func Deadlocks(w io.Writer, f Format, now time.Time, all []api.Deadlock) error {
+	return printAs(w, f, nil, api.DeadlockList{Deadlocks: all}, func(b *bufio.Writer) {
+		for i, d := range all {
+			fmt.Fprintf(b, "Deadlock %d: %d flows wait for each other. Their first lock expires: %s\n", i+1, len(d.Flows)+d.More, cmp.Or(moment(d.Due, now), "never"))
+			for _, flow := range d.Flows {
+				fmt.Fprintf(b, "  %s\n", flow)
+				if flow.Line != "" {
+					fmt.Fprintf(b, "    taken at %s\n", terminal.Truncate(terminal.Quote(flow.Line), limitsOf(f).columns))
+				}
+			}
+		}
+	})
+}
+
 // Paused prints a pause that has begun.
 func Paused(w io.Writer, prefix string, r api.Pause) error {
 	_, err := fmt.Fprintf(w, "paused until %s: %s under %s is removed automatically\n",

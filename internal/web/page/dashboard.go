@@ -211,6 +211,9 @@ func (d document) Notices(s api.Status) (all []notice) {
 		all = append(all, notice{"bad", "Many locks came due at once:", fmt.Sprintf("%s removed before it, %s more wait. Are their holders cut off from etcd? To keep the locks:",
 			count(s.Storm.RemovedBefore), count(s.Storm.Delayed)), "unlocker pause --for 2h --reason WHY", "they wait until", d.At(s.Storm.Until)})
 	}
+	for _, deadlock := range s.Deadlocks {
+		all = append(all, notice{"bad", "Deadlock:", deadlock.String() + ".", "", "the first of their locks is due", d.At(deadlock.Due)})
+	}
 	for _, p := range s.Pauses {
 		if p.Match != "" {
 			all = append(all, notice{"warn", "Removals are paused:", fmt.Sprintf("%s, by %s: %s", p.Match, p.By, p.Reason), "", "until", d.At(p.Until)})
