@@ -10,7 +10,6 @@
 package job
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -27,6 +26,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/etcd-unlocker/unlocker/internal/config"
@@ -147,21 +147,17 @@ func (j *job) status() string {
 // usage says how much CPU time a process and the children that it has waited for have used, and its state, as ps does. It
 // is empty where there is no such process, or no /proc.
 func usage(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	const ticks = 100 // of a second; see proc_pid_stat(5)
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return ""
 	}
-	const state, utime, cstime, ticks = 0, 11, 14, 100 // after the name, which may contain anything; see proc_pid_stat(5)
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) <= cstime {
+	s, err := p.Stat()
+	if err != nil {
 		return ""
 	}
-	used := 0
-	for _, f := range fields[utime : cstime+1] {
-		n, _ := strconv.Atoi(f)
-		used += n
-	}
-	return fmt.Sprintf(", %s of CPU time, state %s", time.Duration(used)*time.Second/ticks, fields[state])
+	used := time.Duration(s.UTime+s.STime) + time.Duration(s.CUTime+s.CSTime)
+	return fmt.Sprintf(", %s of CPU time, state %s", used*time.Second/ticks, s.State)
 }
 
 func (j *job) observe(e mutex.Event) {

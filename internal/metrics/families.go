@@ -255,14 +255,7 @@ const (
 // Histograms are the distributions, each both classic and native. Their Observe methods may be
 // called concurrently.
 type Histograms struct {
-	// ForcedUnlockDelay is the time from when a lock is due until its deletion is observed.
-	ForcedUnlockDelay prometheus.Histogram
-	// LockHoldDuration is the time from a lock's acquisition to its release.
-	LockHoldDuration prometheus.Histogram
-	// LockWaitDuration is the time for which tickets were seen that ended in a lock.
-	LockWaitDuration prometheus.Histogram
-	// RenewalMargin is the share of the patience that was left at each renewal.
-	RenewalMargin prometheus.Histogram
+	ForcedUnlockDelay, LockHoldDuration, LockWaitDuration, RenewalMargin prometheus.Histogram
 }
 
 // NewHistograms returns histograms that are not registered.
