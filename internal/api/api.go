@@ -51,8 +51,7 @@ func (l *Lock) Corrected(t time.Time) time.Time {
 }
 
 // States returns the names of all states a lock can have.
-func States() []string {
-	var names []string
+func States() (names []string) {
 	for s := range protocol.NumStates {
 		names = append(names, s.String())
 	}
@@ -60,8 +59,7 @@ func States() []string {
 }
 
 // StatesByUrgency returns the names of all states, the most urgent first.
-func StatesByUrgency() []string {
-	var names []string
+func StatesByUrgency() (names []string) {
 	for _, s := range protocol.ByUrgency() {
 		names = append(names, s.String())
 	}

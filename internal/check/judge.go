@@ -61,8 +61,7 @@ type Answer struct {
 }
 
 // blind returns why the daemon does not report on the locks; "" if it does.
-func (a Answer) blind() string {
-	var words string
+func (a Answer) blind() (words string) {
 	switch {
 	case a.Err != nil:
 		return clean(a.Err.Error(), maxReason)

@@ -115,8 +115,7 @@ type Log struct {
 }
 
 // Default returns the configuration without flags, variables or a file. It is valid.
-func Default() Config {
-	var c Config
+func Default() (c Config) {
 	for _, k := range c.keys() {
 		_ = k.Set(k.def) // a valid literal in the table
 	}

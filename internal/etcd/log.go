@@ -83,8 +83,7 @@ func (c *slogCore) Sync() error { return nil }
 func slogLevel(l zapcore.Level) slog.Level { return min(4*slog.Level(l), slog.LevelError) }
 
 // attrs encodes one field at a time, to keep their order.
-func attrs(fields []zapcore.Field) []slog.Attr {
-	var out []slog.Attr
+func attrs(fields []zapcore.Field) (out []slog.Attr) {
 	for _, f := range fields {
 		enc := zapcore.NewMapObjectEncoder()
 		f.AddTo(enc)

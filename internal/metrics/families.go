@@ -36,8 +36,7 @@ func one(value func(*view) float64) func(*view, emit) {
 
 // families returns all metrics that are computed from a snapshot. docs/metrics.md
 // has the same help texts.
-func families() []family {
-	var all []family
+func families() (all []family) {
 	add := func(name string, kind prometheus.ValueType, help string, collect func(*view, emit), labels ...string) {
 		all = append(all, family{prometheus.NewDesc(name, help, labels, nil), kind, collect})
 	}

@@ -74,8 +74,7 @@ func (r span) covers(o span) bool {
 }
 
 // get returns the keys of a range as they were at revision rev.
-func (s *store) get(r span, rev int64) []*mvccpb.KeyValue {
-	var kvs []*mvccpb.KeyValue
+func (s *store) get(r span, rev int64) (kvs []*mvccpb.KeyValue) {
 	for _, key := range s.keys[sort.SearchStrings(s.keys, r.key):] {
 		if !r.contains(key) {
 			break
