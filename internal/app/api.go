@@ -54,16 +54,13 @@ func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {
 func (v view) Windows(ctx context.Context, queries []api.Query) (pages []api.LockPage, blocked time.Duration, err error) {
 	held := v.app.holding()
 	found, blocked, err := v.app.table.Pages(ctx, queries)
-	if err != nil {
-		return nil, blocked, err
-	}
 	for i := range found {
 		if queries[i].Silent && held.blind {
 			found[i] = table.Page{} // who is silent is not known
 		}
 		pages = append(pages, v.page(found[i], queries[i].ByUrgency, held))
 	}
-	return pages, blocked, nil
+	return pages, blocked, err
 }
 
 func (v view) Changed() <-chan struct{} { return v.app.table.Changed() }
@@ -211,11 +208,8 @@ func (v view) History(ctx context.Context, name string) (api.History, error) {
 		bounds.Time = min(bounds.Time, time.Until(end)*3/4)
 	}
 	h, err := r.Read(ctx, name, bounds)
-	if err != nil {
-		return api.History{}, err
-	}
 	history.AddForced(&h, v.Forced(name, historyForced))
-	return h, nil
+	return h, err
 }
 
 func (a *App) newNative() (err error) {

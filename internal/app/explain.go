@@ -146,9 +146,6 @@ func (a *App) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 // snapshot includes up to limit overdue locks, forced unlocks and skewed hosts each.
 func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error) {
 	stats, err := a.table.Stats(ctx, limit)
-	if err != nil {
-		return metrics.Snapshot{}, err
-	}
 	return metrics.Snapshot{
 		Table:  stats,
 		Scan:   a.scanner.Status(),
@@ -162,7 +159,7 @@ func (a *App) snapshot(ctx context.Context, limit int) (metrics.Snapshot, error)
 
 		Waiters:      a.waiters.Stats(limit),
 		Certificates: a.client.Certificates(),
-	}, nil
+	}, err
 }
 
 // missing returns the reason why the daemon is not ready, or "".

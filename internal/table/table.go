@@ -13,6 +13,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -191,12 +192,9 @@ func (t *Table) Begin(ctx context.Context, revision int64, resync bool) error {
 
 // List adds locks to the listing that was begun, in any order. It returns ErrOlder
 // where they show a restore of etcd.
-func (t *Table) List(ctx context.Context, locks []protocol.Lock) error {
-	var older error
-	if err := t.do(ctx, func(c *core) { older = c.list(locks) }); err != nil {
-		return err
-	}
-	return older
+func (t *Table) List(ctx context.Context, locks []protocol.Lock) (older error) {
+	err := t.do(ctx, func(c *core) { older = c.list(locks) })
+	return cmp.Or(err, older)
 }
 
 // End finishes the listing, and drops the locks that it did not contain.

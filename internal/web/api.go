@@ -132,10 +132,7 @@ func (h *handler) lock(r *http.Request, _ url.Values) (any, error) {
 
 func (h *handler) forced(_ *http.Request, values url.Values) (any, error) {
 	n, err := limit(values)
-	if err != nil {
-		return nil, err
-	}
-	return api.ForcedList{Forced: h.Source.Forced(values.Get("name"), n)}, nil
+	return api.ForcedList{Forced: h.Source.Forced(values.Get("name"), n)}, err
 }
 
 func (h *handler) history(r *http.Request, values url.Values) (any, error) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +33,7 @@ func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 	}
 	filter.Arrange(locks.Locks)
 	status, err := h.Source.Status(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	return page.Dashboard{Status: status, LockPage: locks, Filter: filter}, nil
+	return page.Dashboard{Status: status, LockPage: locks, Filter: filter}, err
 }
 
 func (h *handler) pageEvents() live.Format {
@@ -46,11 +44,8 @@ func (h *handler) pageEvents() live.Format {
 
 func (h *handler) nativePage(ctx context.Context) (page.Native, error) {
 	list, err := h.Source.Native(ctx)
-	if err != nil {
-		return page.Native{}, err
-	}
-	status, err := h.Source.Status(ctx)
-	return page.Native{Status: status, NativeList: list}, err
+	status, unknown := h.Source.Status(ctx)
+	return page.Native{Status: status, NativeList: list}, cmp.Or(err, unknown)
 }
 
 func (h *handler) healthPage(ctx context.Context) (page.Health, error) {
@@ -172,10 +167,7 @@ func (h *handler) forcedPage(r *http.Request, values url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := page.Forced{Name: values.Get("name"), Limit: shown}
-	if view.Status, err = h.Source.Status(r.Context()); err != nil {
-		return nil, err
-	}
-	view.Forced = h.Source.Forced(view.Name, view.Limit)
-	return view, nil
+	name := values.Get("name")
+	status, err := h.Source.Status(r.Context())
+	return page.Forced{Status: status, Name: name, Limit: shown, Forced: h.Source.Forced(name, shown)}, err
 }
