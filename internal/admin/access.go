@@ -77,7 +77,6 @@ func (t *trial) certificates(now time.Time) {
 	}
 }
 
-// connect tries each endpoint, and reports whether one answers.
 func (t *trial) connect(ctx context.Context) (answers bool) {
 	for _, endpoint := range t.config.Etcd.Endpoints {
 		answers = t.try(ctx, "connect to "+endpoint, "", "", func(ctx context.Context) (string, error) {
@@ -109,7 +108,6 @@ func (t *trial) connectTo(ctx context.Context, endpoint string) (answer string, 
 	return answer, nil
 }
 
-// login tries whether etcd accepts the user.
 func (t *trial) login(ctx context.Context) bool {
 	what, answer := "use etcd without a user", "answers"
 	switch e := t.config.Etcd; {

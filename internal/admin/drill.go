@@ -110,7 +110,6 @@ func removes(ctx context.Context, from client.Daemon) error {
 	return nil
 }
 
-// watch watches for all steps, in the order of the report.
 func (d *drill) watch(ctx context.Context, locks *mutex.Client) error {
 	all, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)

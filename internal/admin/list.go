@@ -74,7 +74,6 @@ func (f Filter) isSilent(l *protocol.Lock) bool {
 	return found && seen.Token == l.Token && seen.UUID == l.UUID() && seen.AutoUnlockAt.Equal(l.AutoUnlockAt().Time())
 }
 
-// named reports whether a name matches.
 func (f Filter) named(name string) bool {
 	return f.Match == "" || doublestar.MatchUnvalidated(f.Match, name)
 }

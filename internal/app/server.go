@@ -36,7 +36,6 @@ const (
 	maxWebConns = 512
 )
 
-// newServer binds the listener that is configured in the section key.
 func newServer(key, listen, webConfig string, maxConns int, handler http.Handler, logger *slog.Logger) (*server, error) {
 	if err := web.Validate(webConfig); err != nil {
 		return nil, fmt.Errorf("%s.web_config_file: %w", key, err)
@@ -146,7 +145,6 @@ func newOpsHandler(registry *prometheus.Registry, missing func() string, profile
 	return mux
 }
 
-// answer answers 200 ok, or 503 with the reason.
 func answer(w http.ResponseWriter, missing string) {
 	status, text := http.StatusOK, "ok"
 	if missing != "" {

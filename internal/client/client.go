@@ -263,7 +263,6 @@ const (
 	busyPause   = time.Second
 )
 
-// get requests one resource and decodes the answer.
 func (d Daemon) get(ctx context.Context, what string, into any) (err error) {
 	for range 1 + busyRetries {
 		err = d.client.try(ctx, d.URL+"/api/v1/"+what, into)

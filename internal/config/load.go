@@ -273,7 +273,6 @@ func (k kind) not(n *yaml.Node) string {
 	return why
 }
 
-// readPolicies reads each policy as a section.
 func (s *settings) readPolicies(list []*yaml.Node) error {
 	s.policies = append(s.policies, make([]Policy, len(list))...) // nil for none
 	s.know((&Config{Policies: s.policies}).keys())

@@ -57,7 +57,6 @@ func (g *group) start(c *exec.Cmd) error {
 	return nil
 }
 
-// observe sends each state of the command, to the last.
 func (g *group) observe() {
 	for {
 		var state syscall.WaitStatus

@@ -123,7 +123,6 @@ func (st Store) Get(ctx context.Context, gets []clientv3.Op) ([]*etcdserverpb.Ra
 	return answers, nil
 }
 
-// fromRange makes a record of a lock's range.
 func (st Store) fromRange(name string, resp *etcdserverpb.RangeResponse) (rec Record) {
 	s := newSurveyor(st.Layout, name)
 	for _, kv := range resp.Kvs {

@@ -232,7 +232,6 @@ const (
 	journalRetry = time.Second
 )
 
-// announce writes the line before a removal, or returns an error.
 func (j *journal) announce(ctx context.Context, r slog.Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -182,7 +182,6 @@ func (r *Reaper) Run(ctx context.Context) error {
 	return err
 }
 
-// confirm receives the deletions of locks that the watch showed.
 func (r *Reaper) confirm(ctx context.Context) error {
 	for {
 		select {

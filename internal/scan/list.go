@@ -18,7 +18,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// lister lists all keys under a prefix at one revision, as locks.
 type lister struct {
 	kv     clientv3.KV
 	layout protocol.Layout

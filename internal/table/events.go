@@ -33,7 +33,6 @@ func (c *core) apply(events []Event, live bool) {
 	c.reschedule(now)
 }
 
-// sameRevision returns how many of the first events have the same revision.
 func sameRevision(events []Event) int {
 	n := 1
 	for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
@@ -180,7 +179,6 @@ func (c *core) begin(revision int64, resync bool) {
 // etcd was restored or diverged.
 var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
 
-// list adds locks as they were at the revision of the listing.
 func (c *core) list(locks []protocol.Lock) (err error) {
 	now := c.now()
 	for i := range locks {

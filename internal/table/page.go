@@ -133,7 +133,6 @@ func (c *core) offer(batch []*entry, found []selection, now reading) {
 	}
 }
 
-// selection collects the page of a query.
 type selection struct {
 	api.Query
 	states  [protocol.NumStates]bool
@@ -279,8 +278,5 @@ func parsePosition(text string, byUrgency bool) (Position, error) {
 		return Position{}, errors.New("not a position in the order of urgency")
 	}
 	at, err := strconv.ParseUint(text[1:urgencyDigits], 10, 63)
-	if err != nil {
-		return Position{}, err
-	}
-	return Position{rank: text[0] - '0', at: int64(at), name: text[urgencyDigits:]}, nil
+	return Position{rank: text[0] - '0', at: int64(at), name: text[urgencyDigits:]}, err
 }

@@ -104,7 +104,6 @@ func (h *handler) asked(r *http.Request, verb string) (name, who string, err err
 	return strings.TrimSuffix(name, verb), who, err
 }
 
-// ask answers with the lock and the answer of its holder.
 func (h *handler) ask(r *http.Request, _ url.Values) (any, error) {
 	name, who, err := h.asked(r, askVerb)
 	if err != nil {

@@ -64,7 +64,6 @@ func Question(d admin.Detail, recorded bool) string {
 		terminal.Truncate(terminal.Quote(d.Name), 60), terminal.Truncate(holder, 100), without)
 }
 
-// limits bound what is printed of values.
 type limits struct {
 	lines, columns, fields int
 	more                   string // the output that has more lines

@@ -143,7 +143,6 @@ func parseTemplate(f Format) (*jsonpath.JSONPath, error) {
 	return template, template.Parse(text)
 }
 
-// printTemplate prints what a template selects of the JSON of a value.
 func printTemplate(w io.Writer, f Format, v any) error {
 	template, err := parseTemplate(f)
 	if err != nil {
@@ -253,7 +252,6 @@ func (t *table[T]) print(w *bufio.Writer, rows iter.Seq[T], more func(*T)) {
 	}
 }
 
-// fit makes the columns wide enough for a row.
 func (t *table[T]) fit(r *T) {
 	for i, c := range t.columns {
 		t.widths[i] = max(t.widths[i], terminal.Columns(terminal.Truncate(c.cell(r), c.limit)))

@@ -100,7 +100,6 @@ func leastMargin(p *api.Period) string {
 	return fmt.Sprintf("%.0f%%", 100**least)
 }
 
-// printEnd prints what is known about an end beyond how it was.
 func printEnd(w *bufio.Writer, p *api.Period) {
 	e := p.Ended
 	if e == nil {

@@ -93,7 +93,6 @@ func (s *stream) begin(last string) error {
 	return s.event(status)
 }
 
-// reset sends all, and the status.
 func (s *stream) reset() error {
 	s.hub.mu.Lock()
 	whole, err := s.view.whole()

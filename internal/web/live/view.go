@@ -135,7 +135,6 @@ func steady(old, l *api.Lock) {
 	}
 }
 
-// changes returns the events that lead from one window to the next.
 func (v *view) changes(page api.LockPage, before map[string]*api.Lock) (events [][]byte, err error) {
 	if !v.known {
 		return nil, nil // no client has followed it yet
