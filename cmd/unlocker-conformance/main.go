@@ -74,7 +74,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	switch {
 	case err != nil:
 	case *list:
-		k.list()
+		for _, c := range k.checks {
+			_, _ = fmt.Fprintf(k.out, "%-20s %s\n", c.name, c.about)
+		}
 	case len(k.argv) == 0:
 		err = errors.New("no command given; see --help")
 	case k.parallel < 1:
@@ -168,12 +170,6 @@ type kit struct {
 
 	mu     sync.Mutex
 	failed int
-}
-
-func (k *kit) list() {
-	for _, c := range k.checks {
-		_, _ = fmt.Fprintf(k.out, "%-20s %s\n", c.name, c.about)
-	}
 }
 
 // run runs the checks, several at a time. The checks go on after a failure.

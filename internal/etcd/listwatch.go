@@ -140,8 +140,13 @@ func (w Watch) Run(ctx context.Context) error {
 	for {
 		select {
 		case r, ok := <-responses:
-			if err := w.check(ctx, r, ok); err != nil {
-				return err
+			switch {
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case !ok:
+				return ErrEnded
+			case r.Err() != nil:
+				return fmt.Errorf("watch: %w", r.Err())
 			}
 			if err := w.Each(ctx, r); err != nil {
 				return err
@@ -151,19 +156,6 @@ func (w Watch) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// check returns an error if the watch cannot continue after a response.
-func (w Watch) check(ctx context.Context, r clientv3.WatchResponse, ok bool) error {
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case !ok:
-		return ErrEnded
-	case r.Err() != nil:
-		return fmt.Errorf("watch: %w", r.Err())
-	}
-	return nil
 }
 
 // askProgress asks for progress notices until ctx is done. The call blocks while the stream

@@ -153,7 +153,9 @@ func New(o Options) (http.Handler, error) {
 	h.mux.HandleFunc("DELETE /api/v1/pauses", h.respond(h.unlockSlots, h.send, h.resume, "match", "all"))
 	h.mux.HandleFunc("/api/v1/unlock", h.unlockMany)
 	h.mux.HandleFunc("/api/v1/events", h.events(live.JSON()))
-	h.mux.HandleFunc("/events", h.events(h.pageEvents()))
+	h.mux.HandleFunc("/events", h.events(live.Format{Name: "html", Encode: func(q api.Query, window api.LockPage, e api.Event) ([]byte, error) {
+		return h.pages.Event(q, window, e, time.Now())
+	}}))
 	h.mux.HandleFunc("/api/v1/openapi.yaml", h.answer(h.sendYAML, func(*http.Request, url.Values) (any, error) { return document, nil }))
 	h.mux.HandleFunc("/{$}", h.answer(h.sendPage, inTurn(list, h.dashboard), "state", "q", "hostname", "owner", "silent", "limit", "after", "group"))
 	h.mux.HandleFunc("/forced", h.answer(h.sendPage, inTurn(forced, h.forcedPage), "name", "limit", liveParam))

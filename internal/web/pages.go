@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/web/live"
 	"github.com/etcd-unlocker/unlocker/internal/web/page"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -34,12 +33,6 @@ func (h *handler) dashboard(r *http.Request, values url.Values) (any, error) {
 	filter.Arrange(locks.Locks)
 	status, err := h.Source.Status(r.Context())
 	return page.Dashboard{Status: status, LockPage: locks, Filter: filter}, err
-}
-
-func (h *handler) pageEvents() live.Format {
-	return live.Format{Name: "html", Encode: func(q api.Query, window api.LockPage, e api.Event) ([]byte, error) {
-		return h.pages.Event(q, window, e, time.Now())
-	}}
 }
 
 func (h *handler) nativePage(ctx context.Context) (page.Native, error) {
