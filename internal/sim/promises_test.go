@@ -536,7 +536,7 @@ func (j *judge) outage(d *daemon, since time.Duration) time.Duration {
 // outages are those for everyone since a time that count, sorted. A long one is seen by each daemon.
 func (j *judge) outages(d *daemon, since time.Duration, counts func(f fault, long bool) bool) (all []fault) {
 	for _, f := range j.w.Faults {
-		long := f.blocks() && f.For > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > 1100*time.Millisecond
+		long := f.blocks() && f.For > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > j.w.config.Reaper.ProbeInterval*11/10
 		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, long) {
 			all = append(all, f)
 		}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
-
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
 // TestRandomHistories runs SIM_HISTORIES random histories on the etcd in memory, 100 unless told otherwise.
@@ -43,6 +45,9 @@ func randomHistories(t *testing.T, count, few string, run func(*testing.T, histo
 				rapid.Check(t, func(rt *rapid.T) {
 					rapid.SliceOfN(rapid.Byte(), i, i).Draw(rt, "of this worker") // or all had the same histories
 					h := draw(rt, kinds)
+					if chance(rt, "configured otherwise", 30) {
+						h.Config = oneOf(rt, "configuration", slices.Sorted(maps.Keys(configurations()))...)
+					}
 					j := run(t, h, without{})
 					sums[i].add(j)
 					for _, v := range j.violations {
@@ -58,6 +63,20 @@ func randomHistories(t *testing.T, count, few string, run func(*testing.T, histo
 	}
 	t.Logf("%d histories, %.0f a second: %d removals, %d locks judged by S6, %d of them with a bound within the history",
 		all.histories, float64(all.histories)/time.Since(began).Seconds(), all.removals, all.deaths, all.soon)
+}
+
+// configurations are others than the default one, under which the promises hold as well.
+func configurations() map[string]func(*config.Config) {
+	return map[string]func(*config.Config){
+		"long freshness": func(c *config.Config) { c.Reaper.Freshness = 2 * time.Minute },
+		"long requests":  func(c *config.Config) { c.Etcd.RequestTimeout = time.Minute },
+		"no settle":      func(c *config.Config) { c.Reaper.Settle = 0 },
+		"no standby":     func(c *config.Config) { c.Reaper.StandbyDelay = 0 },
+		"tight": func(c *config.Config) {
+			c.Reaper.Grace, c.Reaper.ClockTolerance, c.Reaper.ProbeInterval, c.Reaper.Freshness = time.Second, time.Second, time.Second/2, 2*time.Second
+		},
+		"tolerant": func(c *config.Config) { c.Reaper.Grace, c.Reaper.ClockTolerance = 10*time.Second, 10*time.Second },
+	}
 }
 
 // TestConvictByRandomHistories takes rules out of the daemon that no single request shows: random histories must convict
@@ -109,7 +128,7 @@ func (s *sums) add(j *judge) {
 
 // String writes a history so that it can be made a directed one.
 func (h history) String() string {
-	s := fmt.Sprintf("replicas %d, lasts %s, rate %v, resync %s, clocks %+v\n", h.Replicas, h.Lasts, h.Rate, h.Resync, h.Clocks)
+	s := fmt.Sprintf("configuration %q, replicas %d, lasts %s, rate %v, resync %s, clocks %+v\n", h.Config, h.Replicas, h.Lasts, h.Rate, h.Resync, h.Clocks)
 	for _, o := range h.Holders {
 		s += fmt.Sprintf("  holder %+v\n", o)
 	}

@@ -29,6 +29,8 @@ type history struct {
 	// Rate limits the removals per second, one in a transaction; 0 is as configured.
 	Rate  float64
 	Lasts time.Duration
+	// Config is one of configurations, "" for the default one.
+	Config string
 }
 
 // world is a history while it runs.
@@ -90,6 +92,9 @@ func runOn(t *testing.T, h history, out without, start func(*world) backend) (j 
 	defer closing(h)
 	synctest.Test(t, func(t *testing.T) {
 		c := settings()
+		if edit := configurations()[h.Config]; edit != nil {
+			edit(&c)
+		}
 		if h.Rate > 0 {
 			c.Reaper.RateLimit, c.Reaper.BatchSize = h.Rate, 1
 		}
