@@ -25,13 +25,15 @@ type claim struct {
 	set   settings
 	call  call
 	since time.Time
+	holds []string // the uuids of the locks that it is asked for under
 
 	stamped time.Time // when the deadlines of the last attempt were computed
 	sent    map[string]time.Time
 
 	lock     *Lock
-	holder   Holder // if lock is nil
+	holder   Holder // if lock is nil, also the last one
 	revision int64
+	place
 }
 
 // call is where the lock was asked for.
@@ -122,6 +124,7 @@ func (cl *claim) step() step {
 	for _, f := range sorted(fields) {
 		s.then = append(s.then, clientv3.OpPut(cl.c.store.layout.Key(cl.name, f), fields[f]))
 	}
+	cl.queue(&s)
 	return s
 }
 
@@ -129,15 +132,17 @@ func (cl *claim) answered(a answer) bool {
 	cl.lock, cl.revision = nil, a.revision
 	if a.succeeded {
 		cl.lock = newLock(cl, cl.stamped, a.cluster, a.revision, a.revision)
+		cl.queued = cl.queued && cl.ticket == 0 && cl.unsure > 0
 		return true
 	}
-	cl.holder, _ = cl.c.store.holder(cl.name, a.found)
-	if cl.holder.UUID == cl.uuid {
+	h, _ := cl.c.store.holder(cl.name, a.found)
+	if cl.saw(h); h.UUID == cl.uuid {
 		value, modified := cl.c.store.deadline(cl.name, a)
 		began := cl.sent[value] // zero if it is long past
 		cl.lock = newLock(cl, began, a.cluster, cl.holder.Token, modified)
 		cl.lock.late-- // the one that has taken it
 	}
+	cl.seat(a)
 	return true
 }
 
@@ -167,7 +172,7 @@ func (r *reading) answered(a answer) bool {
 func (cl *claim) failure(waiting error) error {
 	name := protocol.Clip([]byte(cl.name), 200)
 	switch {
-	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && errors.Is(cl.err, context.DeadlineExceeded):
+	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && (errors.Is(cl.err, context.DeadlineExceeded) || errors.Is(cl.err, context.Canceled)):
 		return &HeldError{Name: cl.name, Holder: cl.holder, Err: cl.err}
 	case cl.err != nil:
 		return fmt.Errorf("mutex: lock %q: %w", name, cl.err)

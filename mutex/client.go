@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,9 @@ type Client struct {
 	cleaner  scheduler // of what is abandoned
 	stacks   stacks
 	traces   traces
-	recent   recent
+	leases   leases       // of those that wait
+	plain    atomic.Int64 // until when it waits without tickets, for which it has no right
+	sayPlain sync.Once
 	deaf     atomic.Int64 // until when it does not try to read questions, for which it has no right
 	sayDeaf  sync.Once
 }
@@ -39,8 +42,8 @@ const tryTimeout = 10 * time.Second
 
 // New returns a client over one of etcd, which the caller closes after the last lock has been
 // released. It sends nothing, and needs no closing itself. The options are the defaults of all
-// its locks. It uses no other parts of etcd's client than KV and Watcher, which may be those
-// of a namespace.
+// its locks. It uses no other parts of etcd's client than KV, Watcher and Lease, which may be
+// those of a namespace.
 func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	set, err := defaults().with(inNew, opts)
 	if err != nil {
@@ -52,11 +55,13 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	}
 	set.audit = cmp.Or(set.audit, "/unlocker/audit"+set.prefix)
 	set.ask = cmp.Or(set.ask, "/unlocker/ask"+set.prefix)
+	set.waiters = cmp.Or(set.waiters, "/unlocker/waiters"+set.prefix)
 	c := &Client{store: &store{kv: etcd.KV, layout: layout, outage: outage{etcd: etcd, observers: set.observers}}, watcher: etcd.Watcher, settings: set}
 	open := etcd.Ctx()
 	if open == nil { // as of a client without connections
 		open = context.Background()
 	}
+	c.leases = leases{etcd: etcd, open: open, granting: make(chan struct{}, 1)}
 	c.keeper = scheduler{open: open, overlap: true}
 	c.cleaner = scheduler{open: open, most: maxAbandoned}
 	c.hostname, _ = os.Hostname()
@@ -68,8 +73,8 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 // Observe), and the error is then ErrUnreachable. Afterwards ctx has nothing to do with the lock any more: release it
 // with Unlock.
 //
-// Waiting sends no requests while the lock is held, and returns when it is released.
-// Waiters are served in no particular order.
+// Waiters get the lock in the order in which they came; see WaitersPrefix. Waiting sends hardly any requests while the lock
+// is held, and ends when it is released.
 //
 // If there is an error, etcd may still execute an attempt that it has not answered, and take the
 // lock. It is then released in the background, while etcd's client is open. Otherwise it stays
@@ -92,6 +97,9 @@ func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, e
 	cl, err := c.claim(name, set, c.traces.caller(set.trace))
 	if err != nil {
 		return nil, err
+	}
+	if outer, ok := FromContext(ctx); ok {
+		cl.holds = append(slices.Clip(outer.holds), outer.uuid)
 	}
 	defer func() {
 		c.abandon(cl.abandon())
@@ -138,6 +146,7 @@ func (c *Client) take(ctx context.Context, set settings, claims ...*claim) {
 	var freed []*claim
 	for _, cl := range claims {
 		if cl.err == nil && cl.lock == nil && cl.holder.identity == set.identity && c.evict(ctx, cl) {
+			cl.fair = false
 			freed = append(freed, cl)
 		}
 	}

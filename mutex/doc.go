@@ -19,9 +19,9 @@
 // set it, and the lock counts as lost a tenth of the patience before it. All transactions compare
 // the uuid of the acquisition, and are repeated if their answer is lost.
 //
-// No goroutine outlives its lock. There are two for each lock that is held for longer than
+// No goroutine outlives its lock or its wait. There are two for each lock that is held for longer than
 // 100 ms, and for all locks of a client with KeepAlive one, and one for each of their
-// transactions that has no answer yet. One more per client ends with the patience or with
+// transactions that has no answer yet, and one while any of them waits; etcd's client has more for leases, which stay. One more per client ends with the patience or with
 // etcd's client: etcd may execute late what it has not answered, and so take a lock without
 // a holder, after an error of Lock or after Unlock. Such a lock is released in the background, and no
 // lock that is held. So is one that was lost because etcd failed: as soon as Unlock is called or its
@@ -32,8 +32,10 @@
 // A process suspended between two checks of its context finishes its current step. Only a fencing
 // token (Lock.Token, Lock.Cmp) that the resource checks prevents that.
 //
-// Locks are not fair: waiters acquire in random order; a newcomer that finds the lock free takes
-// it first. They are not reentrant either; see Identity.
+// The order of waiters is a service, not a promise: Lock serves them in the order in which they came, but TryLock and
+// clients of other kinds take what is free, a waiter that does not take the lock within a second is passed over, and one
+// whose process was suspended or cut off for ten seconds is last again. Without rights to the tickets there is no order
+// (see WaitersPrefix). Locks are not reentrant; see Identity.
 //
 // A lock that is taken late stays until its deadline if etcd's client was closed, if the process
 // has ended, or if the client has had 1000 newer ones to release: then it gives up the oldest. A lock

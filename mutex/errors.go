@@ -100,6 +100,9 @@ type HeldError struct {
 
 func (e *HeldError) Error() string {
 	text := fmt.Sprintf("lock %q is held by %s", protocol.Clip([]byte(e.Name), 200), e.Holder)
+	if e.Holder.UUID == "" {
+		text = fmt.Sprintf("lock %q has other waiters", protocol.Clip([]byte(e.Name), 200))
+	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -193,7 +196,7 @@ func classify(err error) kind {
 	switch code(err) {
 	case codes.ResourceExhausted:
 		return tooBig
-	case codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented, codes.OutOfRange:
+	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented, codes.OutOfRange:
 		return refused
 	}
 	return ambiguous

@@ -15,7 +15,8 @@ type EventKind string
 // The kinds of events. An Event has the fields that its kind names.
 const (
 	// EventWaiting begins a wait of Lock: Err is the *HeldError. Without a Name the client has waited for etcd for ten
-	// seconds, or a minute more: Err is ErrUnreachable and says why.
+	// seconds, or a minute more: Err is ErrUnreachable and says why. Or it may not put tickets, and waits in no order (see
+	// WaitersPrefix): Err says so, once.
 	EventWaiting EventKind = "waiting"
 	// EventTaken is a lock that was taken. Took is how long the call waited, for others and for etcd.
 	EventTaken EventKind = "taken"
@@ -58,7 +59,7 @@ func Observe(f func(Event)) Option {
 	})
 }
 
-// Log returns a function for Observe that logs warnings: a wait for etcd, late renewals, and no right to read questions.
+// Log returns a function for Observe that logs warnings: a wait for etcd, or in no order, late renewals, and no right to read questions.
 // Without a logger it uses slog.Default.
 func Log(logger *slog.Logger) func(Event) {
 	return func(e Event) {
@@ -67,6 +68,8 @@ func Log(logger *slog.Logger) func(Event) {
 			to.Warn("mutex: lock renewed late", "lock", e.Name, "uuid", e.UUID, "margin", e.Margin)
 		case e.Kind == EventWaiting && errors.Is(e.Err, ErrUnreachable):
 			to.Warn("mutex: waiting for etcd", "error", e.Err)
+		case e.Kind == EventWaiting && e.Name == "":
+			to.Warn("mutex: waiting in no order", "error", e.Err)
 		case e.Kind == EventAsked && e.Err != nil:
 			to.Warn("mutex: no answers to unlocker ask", "error", e.Err)
 		}

@@ -20,6 +20,7 @@ type Lock struct {
 	cluster   uint64
 	began     time.Time // of the attempt that took it
 	goroutine uint64    // 0 if stacks are not written
+	holds     []string  // the uuids of the locks that it was taken under
 	observers observers
 
 	// ctx ends when the lock is lost or released.
@@ -78,7 +79,7 @@ func elapsed(since, now time.Time) time.Duration {
 // newLock returns the lock that a claim has taken with an attempt that began at a time.
 func newLock(cl *claim, began time.Time, cluster uint64, token, revision int64) *Lock {
 	l := &Lock{
-		c: cl.c, name: cl.name, uuid: cl.uuid, cluster: cluster, token: token, began: began, goroutine: cl.call.goroutine, observers: cl.set.observers,
+		c: cl.c, name: cl.name, uuid: cl.uuid, cluster: cluster, token: token, began: began, goroutine: cl.call.goroutine, holds: cl.holds, observers: cl.set.observers,
 		renewing: make(chan struct{}, 1), releasing: make(chan struct{}, 1), set: cl.set, written: cl.written(),
 		term:    term{began, cl.set.length(0), revision},
 		alertAt: began.Add(cl.set.expect),

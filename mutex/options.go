@@ -61,6 +61,7 @@ const fieldIdentity = "identity"
 type settings struct {
 	prefix           string
 	audit, ask       string
+	waiters          string
 	expect, patience time.Duration // 0 until resolve
 	owner, purpose   string
 	status           string
@@ -100,6 +101,13 @@ func AuditPrefix(prefix string) Option {
 // rest works. The default is /unlocker/ask followed by the prefix of the locks.
 func AskPrefix(prefix string) Option {
 	return prefixOption("AskPrefix", prefix, func(s *settings) *string { return &s.ask })
+}
+
+// WaitersPrefix is the prefix of the tickets of waiters, as waiters_prefix of the daemon: Lock puts one there, with a lease
+// of ten seconds, to get the lock in its turn. That needs the right to read and write there: without it, a warning says so
+// once (see Observe), and there is no order. The default is /unlocker/waiters followed by the prefix of the locks.
+func WaitersPrefix(prefix string) Option {
+	return prefixOption("WaitersPrefix", prefix, func(s *settings) *string { return &s.waiters })
 }
 
 func prefixOption(name, prefix string, place func(*settings) *string) Option {

@@ -24,7 +24,8 @@ import (
 )
 
 // TestOneHolderAtATime runs workers on one lock under random faults, next to a daemon without
-// grace. No two of them may work at the same time, nor one whose deadline in etcd has passed, and they leave nothing.
+// grace, and a client that deletes tickets and puts others. No two of them may work at the same time, nor one whose
+// deadline in etcd has passed, and they leave nothing.
 // MUTEX_HISTORIES is how many histories there are, 50 unless told otherwise.
 func TestOneHolderAtATime(t *testing.T) {
 	histories, err := strconv.ParseUint(cmp.Or(os.Getenv("MUTEX_HISTORIES"), "50"), 10, 64)
@@ -42,6 +43,7 @@ func TestOneHolderAtATime(t *testing.T) {
 				works := make(chan struct{}, 1)
 				var all errgroup.Group
 				all.Go(func() error { return removeExpired(ctx, admin.Client) })
+				all.Go(func() error { return forgeTickets(ctx, rand.New(rand.NewPCG(seed, 200)), admin.Client) })
 				for id := range uint64(5) {
 					client, link := connect(mutex.Patience(20 * time.Second))
 					w := worker{client, admin.Client, rand.New(rand.NewPCG(seed, id)), works, &steps}
@@ -102,8 +104,13 @@ func (w worker) work(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	l, err := w.Lock(waiting, "a", opts...)
+	lock := w.Lock
+	if random.IntN(4) == 0 {
+		lock = w.TryLock // without a ticket
+	}
+	l, err := lock(waiting, "a", opts...)
 	if err != nil {
+		rest(ctx, 100*time.Millisecond)
 		return nil
 	}
 	skews := []func(*mutex.Lock, time.Duration){nil, (*mutex.Lock).WallBack, (*mutex.Lock).Suspended}[random.IntN(3)] // not both clocks
@@ -175,6 +182,21 @@ func disturbAtRandom(ctx context.Context, random *rand.Rand, l *memetcd.Link) er
 	return nil
 }
 
+// forgeTickets deletes tickets and puts others.
+func forgeTickets(ctx context.Context, random *rand.Rand, etcd *clientv3.Client) error {
+	from, end := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
+	for ctx.Err() == nil {
+		if resp, err := etcd.Get(ctx, from, clientv3.WithRange(end)); err == nil && len(resp.Kvs) > 0 {
+			_, _ = etcd.Delete(ctx, string(resp.Kvs[random.IntN(len(resp.Kvs))].Key))
+		}
+		if random.IntN(3) == 0 {
+			_, _ = etcd.Put(ctx, fmt.Sprint(from, random.IntN(100)), "forged")
+		}
+		rest(ctx, time.Duration(random.Int64N(int64(20*time.Second))))
+	}
+	return nil
+}
+
 // removeExpired is a daemon that removes locks at their deadline.
 func removeExpired(ctx context.Context, etcd *clientv3.Client) error {
 	for ctx.Err() == nil {
@@ -191,10 +213,14 @@ func removeExpired(ctx context.Context, etcd *clientv3.Client) error {
 			_, _ = etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
 				Then(clientv3.OpDelete(name, clientv3.WithPrefix())).Commit()
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		rest(ctx, 200*time.Millisecond)
 	}
 	return nil
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }

@@ -112,7 +112,8 @@ type release struct {
 	c          *Client
 	name, uuid string
 	fields     []string
-	l          *Lock // nil if no Lock was returned
+	ticket     string // deleted in any case, if there is one
+	l          *Lock  // nil if no Lock was returned
 	other      answer
 }
 
@@ -129,6 +130,9 @@ func (r *release) step() step {
 	}
 	for _, f := range r.fields {
 		s.then = append(s.then, clientv3.OpDelete(r.c.store.layout.Key(r.name, f)))
+	}
+	if r.ticket != "" {
+		s.then, s.otherwise = append(s.then, clientv3.OpDelete(r.ticket)), append(s.otherwise, clientv3.OpDelete(r.ticket))
 	}
 	return s
 }
@@ -147,9 +151,6 @@ func (r *release) ended() error {
 		return fmt.Errorf("mutex: unlock %q: %w", protocol.Clip([]byte(r.name), 200), r.err)
 	}
 	r.l.background.Wait()
-	if time.Since(r.l.began) >= politeHold {
-		r.l.c.recent.add(r.name, r.other.revision)
-	}
 	took := elapsed(r.l.began, time.Now())
 	if !r.l.restored(r.other) && (r.other.succeeded || r.unsure > 0) { // by an attempt that was not answered
 		r.l.emit(Event{Kind: EventReleased, Took: took})
@@ -219,15 +220,20 @@ func (a *abandoned) ended() {
 	a.pause *= 2
 }
 
-// abandon returns the release for the failed claim, or nil if it needs none.
+// abandon returns the release for what the claim has left: a ticket, and the lock if the claim has failed. It is nil if
+// it needs none.
 func (cl *claim) abandon() *abandoned {
-	if cl.lock != nil || cl.unsure == 0 {
+	a := &abandoned{release: release{c: cl.c, name: cl.name, uuid: cl.uuid}, until: cl.stamped.Add(cl.set.patience)}
+	if cl.queued {
+		a.ticket, _, _ = cl.tickets()
+	}
+	if cl.lock == nil && cl.unsure > 0 {
+		a.fields, a.late = sorted(cl.written()), cl.unsure
+	}
+	if a.ticket == "" && a.late == 0 {
 		return nil
 	}
-	return &abandoned{
-		release: release{c: cl.c, name: cl.name, uuid: cl.uuid, fields: sorted(cl.written())},
-		late:    cl.unsure, until: cl.stamped.Add(cl.set.patience),
-	}
+	return a
 }
 
 // abandon returns the release for a lock that is lost and still held in etcd, or that was released, or

@@ -4,198 +4,252 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 const (
-	// A waiter that sees the release waits for a random part of its window before it tries
-	// to take the lock, and does not try if it sees meanwhile that another has taken it. The
-	// window doubles when it tries in vain, and shrinks when it need not try.
-	firstWindow, longestWindow = 20 * time.Millisecond, 640 * time.Millisecond
-	// A client that locks what it has released within politeAfter is such a waiter from the
-	// beginning: without that it would always be faster than those who wait for its release.
-	// It need not be where it has held the lock for less than politeHold, so that short work
-	// on an uncontended lock costs nothing more.
-	politeAfter, politeHold = 50 * time.Millisecond, 20 * time.Millisecond
-	// silence is after how long a watch that says nothing is asked whether it lives, and
-	// silenceAnswer how long that may take.
-	silence       = time.Minute
-	silenceAnswer = 10 * time.Second
-	// lastCall is how long before its deadline a waiter tries once more if another has
-	// taken the lock since the last time: it may be free, and the error says who holds it.
-	lastCall = 200 * time.Millisecond
+	// passAfter is how long the second in the queue sees the lock free before it passes over the first, and
+	// lookAfter how long before it looks whether there still is a first.
+	passAfter, lookAfter = time.Second, 50 * time.Millisecond
+	// A client that may not put tickets does without for plainFor. Its waiters try up to scatter after a release.
+	plainFor, scatter = time.Minute, 200 * time.Millisecond
+	// silence is after how long without events a waiter looks, and lastCall how long before its deadline it reads again
+	// who holds the lock.
+	silence, lastCall = time.Minute, 200 * time.Millisecond
 )
 
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// waiter waits for one lock.
+// waiter waits for one lock. It acts on what its claim knows of the lock and the queue as of a revision, watches one key,
+// and reads again what the events do not say.
 type waiter struct {
-	cl     *claim
+	c     *Client
+	cl    *claim
+	lease *lease // nil for none
+
 	watch  clientv3.WatchChan
-	stream context.Context // of the watch
+	key    string // that is watched
 	cancel context.CancelFunc
-	broken int  // watches that failed in sequence
-	stale  bool // the lock was released since its record was read
-	last   bool // this attempt is the last call
-	window time.Duration
-	free   <-chan time.Time // when to try, nil while the lock is held
+	broken int // watches that failed in sequence
+
+	freed  time.Time // since when the lock is free, and head the first
+	head   string
+	looked bool // since freed
+	timer  <-chan time.Time
+	act    func(context.Context) // when the timer fires
 }
 
 // await takes the lock when it becomes free.
 func (c *Client) await(ctx context.Context, cl *claim) error {
-	w := waiter{cl: cl, cancel: func() {}, window: firstWindow}
-	defer func() { w.cancel() }()
-	if revision, ok := c.recent.get(cl.name); ok {
-		cl.revision, w.free = revision, time.After(rand.N(w.window))
-		if cl.err = w.wait(ctx); cl.err != nil {
-			return cl.failure(nil)
+	w := &waiter{c: c, cl: cl, cancel: func() {}}
+	defer func() {
+		w.cancel()
+		c.leases.leave(w.lease)
+	}()
+	if cl.set.identity != "" { // its own lock it takes again in front of all waiters
+		cl.fair = true
+		if c.take(ctx, cl.set, cl); cl.lock != nil {
+			return nil
 		}
 	}
-	for first := true; ; first = false {
-		// Of many waiters that try at a release only those read the record that need it.
-		if w.stale && !w.last && cl.set.identity == "" {
-			c.settle(ctx, cl.set, []*claim{cl})
-		} else {
-			c.take(ctx, cl.set, cl)
-			w.stale, w.last = false, false
-		}
-		if cl.lock != nil || cl.err != nil {
-			return cl.failure(nil)
-		}
-		if first {
-			cl.set.observers.emit(Event{Kind: EventWaiting, Name: cl.name, UUID: cl.uuid, Context: ctx, Err: cl.failure(nil)})
-		}
-		if err := w.wait(ctx); err != nil {
-			return cl.failure(err)
-		}
+	if w.try(ctx); cl.lock != nil || cl.err != nil {
+		return cl.failure(nil)
 	}
-}
-
-// open begins to watch after the revision of the failed attempt: not at it, since etcd serves
-// a watch of a revision that it already has only every 100 ms. After a failure it takes
-// another stream, since one whose login has expired serves no new watches.
-func (w *waiter) open(ctx context.Context) {
-	if w.broken > 0 {
-		ctx = metadata.AppendToOutgoingContext(ctx, "unlocker-stream", w.cl.uuid)
+	if !cl.fair {
+		c.describe(ctx, cl.set, cl)
 	}
-	w.stream, w.cancel = context.WithCancel(clientv3.WithRequireLeader(ctx))
-	c := w.cl.c
-	w.watch = c.watcher.Watch(w.stream, c.store.key(w.cl.name, protocol.FieldUUID), clientv3.WithRev(w.cl.revision+1))
-}
-
-func (w *waiter) close() {
-	w.cancel()
-	w.watch, w.cancel = nil, func() {}
-}
-
-// wait returns nil when the lock may be free.
-func (w *waiter) wait(ctx context.Context) error {
-	if w.watch == nil {
-		w.open(ctx)
-	}
+	cl.set.observers.emit(Event{Kind: EventWaiting, Name: cl.name, UUID: cl.uuid, Context: ctx, Err: cl.failure(nil)})
 	var last <-chan time.Time
 	if end, ok := ctx.Deadline(); ok {
 		last = time.After(time.Until(end) - lastCall)
 	}
-	quiet := time.NewTimer(jitter(silence))
-	defer quiet.Stop()
-	asked := false
-	for {
+	for cl.lock == nil && cl.err == nil {
+		if ctx.Err() != nil {
+			return cl.failure(context.Cause(ctx))
+		}
+		w.open(ctx)
+		w.plan()
+		var lost <-chan struct{}
+		if cl.ticket != 0 {
+			lost = w.lease.lost.Done()
+		}
 		select {
 		case resp, ok := <-w.watch:
-			if !ok || resp.Err() != nil {
+			if ok && resp.Err() == nil {
+				w.see(ctx, resp)
+			} else if w.close(); rest(ctx, jitter(min(firstPause<<min(w.broken, 10), longestPause))) == nil {
+				w.look(ctx)
+			}
+		case <-time.After(jitter(silence)):
+			free, holder := cl.free, cl.holder.UUID
+			if w.look(ctx); cl.free != free || cl.holder.UUID != holder { // which the watch has not shown
 				w.close()
-				return w.pause(ctx)
 			}
-			w.broken, asked = 0, false
-			quiet.Reset(jitter(silence))
-			if w.sees(resp.Events) {
-				return nil
-			}
-		case <-w.free:
-			w.free = nil
-			w.window = min(2*w.window, longestWindow)
-			return nil
+		case <-w.timer:
+			w.act(ctx)
+		case <-lost:
+			w.try(ctx)
 		case <-last:
-			if last = nil; w.stale {
-				w.last = true
-				return nil
-			}
-		case <-quiet.C:
-			if asked {
-				w.close()
-				return w.pause(ctx)
-			}
-			asked = true
-			_ = w.cl.c.watcher.RequestProgress(w.stream)
-			quiet.Reset(silenceAnswer)
+			last = nil
+			c.describe(ctx, cl.set, cl)
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
+	return cl.failure(nil)
 }
 
-// sees notes what the watch shows, and reports whether an attempt that was not answered has taken
-// the lock.
-func (w *waiter) sees(events []*clientv3.Event) (taken bool) {
-	for _, ev := range events {
-		switch {
-		case ev.Kv.ModRevision <= w.cl.revision:
-		case ev.Type == clientv3.EventTypeDelete:
-			w.stale = true
-			w.free = time.After(rand.N(w.window))
-		case string(ev.Kv.Value) == w.cl.uuid:
-			return true
-		default:
-			if w.free != nil {
-				w.window = max(w.window*9/10, firstWindow)
+// try takes the lock, if it is free and the waiter's turn. Without a ticket it queues otherwise.
+func (w *waiter) try(ctx context.Context) {
+	cl := w.cl
+	for wanted := w.lease != nil; ; wanted = true {
+		if cl.ticket == 0 || w.lease.lost.Err() != nil {
+			cl.place = place{queued: cl.queued}
+			w.join(ctx, wanted)
+		}
+		was := cl.ticket
+		w.c.settle(ctx, cl.set, []*claim{cl})
+		switch kind := code(cl.err); {
+		case kind == codes.PermissionDenied && cl.fair:
+			cl.ticket = 0
+			w.unordered(cl.err)
+		case kind == codes.NotFound && cl.lease != 0:
+			w.lease.lose()
+		case cl.err != nil || cl.lock != nil || !cl.fair:
+			return
+		case cl.ticket != 0:
+			if cl.ticket != was && cl.ticket != cl.revision { // an attempt that was not answered has put it
+				w.look(ctx)
 			}
-			w.free, w.stale = nil, true
-			w.cl.holder = Holder{UUID: string(ev.Kv.Value), Token: ev.Kv.CreateRevision}
+			return
 		}
 	}
-	return false
 }
 
-// recent are the locks that a client has released a moment ago, with the revisions.
-type recent struct {
-	mu    sync.Mutex
-	locks map[string]int64
-}
-
-func (r *recent) add(name string, revision int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.locks == nil {
-		r.locks = map[string]int64{}
+// join gets a lease for the next attempt, if the client has one or one is wanted.
+func (w *waiter) join(ctx context.Context, wanted bool) {
+	cl := w.cl
+	cl.fair = time.Now().UnixNano() >= w.c.plain.Load()
+	if w.lease != nil && (w.lease.lost.Err() != nil || !cl.fair) {
+		w.c.leases.leave(w.lease)
+		w.lease = nil
 	}
-	r.locks[name] = revision
-	time.AfterFunc(politeAfter, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.locks[name] == revision {
-			delete(r.locks, name)
-		}
+	var err error
+	if w.lease == nil && cl.fair {
+		w.lease, err = w.c.leases.join(ctx, wanted)
+	}
+	switch {
+	case w.lease != nil:
+		cl.lease = w.lease.id
+	case err != nil && classify(err) != ambiguous:
+		cl.fair = false
+		w.unordered(err)
+	case err != nil:
+		_ = rest(ctx, jitter(longestPause))
+	}
+}
+
+// unordered makes the waits of the client do without tickets for a while.
+func (w *waiter) unordered(err error) {
+	w.c.plain.Store(time.Now().Add(plainFor).UnixNano())
+	w.c.sayPlain.Do(func() {
+		w.c.settings.observers.emit(Event{Kind: EventWaiting, Err: fmt.Errorf("no tickets under %s: %w", w.c.settings.waiters, err)})
 	})
 }
 
-func (r *recent) get(name string) (revision int64, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	revision, ok = r.locks[name]
-	return revision, ok
+// look reads the holder and the place in the queue again.
+func (w *waiter) look(ctx context.Context) {
+	cl := w.cl
+	if cl.ticket != 0 {
+		p := &position{cl: cl}
+		w.c.store.settle(ctx, cl.set.timeout(), p)
+		if cl.err, w.looked = p.err, true; code(p.err) == codes.PermissionDenied {
+			cl.ticket = 0
+		}
+	}
+	if cl.ticket == 0 {
+		w.try(ctx)
+	}
 }
 
-// pause waits before the lock is tried again after a watch broke.
-func (w *waiter) pause(ctx context.Context) error {
+// open watches the lock, if at most one is before this waiter, and otherwise the ticket two before its own. It begins now,
+// and see looks if that is too late: etcd serves a watch of a revision that it already has only every 100 ms. After a
+// failure it takes another stream, since one whose login has expired serves no new watches.
+func (w *waiter) open(ctx context.Context) {
+	key := w.c.store.key(w.cl.name, protocol.FieldUUID)
+	if len(w.cl.before) > 1 {
+		key = w.cl.before[1]
+	}
+	if w.watch != nil && key == w.key {
+		return
+	}
+	w.cancel()
+	if w.broken > 0 {
+		ctx = metadata.AppendToOutgoingContext(ctx, "unlocker-stream", w.cl.uuid)
+	}
+	ctx, w.cancel = context.WithCancel(clientv3.WithRequireLeader(ctx))
+	w.key, w.watch = key, w.c.watcher.Watch(ctx, key, clientv3.WithCreatedNotify())
+}
+
+func (w *waiter) close() {
+	w.cancel()
+	w.watch = nil
 	w.broken++
-	return rest(ctx, jitter(min(firstPause<<min(w.broken, 10), longestPause)))
+}
+
+// see notes what the watch shows, and looks where that does not say enough.
+func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
+	cl, act := w.cl, func(context.Context) {}
+	if w.broken = 0; resp.Created && resp.Header.Revision > cl.revision && (!cl.free || len(cl.before) != 1) {
+		act = w.look // the second does so anyway
+	}
+	for _, ev := range resp.Events {
+		uuid := string(ev.Kv.Value)
+		switch {
+		case ev.Kv.ModRevision <= cl.revision:
+		case len(cl.before) > 1: // it is the second now, if that has taken the lock, which the first is to take next
+			cl.before, cl.head, cl.free = cl.before[:1], cl.before[0], true
+		case ev.Type == clientv3.EventTypeDelete:
+			cl.saw(Holder{})
+		case uuid == cl.uuid: // of an attempt that was not answered
+			act = w.try
+		default:
+			if !cl.saw(Holder{UUID: uuid, Token: ev.Kv.CreateRevision}) {
+				act = w.look // it may have been passed over
+			}
+		}
+	}
+	act(ctx)
+}
+
+// plan sets the timer for what is to be done as things are. The first takes a lock that is free. If it does not, the
+// second does, or any that has found that out.
+func (w *waiter) plan() {
+	cl := w.cl
+	if w.timer, cl.over = nil, nil; !cl.free {
+		w.freed = time.Time{}
+		return
+	}
+	if w.freed.IsZero() || cl.head != w.head {
+		w.freed, w.head, w.looked = time.Now(), cl.head, false
+	}
+	after := passAfter
+	switch w.act = w.look; {
+	case cl.ticket == 0:
+		after, w.act = rand.N(scatter), w.try
+	case cl.head == "":
+		after, w.act = 0, w.try
+	case w.looked:
+		w.act, cl.over = w.try, []string{cl.head}
+	case len(cl.before) == 1:
+		after = lookAfter
+	}
+	w.timer = time.After(time.Until(w.freed.Add(after)))
 }
 
 // evict releases the lock of an earlier process of the same identity, and reports whether it

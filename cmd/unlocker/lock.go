@@ -121,7 +121,7 @@ func (f *lockFlags) add(cmd *cobra.Command) {
 	config.DurationVar(flags, &f.KillAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL; at most a third of --patience")
 	flags.StringVar(&f.Purpose, "purpose", "", "what the lock is for, shown to those who wait or are alerted")
 	flags.StringVar(&f.Owner, "owner", "", "name of the service (default the name of the command)")
-	addConfigFlags(flags, "ask-prefix")
+	addConfigFlags(flags, "ask-prefix", "waiters-prefix")
 }
 
 func (f *lockFlags) run(cmd *cobra.Command, args []string) (status int, err error) {

@@ -98,7 +98,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	}
 	defer func() { _ = client.Close() }()
 	j := &job{Options: o, path: path, signals: make(chan os.Signal, 16)}
-	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AuditPrefix(c.AuditKeys()), mutex.AskPrefix(c.AskKeys()),
+	locks, err := mutex.New(client.Client, mutex.Prefix(c.Prefix), mutex.AuditPrefix(c.AuditKeys()), mutex.AskPrefix(c.AskKeys()), mutex.WaitersPrefix(c.WaitersKeys()),
 		mutex.Observe(nil), mutex.Observe(mutex.Log(logger)), mutex.Observe(j.observe), mutex.OnAsk(j.status), mutex.Owner(o.Owner), mutex.Purpose(o.Purpose),
 		mutex.Expect(o.AlertAfter), mutex.Patience(o.Patience), mutex.Backtrace(false), mutex.Metadata("command", path),
 		// Longer than MaxHold, so that the lock is held until the command has ended.
