@@ -1,0 +1,488 @@
+//go:build go1.25
+
+package mutex_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
+)
+
+// tickets returns those of a name in their order.
+func tickets(t *testing.T, w world, name string) []*mvccpb.KeyValue {
+	t.Helper()
+	from, end := protocol.TicketsOf("/unlocker/waiters"+w.prefix, name)
+	resp, err := w.etcd.Get(t.Context(), from, clientv3.WithRange(end), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	require.NoError(t, err)
+	return resp.Kvs
+}
+
+func ticketOf(t *testing.T, kv *mvccpb.KeyValue) protocol.Ticket {
+	t.Helper()
+	ticket, err := protocol.ParseTicket(kv.Value)
+	require.NoError(t, err)
+	return ticket
+}
+
+// line is a lock with waiters, which come one after another.
+type line struct {
+	w      world
+	holder *mutex.Lock
+	taken  chan taken
+	stop   context.CancelFunc
+	ctx    context.Context
+}
+
+type taken struct {
+	who int
+	l   *mutex.Lock
+	err error
+}
+
+func newLine(t *testing.T, w world) *line {
+	q := &line{w: w, holder: w.lock(w.client(), "a", mutex.KeepAlive(mutex.Forever)), taken: make(chan taken, 10)}
+	q.ctx, q.stop = context.WithCancel(t.Context())
+	return q
+}
+
+// join adds a waiter, and returns when it has its ticket.
+func (q *line) join(who int, c *mutex.Client, opts ...mutex.Option) {
+	before := len(tickets(q.w.t, q.w, "a"))
+	go func() {
+		l, err := c.Lock(q.ctx, "a", opts...)
+		q.taken <- taken{who, l, err}
+	}()
+	eventually(q.w.t, func() bool { return len(tickets(q.w.t, q.w, "a")) > before })
+}
+
+// apart has those who join meanwhile wait until stop.
+func (q *line) apart(join func()) {
+	all := q.ctx
+	q.ctx, q.stop = context.WithCancel(all)
+	join()
+	q.ctx = all
+}
+
+// next returns the next holder, after how long it has the lock.
+func (q *line) next() (who int, after time.Duration) {
+	q.w.t.Helper()
+	began := time.Now()
+	select {
+	case got := <-q.taken:
+		require.NoError(q.w.t, got.err)
+		q.holder = got.l
+		return got.who, time.Since(began)
+	case <-time.After(10 * time.Minute): // of virtual time
+		require.FailNow(q.w.t, "nobody takes the lock")
+		return 0, 0
+	}
+}
+
+func (q *line) release() {
+	q.w.t.Helper()
+	require.NoError(q.w.t, q.holder.Unlock(q.w.t.Context()))
+}
+
+// serves requires that waiters get the lock in this order, each soon.
+func (q *line) serves(order ...int) {
+	q.w.t.Helper()
+	for _, want := range order {
+		q.release()
+		who, after := q.next()
+		require.Equal(q.w.t, want, who)
+		if realEtcd == "" {
+			require.Less(q.w.t, after, 300*time.Millisecond)
+		}
+	}
+	q.release()
+	eventually(q.w.t, func() bool { return len(tickets(q.w.t, q.w, "a")) == 0 })
+}
+
+func TestWaitersAreServedInTheirOrder(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		q := newLine(t, w)
+		for who := range 6 {
+			q.join(who, w.client())
+		}
+		q.serves(0, 1, 2, 3, 4, 5)
+	})
+}
+
+// Who has released the lock and wants it again is the last.
+func TestHolderQueuesAgain(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		q := newLine(t, w)
+		q.join(1, w.client())
+		q.join(2, w.client())
+		c := w.client()
+		q.release()
+		who, _ := q.next()
+		require.Equal(t, 1, who)
+		q.join(1, c)
+		q.serves(2, 1)
+	})
+}
+
+func TestTicketSaysWhoWaits(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		q := newLine(t, w)
+		c := w.client(mutex.Owner("billing"), mutex.Purpose("invoices"))
+		var outer, inner string
+		done := make(chan error, 1)
+		go func() {
+			done <- c.WithLock(q.ctx, "outer", func(ctx context.Context) error {
+				l, _ := mutex.FromContext(ctx)
+				outer = l.UUID()
+				return c.WithLock(ctx, "inner", func(ctx context.Context) error {
+					l, _ := mutex.FromContext(ctx)
+					inner = l.UUID()
+					return c.WithLock(ctx, "a", func(context.Context) error { return nil })
+				})
+			})
+		}()
+		eventually(t, func() bool { return len(tickets(t, w, "a")) > 0 })
+		q.join(2, c)
+		kvs := tickets(t, w, "a")
+		require.Len(t, kvs, 2)
+		require.NotZero(t, kvs[0].Lease)
+		require.Equal(t, kvs[0].Lease, kvs[1].Lease, "one lease for all waits of a client")
+		ticket := ticketOf(t, kvs[0])
+		require.Equal(t, []string{outer, inner}, ticket.Holds)
+		require.Equal(t, "billing", ticket.Owner)
+		require.Equal(t, "invoices", ticket.Purpose)
+		require.NotEmpty(t, ticket.PID)
+		require.WithinDuration(t, time.Now(), ticket.Since, soon)
+		require.True(t, strings.HasSuffix(string(kvs[0].Key), "//"+ticket.UUID))
+		require.Empty(t, ticketOf(t, kvs[1]).Holds)
+		q.release()
+		require.NoError(t, <-done)
+		_, _ = q.next()
+		require.Equal(t, ticketOf(t, kvs[1]).UUID, q.holder.UUID())
+		q.release()
+	})
+}
+
+// A lease is kept alive during a wait, and no longer.
+func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		_, admin := connect()
+		w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client {
+			_, link := connect()
+			return link.Client
+		}}
+		q := newLine(t, w)
+		q.join(1, w.client())
+		lease := tickets(t, w, "a")[0].Lease
+		<-time.After(5 * time.Minute)
+		require.Len(t, tickets(t, w, "a"), 1)
+		q.stop()
+		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
+		eventually(t, func() bool { return len(tickets(t, w, "a")) == 0 }, "who gives up deletes its ticket")
+		<-time.After(10 * time.Second)
+		resp, err := admin.TimeToLive(t.Context(), clientv3.LeaseID(lease))
+		require.NoError(t, err)
+		require.EqualValues(t, -1, resp.TTL)
+		q.release()
+	})
+}
+
+// chaos is a line on an etcd in memory, with the links of its waiters.
+func chaos(t *testing.T, test func(*testing.T, *memetcd.Cluster, *line, func() (*mutex.Client, *memetcd.Link))) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		_, admin := connect()
+		w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client {
+			_, link := connect()
+			return link.Client
+		}}
+		test(t, cluster, newLine(t, w), func() (*mutex.Client, *memetcd.Link) { return connect() })
+	})
+}
+
+// TestWaiterIsPassedOver: one that lives and does not see the release costs the next a second, and
+// queues again.
+func TestWaiterIsPassedOver(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		for who := 2; who < 5; who++ {
+			q.join(who, q.w.client())
+		}
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.LeaseKeepAliveRequest); ok {
+				return memetcd.Faults{}
+			}
+			return memetcd.Unreachable()
+		})
+		link.Set(memetcd.Faults{HoldAnswers: true})
+		q.release()
+		who, after := q.next()
+		require.Equal(t, 2, who)
+		require.InDelta(t, time.Second, after, float64(200*time.Millisecond))
+		require.Len(t, tickets(t, q.w, "a"), 2, "its ticket is gone")
+		link.OnRequest(nil)
+		link.Set(memetcd.Faults{})
+		link.Break()
+		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 3 }, "it queues again")
+		q.serves(3, 4, 1)
+	})
+}
+
+// Waiters that hang together, and tickets without a lease or a waiter, block nobody for ever.
+func TestTicketsWithoutWaiters(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
+		for i := range 4 {
+			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
+			require.NoError(t, err)
+		}
+		q.join(1, q.w.client())
+		q.join(2, q.w.client())
+		for range 2 {
+			q.release()
+			_, after := q.next()
+			require.Less(t, after, 3*time.Minute)
+		}
+		q.release()
+	})
+}
+
+// TestDeadWaitersLeave: the tickets of a process that was killed vanish with its lease.
+func TestDeadWaitersLeave(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.apart(func() {
+			for who := range 3 {
+				q.join(who, c)
+			}
+		})
+		q.join(3, q.w.client())
+		require.NoError(t, link.Client.Close())
+		<-time.After(11 * time.Second)
+		require.Len(t, tickets(t, q.w, "a"), 1)
+		q.stop()
+		for range 3 {
+			require.Error(t, (<-q.taken).err)
+		}
+		q.serves(3)
+	})
+}
+
+// TestStoppedWaiterQueuesAgain: a process that is suspended for longer than its lease lasts loses its place, and
+// nothing else.
+func TestStoppedWaiterQueuesAgain(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		q.join(2, q.w.client())
+		link.Set(memetcd.Unreachable())
+		<-time.After(time.Minute)
+		require.Len(t, tickets(t, q.w, "a"), 1)
+		link.Set(memetcd.Faults{})
+		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 2 })
+		q.serves(2, 1)
+	})
+}
+
+// TestLostTickets: whichever ticket is deleted, all get the lock.
+func TestLostTickets(t *testing.T) {
+	for lost := range 4 {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				q := newLine(t, w)
+				for who := range 4 {
+					q.join(who, w.client())
+				}
+				_, err := w.etcd.Delete(t.Context(), string(tickets(t, w, "a")[lost].Key))
+				require.NoError(t, err)
+				served := map[int]bool{}
+				for range 4 {
+					q.release()
+					who, after := q.next()
+					require.False(t, served[who])
+					served[who] = true
+					require.Less(t, after, 2*time.Second)
+				}
+				q.release()
+			})
+		})
+	}
+}
+
+// A waiter that gives up leaves the others in order.
+func TestWaitersGiveUp(t *testing.T) {
+	for left := range 4 {
+		t.Run(fmt.Sprint(left), func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				q, order := newLine(t, w), []int{}
+				for who := range 4 {
+					if who != left {
+						order = append(order, who)
+						q.join(who, w.client())
+						continue
+					}
+					q.apart(func() { q.join(who, w.client()) })
+				}
+				q.stop()
+				require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
+				eventually(t, func() bool { return len(tickets(t, w, "a")) == 3 })
+				q.serves(order...)
+			})
+		})
+	}
+}
+
+// A client without tickets takes what is free, and costs nobody its place.
+func TestClientsWithoutTickets(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		for who := range 3 {
+			q.join(who, q.w.client())
+		}
+		for i := range 3 { // each takes it in the moment of the release
+			_, err := q.w.etcd.Put(t.Context(), "/mutexes/a/uuid", fmt.Sprint("other", i))
+			require.NoError(t, err)
+			<-time.After(5 * time.Second)
+		}
+		require.Len(t, tickets(t, q.w, "a"), 3)
+		require.ErrorIs(t, q.holder.Unlock(t.Context()), mutex.ErrTaken)
+		_, err := q.w.etcd.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		who, _ := q.next()
+		require.Zero(t, who)
+		q.serves(1, 2)
+	})
+}
+
+// TryLock does not queue.
+func TestTryLockTakesWhatIsFree(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		from, _ := protocol.TicketsOf("/unlocker/waiters"+w.prefix, "a")
+		_, err := w.etcd.Put(t.Context(), from+"t", "")
+		require.NoError(t, err)
+		l, err := w.client().TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.Len(t, tickets(t, w, "a"), 1)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// refusing is a connection without rights to the tickets, or without leases.
+type refusing struct {
+	clientv3.KV
+	clientv3.Lease
+	txn, grant error
+}
+
+func (r refusing) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if r.grant != nil {
+		return nil, r.grant
+	}
+	return r.Lease.Grant(ctx, ttl)
+}
+
+func (r refusing) Txn(ctx context.Context) clientv3.Txn {
+	return &refusedTxn{Txn: r.KV.Txn(ctx), err: r.txn}
+}
+
+type refusedTxn struct {
+	clientv3.Txn
+	err, refused error
+}
+
+func (t *refusedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	for _, c := range cs {
+		if t.err != nil && strings.HasPrefix(string(c.Key), "/unlocker/waiters/") {
+			t.refused = t.err
+		}
+	}
+	t.Txn = t.Txn.If(cs...)
+	return t
+}
+
+func (t *refusedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *refusedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *refusedTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.refused != nil {
+		return nil, t.refused
+	}
+	return t.Txn.Commit()
+}
+
+// TestWaitsWithoutTickets: where a client may not put tickets it waits all the same, and says so once.
+func TestWaitsWithoutTickets(t *testing.T) {
+	for name, r := range map[string]refusing{
+		"no right":  {txn: rpctypes.ErrPermissionDenied},
+		"no space":  {grant: rpctypes.ErrNoSpace},
+		"no leases": {grant: status.Error(codes.Unimplemented, "no leases")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				holder := w.lock(w.client(), "a")
+				etcd := w.connect()
+				r.KV, r.Lease = etcd.KV, etcd.Lease
+				etcd.KV, etcd.Lease = r, r
+				log, said := logged()
+				c := w.over(etcd, log)
+				got := make(chan error, 5)
+				for range 5 {
+					go func() {
+						got <- c.WithLock(t.Context(), "a", func(context.Context) error { return nil })
+					}()
+				}
+				<-time.After(time.Second)
+				require.Empty(t, got)
+				require.NoError(t, holder.Unlock(t.Context()))
+				for range 5 {
+					require.NoError(t, <-got)
+				}
+				require.Len(t, said(), 1)
+				require.Contains(t, said()[0], "no tickets under /unlocker/waiters"+w.prefix)
+				require.Empty(t, tickets(t, w, "a"))
+			})
+		})
+	}
+}
+
+// A waiter in an etcd that was restored to the time before its ticket queues again.
+func TestWaitersAfterARestore(t *testing.T) {
+	for _, how := range []memetcd.Restored{{}, {NewCluster: true}, {Bump: 1e6}} {
+		t.Run(fmt.Sprintf("%+v", how), func(t *testing.T) {
+			chaos(t, func(t *testing.T, cluster *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+				before := cluster.Snapshot()
+				for who := range 3 {
+					q.join(who, q.w.client())
+				}
+				cluster.Restore(before, how)
+				<-time.After(2 * time.Minute)
+				_, err := q.w.etcd.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+				require.NoError(t, err)
+				for range 3 {
+					_, after := q.next()
+					require.Less(t, after, 2*time.Minute)
+					_ = q.holder.Unlock(t.Context())
+				}
+			})
+		})
+	}
+}
