@@ -303,9 +303,9 @@ func TestWaitersOfLocks(t *testing.T) {
 		t := w.t
 		w.take("a", time.Hour, time.Hour)
 		w.take("slots/0", time.Hour, time.Hour)
-		for key, value := range map[string]string{"a//1": `{"uuid": "u", "hostname": "h"}`, "a//2": "{", "slots//3": `{"uuid": "u", "slots": 2}`} {
-			w.Put(clientv3.OpPut(tickets+key, value))
-		}
+		w.Put(clientv3.OpPut(tickets+"a//1", `{"uuid": "u", "hostname": "h"}`))
+		w.Put(clientv3.OpPut(tickets+"a//2", "{"))
+		w.Put(clientv3.OpPut(tickets+"slots//3", `{"uuid": "u", "slots": 2}`))
 		list := func() (counts []int, err error) {
 			found, err := w.List(t.Context(), admin.Filter{})
 			require.NoError(t, err)

@@ -31,14 +31,15 @@ type locked struct {
 	t *testing.T
 }
 
-// lockDown enables authentication, with a user and a role that may only read the pauses, and read and write
-// records.
+// lockDown enables authentication, with a user and a role that may only read the pauses and the tickets, and read
+// and write records.
 func lockDown(t *testing.T, o localetcd.Options) *locked {
 	t.Helper()
 	l := &locked{etcdtest.Start(t, o), t}
 	l.Guard(user, password)
 	l.below(auditPrefix)
 	l.read(pauses)
+	l.read("/unlocker/waiters" + prefix)
 	return l
 }
 
