@@ -42,6 +42,12 @@ func (j *judge) counts(d *daemon, stats reaper.Stats, listed []api.Forced) {
 		switch o.Message {
 		case api.LogAmbiguous:
 			ambiguous++
+		case api.LogRefused, api.LogCannotRemove, api.LogWithdrawn:
+			if o.Announcement != nil && slices.ContainsFunc(j.removed, func(r removal) bool {
+				return r.by == d && r.name == o.Lock && r.uuid == o.UUID && r.uuid != "" && r.sent == o.Announcement
+			}) {
+				j.convict("S7", d, o.Lock, "%s, and etcd carried it out", o.Message)
+			}
 		case api.LogRemoved:
 			removed++
 			if o.Announcement == nil {
@@ -68,11 +74,11 @@ func (j *judge) counts(d *daemon, stats reaper.Stats, listed []api.Forced) {
 		j.convict("S7", d, "", "%d removals without an answer are counted, %d are in the log", n, ambiguous)
 	}
 	const quiet = 30 * time.Second
-	for _, r := range j.removed {
+	for _, r := range slices.Concat(j.removed, j.released) {
 		from := min(r.at-quiet, r.stamped-time.Second-j.delay(d)) // a stamp that was long on its way looks like a slow clock
 		undisturbed := d.started+quiet < r.at && r.at+time.Second < now && !j.disturbed(d, from, r.at+time.Second)
 		if undisturbed && r.past && !j.again(r) && d.clock.Offset == 0 && len(d.clock.Steps) == 0 && entries(listed, r, "") != 1 {
-			j.convict("S7", d, r.name, "its removal at %d by %s is not listed once: %+v", r.revision, r.by.identity(), listed)
+			j.convict("S7", d, r.name, "that it went at %d, past its deadline, is not listed once: %+v", r.revision, listed)
 		}
 	}
 }

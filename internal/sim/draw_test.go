@@ -33,20 +33,51 @@ const (
 	settle    = 15 * time.Second
 	grace     = 2 * time.Second
 	freshness = 10 * time.Second
+	orphaned  = time.Minute // orphan_grace
 )
+
+// odds are by how many percent what is drawn happens. They differ between histories (swarm testing): what is rare is
+// not rare in some of them, nor together with what else is not.
+type odds struct {
+	noLockedAt, noAliveAt, fixed, long, hostClock, clock, note, blind int
+	names                                                             []string
+}
+
+func drawOdds(rt *rapid.T) odds {
+	drawn := func(name string, usual int) int {
+		return oneOf(rt, "odds of "+name, usual, usual, usual, usual, usual, 0, 90)
+	}
+	return odds{
+		drawn("no locked_at", 20), drawn("no alive_at", 30), drawn("fixed", 8), drawn("long", 15), drawn("clock of a host", 40), drawn("clock", 35), drawn("notes", 20), drawn("blind", 40),
+		oneOf(rt, "names", []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "a/c"}),
+	}
+}
 
 // draw makes a random history: faults in its first minute, and time after them in which the dead must go. What happens
 // by chance in the same instant rarely does: most faults begin or end near an instant that matters.
 func draw(rt *rapid.T, kinds []kind) (h history) {
 	h.Replicas = oneOf(rt, "replicas", 1, 1, 1, 2, 2, 3)
+	odds := drawOdds(rt)
+	if chance(rt, "few kinds", 40) {
+		few := make([]kind, 1+even(rt, "kinds", 3))
+		for i := range few {
+			few[i] = oneOf(rt, "kind", kinds...)
+		}
+		kinds = few
+	}
 	if chance(rt, "storm", 3) {
 		h.Holders = drawStorm(rt)
 	} else {
 		for range rapid.IntRange(1, 6).Draw(rt, "holders") {
-			h.Holders = append(h.Holders, drawHolder(rt))
+			h.Holders = append(h.Holders, drawHolder(rt, odds))
 		}
 	}
 	last := 40 * time.Second
+	for _, o := range h.Holders {
+		if o.Blind {
+			last = max(last, o.Releases+orphaned+40*time.Second)
+		}
+	}
 	if len(h.Holders) > 6 {
 		last = h.Holders[len(h.Holders)-1].Dies // which all of them are for
 	}
@@ -75,13 +106,26 @@ func draw(rt *rapid.T, kinds []kind) (h history) {
 			}
 		}
 	}
-	if chance(rt, "into a due", 6) { // that no probe of an interval shows before
+	if chance(rt, "busy", 30) { // clients whose locks are being removed
+		for range rapid.IntRange(1, 4).Draw(rt, "acts") {
+			f := drawFault(rt, h.Replicas, []kind{renewed, released, retaken, overwritten, noted, noted})
+			f.On, f.At, f.Again = oneOf(rt, "request", atRemoval, atRemoval, atRead), time.Second, true
+			f.Waits, f.Seen = oneOf(rt, "waits", 0, 0, 60*time.Millisecond, 1200*time.Millisecond), chance(rt, "seen", 85) // or the request may be first
+			add(f)
+		}
+	}
+	if chance(rt, "late watch", 12) { // all the time, which no progress notice shows
+		add(fault{Kind: lateWatch, Who: replicas, At: seconds(rt, "at", 1, 20), For: time.Minute, By: oneOf(rt, "by", 1900*time.Millisecond, 8*time.Second, 8*time.Second)})
+	}
+	if chance(rt, "into a due", 15) { // that no probe of an interval shows before
 		o := oneOf(rt, "whose", h.Holders...)
 		due := o.last() + o.TTL + grace + o.TTL/2000
-		add(fault{Kind: oneOf(rt, "fault", slowDisk, noSpace), Who: everyone, At: max(time.Millisecond, due-near(rt, 700*time.Millisecond)), For: seconds(rt, "for", 1, 8)})
+		if f := (fault{Kind: oneOf(rt, "fault", slowDisk, noSpace), Who: everyone, At: max(time.Millisecond, due-near(rt, 700*time.Millisecond)), For: seconds(rt, "for", 1, 8)}); due < 2*time.Minute {
+			add(f)
+		}
 	}
 	for range h.Replicas {
-		h.Clocks = append(h.Clocks, drawClock(rt, 35, h.instants()))
+		h.Clocks = append(h.Clocks, drawClock(rt, odds.clock, h.instants()))
 	}
 	if chance(rt, "rate", 10) {
 		h.Rate = oneOf(rt, "removals per second", 0.04, 0.2, 1)
@@ -101,7 +145,7 @@ func (h history) instants() []time.Duration {
 		passes := o.last() + o.TTL
 		all = append(all, o.Start, o.last(), passes, passes+grace+o.TTL/2000)
 		if o.Releases > 0 {
-			all = append(all, o.Releases)
+			all = append(all, o.Releases, o.Releases+orphaned)
 		}
 		if o.Stall > 0 {
 			all = append(all, o.Stall+o.StallsFor)
@@ -136,13 +180,13 @@ func drawAt(rt *rapid.T, f fault, at time.Duration) fault {
 // drawOn draws a fault that waits for a request, from some time before an instant on.
 func drawOn(rt *rapid.T, count int, instants []time.Duration) fault {
 	f := drawFault(rt, count, []kind{renewed, released, retaken, retaken, overwritten, noted, noted, rolledBack, rolledBack, newCluster, bumped,
-		paused, paused, noSpace, unreachable, refused, slowDisk, latency, killed, broken, tokens, compacted, silentWatch})
+		paused, paused, noSpace, unreachable, refused, slowDisk, latency, killed, broken, tokens, compacted, silentWatch, lateWatch})
 	f.On = oneOf(rt, "request", atRemoval, atRemoval, atRemoval, atRead, atRead, atProbe, atRevision, atCheck, atListing, atWatch)
 	f.Waits = oneOf(rt, "waits", 0, 0, 60*time.Millisecond, 1200*time.Millisecond, 3*time.Second)
-	f.Seen = chance(rt, "seen", 50)
+	f.Seen, f.After = chance(rt, "seen", 50), chance(rt, "after", 25)
 	before := 2
 	if f.restores() {
-		before = 40 // the age of the backup
+		before = oneOf(rt, "age", 2, 40) // of the backup
 	} else if f.For > 0 && chance(rt, "short", 40) {
 		f.For = oneOf(rt, "short", 20*time.Millisecond, 300*time.Millisecond, time.Second, 2500*time.Millisecond)
 	}
@@ -177,15 +221,15 @@ func drawClock(rt *rapid.T, percent int, instants []time.Duration) (c clock) {
 	return c
 }
 
-func drawHolder(rt *rapid.T) holder {
+func drawHolder(rt *rapid.T, odds odds) holder {
 	h := holder{
-		Name: oneOf(rt, "name", "a", "a/b", "b", "c", "d"), Host: rapid.IntRange(0, 1).Draw(rt, "host"),
+		Name: oneOf(rt, "name", odds.names...), Host: rapid.IntRange(0, 1).Draw(rt, "host"),
 		Start: seconds(rt, "start", 0, 40), Interval: seconds(rt, "interval", 2, 10), Retry: oneOf(rt, "retry", 20*time.Second, 5*time.Second, time.Second),
-		LockedAt: !chance(rt, "no locked_at", 20), AliveAt: !chance(rt, "no alive_at", 30), Seconds: chance(rt, "whole seconds", 30), Clock: drawClock(rt, 40, nil),
+		LockedAt: !chance(rt, "no locked_at", odds.noLockedAt), AliveAt: !chance(rt, "no alive_at", odds.noAliveAt), Seconds: chance(rt, "whole seconds", 30), Clock: drawClock(rt, odds.hostClock, nil),
 	}
 	h.TTL = h.Interval*time.Duration(oneOf(rt, "renewals", 2, 3, 4)) + time.Second
 	switch {
-	case chance(rt, "long", 15):
+	case chance(rt, "long", odds.long):
 		h.TTL = seconds(rt, "ttl", 60, 600)
 	case chance(rt, "just before", 15):
 		h.TTL = h.Interval + oneOf(rt, "left", 50*time.Millisecond, 500*time.Millisecond, 1500*time.Millisecond)
@@ -197,7 +241,7 @@ func drawHolder(rt *rapid.T) holder {
 	case "dies":
 		h.Dies = h.Start + seconds(rt, "dies", 1, 40)
 	case "releases":
-		h.Releases, h.Blind = h.Start+seconds(rt, "releases", 1, 40), chance(rt, "blind", 40)
+		h.Releases, h.Blind = h.Start+seconds(rt, "releases", 1, 40), chance(rt, "blind", odds.blind)
 	case "stalls":
 		h.Stall, h.StallsFor = h.Start+seconds(rt, "stall", 1, 30), seconds(rt, "stalls", 1, 40)
 		if chance(rt, "until its deadline", 50) { // of the renewal before
@@ -208,10 +252,10 @@ func drawHolder(rt *rapid.T) holder {
 			h.StallsFor = max(time.Second, near(rt, renewed+h.TTL)-h.Stall)
 		}
 	}
-	if chance(rt, "notes", 20) {
+	if chance(rt, "notes", odds.note) {
 		h.Note = seconds(rt, "note", 1, 5)
 	}
-	h.Fixed = chance(rt, "fixed", 8)
+	h.Fixed = chance(rt, "fixed", odds.fixed)
 	if chance(rt, "leased", 4) {
 		h.Leased = oneOf(rt, "field", native, native, "hostname")
 	}
@@ -243,7 +287,7 @@ func (f fault) excludes(o fault) bool {
 // kinds are those of random faults, as often as they are drawn.
 func kinds() []kind {
 	return []kind{unreachable, unreachable, refused, unanswered, noLeader, slowDisk, slowDisk, lag, latency, lateAnswers, noSpace, noSpace, corrupt, broken, tokens, compacted, logFull,
-		paused, paused, killed, killed, down, rolledBack, newCluster, bumped, silentWatch, silentWatch, renewed, released, retaken, overwritten, noted, noted}
+		paused, paused, killed, killed, down, rolledBack, newCluster, bumped, silentWatch, silentWatch, lateWatch, lateWatch, renewed, released, retaken, overwritten, noted, noted}
 }
 
 func drawFault(rt *rapid.T, count int, kinds []kind) fault {
@@ -266,7 +310,10 @@ func drawFault(rt *rapid.T, count int, kinds []kind) fault {
 		f.Who = everyone
 	case paused:
 		f.Who, f.Of = everyone, oneOf(rt, "paused", "", "", "a", "b", broke)
-	case silentWatch:
+	case silentWatch, lateWatch:
+		if f.Kind == lateWatch {
+			f.By = oneOf(rt, "by", 500*time.Millisecond, 1900*time.Millisecond, 3*time.Second, 8*time.Second)
+		}
 		f.Who, f.N = replicas, rapid.IntRange(0, count).Draw(rt, "number")
 	case renewed, released, retaken, overwritten, noted:
 		f.For, f.N = 0, even(rt, "whose", 6)
@@ -277,7 +324,7 @@ func drawFault(rt *rapid.T, count int, kinds []kind) fault {
 	case broken, tokens, compacted:
 		f.Who, f.For = everyone, 0
 	case rolledBack, newCluster, bumped:
-		f.Who, f.For, f.By, f.Writes = everyone, 0, seconds(rt, "age", 0, 30), oneOf(rt, "writes", 0, 100)
+		f.Who, f.For, f.By, f.Writes = everyone, 0, seconds(rt, "age", 0, 30), oneOf(rt, "writes", 0, 3, 100)
 	}
 	return f
 }

@@ -41,6 +41,7 @@ const (
 	paused    kind = "paused" // a person pauses all removals
 
 	silentWatch kind = "watch silent"    // all else is answered
+	lateWatch   kind = "watch late"      // what it shows comes By later
 	stalled     kind = "request stalled" // for the judges: what a moment delayed
 
 	// what a client does out of turn
@@ -79,10 +80,12 @@ type fault struct {
 	// Of is the lock whose removal is paused, "" for all; the record of broken cannot be read.
 	Of string
 	// On is the request of a daemon, since At, that it happens right before. That waits for Waits, and until all others
-	// have Seen the fault.
-	On    moment
-	Waits time.Duration
-	Seen  bool
+	// have Seen the fault. After is when it was carried out, before its answer is read. What clients do Again happens
+	// once to each lock.
+	On           moment
+	Waits        time.Duration
+	Seen         bool
+	After, Again bool
 }
 
 const broke = "?"

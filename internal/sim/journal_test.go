@@ -62,8 +62,10 @@ func (j *judge) holds(d *daemon, line *judges.Line) {
 	defer j.mu.Unlock()
 	if line.Message == api.LogHoldEnds {
 		j.of[d].freed = j.w.elapsed()
+		delete(j.of[d].holds, line.Hold)
 		return
 	}
+	j.of[d].holds[line.Hold] = j.w.elapsed()
 	j.begun[line.Hold]++
 	if line.Hold == string(verdict.HoldRegressed) {
 		j.of[d].forgot = j.w.elapsed()
@@ -75,6 +77,11 @@ func (j *judge) logged(d *daemon, line *judges.Line) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now := j.w.at(j.w.elapsed())
+	for hold, since := range j.of[d].holds {
+		if line.Message == api.LogRemoving && since < j.w.elapsed() && verdict.Hold(hold).Kind().Stops {
+			j.convict("S3", d, line.Lock, "announced during the hold %s, which it has known since %s", hold, since)
+		}
+	}
 	j.convictAll(d, line.Lock, j.of[d].log.Take(line, judges.Span{From: now, To: now}))
 }
 
@@ -82,7 +89,7 @@ func (j *judge) logged(d *daemon, line *judges.Line) {
 // still be on their way aside.
 func (j *judge) noLoose(d *daemon, now time.Duration) {
 	for _, a := range j.of[d].log.Open() {
-		if a.Sent && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
+		if open := j.w.at(now).Sub(a.At.To); (a.Sent || open > 3*time.Second) && now-d.started > j.w.config.Etcd.RequestTimeout && !j.disturbed(d, now-20*time.Second, now) {
 			j.convict("S7", d, a.Lock, "no outcome in the log")
 		}
 	}

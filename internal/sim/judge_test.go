@@ -37,7 +37,7 @@ type judge struct {
 	// removals, deaths and bounded count what the judges had to look at: bounded are the
 	// locks whose latest end lies within the history.
 	removals, deaths, bounded int
-	removed                   []removal
+	removed, released         []removal
 	begun                     map[string]int // holds, by the log
 }
 
@@ -51,7 +51,9 @@ type removal struct {
 	past bool
 	// stamped is when its holder's clock could last be observed.
 	stamped time.Duration
-	by      *daemon
+	by      *daemon // nil where its holder released it
+	// sent is what the daemon announced.
+	sent *judges.Announcement
 }
 
 // violation is a broken promise.
@@ -77,6 +79,8 @@ type dossier struct {
 	good  time.Duration
 	// took is how long the newest was on its way.
 	took time.Duration
+	// holds are those in force, by the log, and since when.
+	holds map[string]time.Duration
 	// freed is when a hold ended last, by the log, and was when the removal of each lock was sent last.
 	freed time.Duration
 	was   map[string]time.Duration
@@ -158,7 +162,7 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link.id] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{was: make(map[string]time.Duration), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{holds: make(map[string]time.Duration), was: make(map[string]time.Duration), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
 }
 
 func (j *judge) snapshot() *truth {
@@ -184,7 +188,10 @@ func (j *judge) restored(backup *truth, how kind) {
 			j.lost[now] = append(j.lost[now], was.touched)
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
-			s.restored = now
+			s.restored, s.back = now, 0
+			if was != nil && how != bumped && was.Value("uuid") == s.Value("uuid") && was.Value("auto_unlock_at") != s.Value("auto_unlock_at") {
+				s.back = was.write.at
+			}
 		}
 	}
 	j.election.Restore(backup.candidates, j.w.at(now))
@@ -206,6 +213,11 @@ func (j *judge) applied(a applied) {
 			j.probed(d, a.request.(memetcd.Message), now)
 		}
 		j.trial(d, a.events, now)
+	}
+	for _, ev := range a.events {
+		if name, field, below := split(ev.Kv.Key); d == nil && below && field == "uuid" && ev.Type == mvccpb.Event_DELETE {
+			j.released = append(j.released, j.goes(j.locks[name], ev.Kv.ModRevision, now))
+		}
 	}
 	for _, ev := range a.events {
 		if ev.Type == mvccpb.Event_DELETE {

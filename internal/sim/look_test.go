@@ -59,10 +59,11 @@ func (j *judge) shown(d *daemon, locks []table.View) {
 	defer j.mu.Unlock()
 	now := j.w.elapsed()
 	j.showsHolds(d, holding, now)
-	if j.calm(d, now) {
+	outage, calm := j.during(d, now)
+	if calm = calm || j.calm(d, now); calm {
 		for i, v := range locks {
 			if s := j.locks[v.Name]; s != nil && v.Revision >= s.Newest() && v.UUID() == s.Value("uuid") {
-				j.foretold(d, s, verdicts[i], now)
+				j.foretold(d, s, verdicts[i], now, outage)
 			}
 		}
 	}
@@ -104,8 +105,23 @@ func (j *judge) calm(d *daemon, now time.Duration) bool {
 	})
 }
 
-// foretold judges a verdict by when it would remove the lock, if nothing more happened.
-func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now time.Duration) {
+// during returns for how long an outage lasts that a daemon must know, and whether it knows all else.
+func (j *judge) during(d *daemon, now time.Duration) (lasts time.Duration, only bool) {
+	i := slices.IndexFunc(j.w.Faults, func(f fault) bool {
+		return f.blocks() && f.Who == everyone && f.At <= now && now < f.end() && now-f.At > j.w.config.Reaper.ProbeInterval*3/2+precise
+	})
+	if i < 0 || j.disturbed(d, j.w.Faults[i].At-30*time.Second, j.w.Faults[i].At-1) || d.started+30*time.Second > now {
+		return 0, false
+	}
+	f := j.w.Faults[i]
+	only = !slices.ContainsFunc(j.w.Faults, func(o fault) bool {
+		return o != f && o.Kind != paused && o.meets(replicas, d.replica) && f.At <= o.end() && o.At <= now
+	})
+	return now - f.At, only
+}
+
+// foretold judges a verdict by when it would remove the lock, if nothing more happened. An outage in progress counts.
+func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now, outage time.Duration) {
 	auto, dated := s.Deadline()
 	acts := v.Action == verdict.Wait || v.Action == verdict.Remove
 	if s.Held() && acts != dated {
@@ -127,11 +143,14 @@ func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now time.Durati
 	at += (at - now) / 1_000_000 * time.Duration(d.clock.Slewed) // it will find that its clock ran too fast
 	sent := judges.Sending{Logged: true, At: j.w.at(at)}
 	j.early(d, s, now, &sent)
+	if outage > 0 && s.Held() {
+		sent.Outages, sent.Renewable = sent.Outages+outage, sent.Renewable.Add(outage)
+	}
 	sent.Clock = j.w.epoch.Add(at + d.clock.apart(now)) // as long as it is not set
 	for _, b := range sent.Judge(j.rules()) {
 		j.convict(b.Promise, d, s.Name, forecast+"%s", b.Text)
 	}
-	if latest := j.latest(d, s, auto, now); s.Held() && v.Reason != verdict.ByPause && (j.w.Rate == 0 || at > now) && !j.waits(d) && at > latest {
+	if latest := j.latest(d, s, auto, now); s.Held() && v.Reason != verdict.ByPause && (j.w.Rate == 0 || at > now) && outage == 0 && !j.waits(d) && at > latest {
 		j.convict("S6", d, s.Name, "%sremoved %s after it should be at the latest: %+v", forecast, at-latest, v)
 	}
 }

@@ -48,7 +48,7 @@ func (j *judge) sent(d *daemon, req memetcd.Message) {
 // often judges how often locks are read and removed: whatever fails is tried again ever more rarely. It ends what would
 // continue without time.
 func (j *judge) often(d *daemon, lock string, now time.Duration) {
-	const most, each, without = 20, 5, 10_000 // 15 was the most in 1,500 histories
+	const most, each, without = 50, 5, 10_000 // 40 were the most: to read a lock with others below its name takes five
 	o := j.of[d]
 	if second := now / time.Second; second != o.second {
 		o.second, o.requests = second, 0
@@ -101,6 +101,7 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 			bounds := j.early(d, s, now, &sent)
 			sent.Clock = j.showed(d, sent, now, a.At.To.Sub(j.w.began))
 			j.unconfirmed(d, bounds, &sent)
+			j.prompt(d, s, a, now)
 			j.storm(d, s, latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }), now)
 		}
 	}
@@ -212,15 +213,11 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	for name, keys := range gone {
 		s := j.locks[name]
 		j.removals++
-		auto, dated := s.Deadline()
-		past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
-		stamped := s.taken.at
-		if s.write.stamped {
-			stamped = s.write.at
-		}
-		j.removed = append(j.removed, removal{name, s.Value("uuid"), now, s.token(), revision, past, stamped, d})
+		a, r := j.of[d].log.Last(name), j.goes(s, revision, now)
+		r.by, r.sent = d, a
+		j.removed = append(j.removed, r)
 		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
-		if a := j.of[d].log.Last(name); a != nil {
+		if a != nil {
 			deletion.Records = append(deletion.Records, a)
 			if a.Matches(s.Lock) {
 				j.carried(d, s, a, now)
@@ -230,6 +227,17 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		j.convictAll(d, name, deletion.Judge(j.rules()))
 		j.soon(s, now)
 	}
+}
+
+// goes returns what is known of a lock whose uuid or last key is deleted.
+func (j *judge) goes(s *state, revision int64, now time.Duration) removal {
+	auto, dated := s.Deadline()
+	past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
+	stamped := s.taken.at
+	if s.write.stamped {
+		stamped = s.write.at
+	}
+	return removal{name: s.Name, uuid: s.Value("uuid"), at: now, token: s.token(), revision: revision, past: past, stamped: stamped}
 }
 
 // living reports whether the holder of a lock must have renewed it since its last write, and how
@@ -301,19 +309,22 @@ func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
 
 // missed reports whether a daemon had seen one of the writes that a restore took back.
 func (j *judge) missed(d *daemon, restored time.Duration) bool {
-	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool {
-		at = max(at, d.started+time.Second)
-		return at+arrival <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
-			silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
-			return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+arrival+f.By && at < f.end()+silent
-		})
+	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool { return j.saw(d, restored, at) })
+}
+
+// saw reports whether a daemon had seen a write when a restore took it back.
+func (j *judge) saw(d *daemon, restored, at time.Duration) bool {
+	at = max(at, d.started+time.Second)
+	return at+arrival <= restored && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
+		silent := j.w.config.Reaper.Freshness + 8*time.Second // until there is another watch
+		return f.At < restored && f.Kind != unreadable && f.Kind != killed && f.meets(replicas, d.replica) && f.At <= at+arrival+f.By && at < f.end()+silent
 	})
 }
 
 // newer reports whether a lock that a restore with a bumped revision showed older may be newer again before it is listed.
 func (j *judge) newer(restored, notices time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.Kind == bumped && f.At == restored }) &&
-		slices.ContainsFunc(j.writes, func(at time.Duration) bool { return restored < at && at <= notices })
+		slices.ContainsFunc(j.writes, func(at time.Duration) bool { return restored <= at && at <= notices })
 }
 
 // changed returns when a restore last changed the lock for a daemon, zero for never: not where it
@@ -323,7 +334,7 @@ func (j *judge) changed(d *daemon, s *state) time.Duration {
 		notices := j.notices(d, s.restored, j.w.config.Reaper.Freshness+time.Second+j.w.etcd.reconnects()+6*j.delay(d))
 		return j.missed(d, s.restored) && j.w.elapsed() > notices && !j.newer(s.restored, notices)
 	}
-	if s.restored > 0 && (j.of[d].forgot >= s.restored || knows()) {
+	if s.restored > 0 && (j.of[d].forgot >= s.restored || s.back > 0 && d.started < s.restored && j.saw(d, s.restored, s.back) || knows()) {
 		return s.restored
 	}
 	return 0
@@ -356,7 +367,7 @@ func (j *judge) notices(d *daemon, from, takes time.Duration) time.Duration {
 	for more := true; more; {
 		more = false
 		for _, f := range j.w.Faults {
-			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < f.end() {
+			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch || f.Kind == lateWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < f.end() {
 				from, more = f.end(), true
 			}
 		}
@@ -377,7 +388,7 @@ func (j *judge) late(d *daemon) (sum time.Duration) {
 // delay is how much longer answers may take.
 func (j *judge) delay(d *daemon) (sum time.Duration) {
 	for _, f := range j.w.Faults {
-		if !f.restores() && f.meets(replicas, d.replica) {
+		if !f.restores() && f.Kind != lateWatch && f.meets(replicas, d.replica) {
 			sum += f.By
 		}
 	}
@@ -413,6 +424,9 @@ type bound struct{ at, since time.Duration }
 // early adds what is known of when a lock may be removed, and returns its bounds.
 func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sending) (bounds []bound) {
 	r := j.w.config.Reaper
+	if a := j.of[d].log.Last(s.Name); !s.Held() && a != nil && a.Matches(s.Lock) && s.touched >= a.At.From.Sub(j.w.began) {
+		return nil // since the verdict it was taken and released, which no key that is left shows
+	}
 	if !s.Held() {
 		at := max(s.touched, j.changed(d, s)) + r.OrphanGrace
 		sent.Passes, sent.Why = j.w.at(at), "an orphan"
@@ -496,6 +510,11 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 			if late = true; f.Kind != silentWatch { // where it may be listed meanwhile
 				learned = max(learned, f.end())
 			}
+		}
+		// What is late in the beginning has stalled, and what comes then looks live.
+		if f.Kind == lateWatch && f.By > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.meets(replicas, d.replica) &&
+			f.At+precise < s.write.at && s.write.at < min(f.At+f.By, f.end())-precise {
+			late = true
 		}
 	}
 	return late, learned

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,23 @@ func (j *judge) soon(s *state, now time.Duration) {
 	}
 	if first != nil {
 		j.convictAll(first, s.Name, judges.Stays(j.w.at(now), j.w.at(latest)))
+	}
+}
+
+// prompt judges that a leader whom nothing kept from it removes a lock when it is due, to the moment.
+func (j *judge) prompt(d *daemon, s *state, a *judges.Announcement, now time.Duration) {
+	const most, quiet = 5 * time.Millisecond, 30 * time.Second
+	v, o := a.Verdict, j.of[d]
+	due := a.At.To.Sub(j.w.began) + v.Due.Sub(v.Now)
+	first := !slices.ContainsFunc(o.log.Announced, func(b *judges.Announcement) bool { // probes are 50 ms apart
+		return b != a && (b.Lock == a.Lock && b.UUID == a.UUID || a.At.To.Sub(b.At.To) < 200*time.Millisecond)
+	})
+	first = first && !slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.Kind == unreadable })
+	reigns := j.election.Reigns
+	leads := j.election.Leader() == d.identity() && j.w.at(due-quiet).After(reigns[len(reigns)-1].Began)
+	if late := now - due; late > most && first && leads && j.w.Rate == 0 && len(d.clock.Steps) == 0 && len(o.holds) == 0 && o.freed < due-quiet &&
+		s.touched < due-time.Second && d.started < due-quiet && !j.disturbed(d, due-quiet, now) {
+		j.convict("S6", d, s.Name, "sent %s after it was due, and nothing kept it", late)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
@@ -69,19 +70,27 @@ type sprung struct {
 	done chan struct{}
 }
 
+// trap is a fault that happened at a request about a lock.
+type trap struct {
+	fault
+	lock string
+}
+
 // reaches lets a fault happen that waits for a request of the daemon.
-func (d *daemon) reaches(ctx context.Context, m moment, lock string) {
+func (d *daemon) reaches(ctx context.Context, m moment, lock string, after bool) {
 	w := d.w
 	w.trapping.Lock()
 	i := slices.IndexFunc(w.traps, func(f fault) bool {
-		return f.On == m && m != "" && f.At <= w.elapsed()
+		return f.On == m && m != "" && f.After == after && f.At <= w.elapsed() && !w.trapped[trap{f, lock}]
 	})
 	if i < 0 {
 		w.trapping.Unlock()
 		return
 	}
 	s := sprung{w.traps[i], d, lock, make(chan struct{})}
-	w.traps = slices.Delete(slices.Clone(w.traps), i, i+1)
+	if w.trapped[trap{s.fault, lock}] = true; !s.Again {
+		w.traps = slices.Delete(slices.Clone(w.traps), i, i+1)
+	}
 	w.trapping.Unlock()
 	select {
 	case w.sprung <- s:
@@ -116,37 +125,90 @@ func (w *world) spring(s sprung) {
 // trapped is the interceptor of the daemon's requests, streamed those of its streams.
 func (d *daemon) trapped(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	m, lock := momentOf(req.(memetcd.Message))
-	d.reaches(ctx, m, lock)
-	return invoke(ctx, method, req, reply, cc, opts...)
+	d.reaches(ctx, m, lock, false)
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	d.reaches(ctx, m, lock, true)
+	return err
 }
 
 func (d *daemon) streamed(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	switch {
 	case strings.HasSuffix(method, "/RangeStream"):
-		d.reaches(ctx, atListing, "")
+		d.reaches(ctx, atListing, "", false)
 	case strings.HasSuffix(method, "/Watch"):
-		d.reaches(ctx, atWatch, "")
+		d.reaches(ctx, atWatch, "", false)
 		s, err := open(ctx, desc, cc, method, opts...)
-		return muted{s, d}, err
+		if err != nil {
+			return nil, err
+		}
+		w := watched{s, d, make(chan shown, 1000), make(chan struct{})}
+		d.w.people.Go(w.receive)
+		return w, nil
 	}
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// muted is the stream of watches, which alone may be silent.
-type muted struct {
+// watched is the stream of watches, which alone may be silent, or late until it breaks.
+type watched struct {
 	grpc.ClientStream
-	d *daemon
+	d      *daemon
+	shown  chan shown
+	broken chan struct{}
+}
+
+// shown is what a stream has shown at a time.
+type shown struct {
+	resp *pb.WatchResponse
+	at   time.Duration
+}
+
+func (s watched) receive() {
+	defer close(s.broken)
+	for {
+		resp := new(pb.WatchResponse)
+		if s.ClientStream.RecvMsg(resp) != nil {
+			return
+		}
+		select {
+		case s.shown <- shown{resp, s.d.w.elapsed()}:
+		case <-s.Context().Done():
+			return
+		}
+	}
 }
 
 // RecvMsg implements grpc.ClientStream.
-func (m muted) RecvMsg(msg any) error {
-	err := m.ClientStream.RecvMsg(msg)
-	for _, f := range m.d.w.judge.faults() {
-		if now := m.d.w.elapsed(); f.Kind == silentWatch && f.meets(replicas, m.d.replica) && f.At <= now && now < f.end() {
-			sleep(m.Context(), f.end()-now)
+func (s watched) RecvMsg(msg any) error {
+	var next shown
+	select {
+	case next = <-s.shown:
+	case <-s.broken:
+	}
+	now, silent, late := s.d.w.elapsed(), time.Duration(0), time.Duration(0)
+	for _, f := range s.d.w.judge.faults() {
+		switch {
+		case !f.meets(replicas, s.d.replica):
+		case f.Kind == silentWatch && f.At <= now && now < f.end():
+			silent = max(silent, f.end()-now)
+		case f.Kind == lateWatch && f.At <= next.at && next.at < f.end():
+			late = max(late, next.at+f.By-now)
 		}
 	}
-	return err
+	if silent > 0 {
+		sleep(s.Context(), silent)
+	}
+	if late > silent {
+		select {
+		case <-time.After(late - silent):
+		case <-s.broken:
+			next.resp = nil
+		}
+	}
+	if next.resp == nil {
+		return s.ClientStream.RecvMsg(msg) // the error
+	}
+	proto.Merge(msg.(*pb.WatchResponse), next.resp)
+	return nil
 }
 
 // acts lets the holder of a lock, or another client, do something out of turn.
@@ -178,6 +240,9 @@ func (w *world) acts(f fault, lock string) {
 	}
 	next := *h.holder
 	next.Start, next.Dies, next.Releases, next.Stall, next.LockedAt = w.elapsed(), 0, 0, 0, f.N%2 == 0
+	if f.N%3 == 0 {
+		next.Interval = 0
+	}
 	n := &holding{holder: &next, w: w, uuid: w.judge.enter(&next)}
 	w.holdings[n.uuid] = n
 	w.people.Go(func() {

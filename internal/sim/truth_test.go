@@ -27,8 +27,9 @@ type state struct {
 	holder string
 	// touched is when any key was last written or deleted.
 	touched time.Duration
-	// restored is when a restore last changed the lock, zero for never.
-	restored time.Duration
+	// restored is when a restore last changed the lock, zero for never, and back when the deadline was written that it took
+	// back, of the same holder.
+	restored, back time.Duration
 }
 
 // token is that of the holder, 0 for none.

@@ -59,6 +59,7 @@ type world struct {
 	// traps wait for requests.
 	trapping sync.Mutex
 	traps    []fault
+	trapped  map[trap]bool
 	sprung   chan sprung
 }
 
@@ -102,7 +103,7 @@ func runOn(t *testing.T, h history, out without, start func(*world) backend) (j 
 		if out.config != nil {
 			out.config(&c)
 		}
-		w := &world{history: h, without: out, config: c, snapshots: make(map[time.Duration]backup), holdings: make(map[string]*holding), sprung: make(chan sprung), drawn: h.Faults}
+		w := &world{history: h, without: out, config: c, snapshots: make(map[time.Duration]backup), holdings: make(map[string]*holding), sprung: make(chan sprung), trapped: make(map[trap]bool), drawn: h.Faults}
 		w.Faults = slices.DeleteFunc(slices.Clone(h.Faults), func(f fault) bool { return f.On != "" || f.acting() })
 		var cancel context.CancelFunc
 		w.ctx, cancel = context.WithCancel(context.Background())
