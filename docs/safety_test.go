@@ -29,8 +29,12 @@ type rule struct {
 	TakeOut []edit `yaml:"take_out"`
 }
 
-// edit replaces text in a package. It must be there exactly once, in whichever file.
-type edit struct{ In, Text, To string }
+// edit replaces text in a package. It must be there exactly once, in whichever file. Random histories convict what is
+// Random without it.
+type edit struct {
+	In, Text, To string
+	Random       bool
+}
 
 // apply returns the path of the file that has the text, and the file with the edit.
 func (e edit) apply() (path, edited string, err error) {
