@@ -46,3 +46,22 @@ func TestWaitersOnPages(t *testing.T) {
 	b.await(`document.querySelector("#waiters").hidden`)
 	all.await(`!document.querySelector("#rows .waits")`)
 }
+
+// Three that wait for each other are in the banner of every page, in words.
+func TestDeadlockOnPages(t *testing.T) {
+	s := startSite(t)
+	locks := []string{"billing/invoices", "billing/ledger", "deploy/<b>web\u202e"}
+	for i, lock := range locks {
+		s.Put(s.Lock(lock, time.Now().Add(time.Hour), time.Now().Add(2*time.Hour))...)
+		ticket := protocol.Ticket{UUID: "u", Hostname: "worker-17.example.org\x1b[2J", Owner: "billing", PID: "4711", Holds: []string{"u-" + lock}}
+		s.Put(clientv3.OpPut("/unlocker/waiters"+s.Prefix+locks[(i+1)%3]+"//1", ticket.Value()))
+	}
+	s.awaitMetric(1, "unlocker_deadlocks")
+	for name, path := range map[string]string{"deadlock": "/", "deadlock-lock": "/locks/billing/ledger"} {
+		s.fits(name, path, "Deadlock:", "holds billing/invoices and waits for billing/ledger; billing on", `and waits for "deploy/<b>web\u202e"; billing`, "the first of their locks is due")
+	}
+	b := s.open("/")
+	b.awaitText("#notices", "Deadlock:")
+	s.Put(clientv3.OpDelete("/unlocker/waiters" + s.Prefix + locks[0] + "//1"))
+	b.await(`!document.querySelector("#notices li")`)
+}
