@@ -58,7 +58,7 @@ func TestDeadlockOnPages(t *testing.T) {
 	}
 	s.awaitMetric(1, "unlocker_deadlocks")
 	for name, path := range map[string]string{"deadlock": "/", "deadlock-lock": "/locks/billing/ledger"} {
-		s.fits(name, path, "Deadlock:", "holds billing/invoices and waits for billing/ledger; billing on", `and waits for "deploy/<b>web\u202e"; billing`, "the first of their locks is due")
+		s.fits(name, path, "Deadlock:", "3 wait for each other", "holds billing/invoices and waits for billing/ledger", `and waits for "deploy/<b>web\u202e"`, "the first of their locks is due")
 	}
 	b := s.open("/")
 	b.awaitText("#notices", "Deadlock:")

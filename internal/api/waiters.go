@@ -51,11 +51,15 @@ type DeadlockFlow struct {
 	Waiter
 }
 
-// String says what the flow holds and waits for, quoted where that is not safe to print.
-func (f DeadlockFlow) String() string {
+// Who names the process of the flow, quoted where that is not safe to print.
+func (f DeadlockFlow) Who() string {
 	q := terminal.Quote
-	return fmt.Sprintf("%s on %s (pid %s) holds %s and waits for %s",
-		q(cmp.Or(f.Owner, "an unnamed process")), q(cmp.Or(f.Hostname, "an unknown host")), q(cmp.Or(f.PID, "unknown")), q(strings.Join(f.Held, ", ")), q(f.Lock))
+	return fmt.Sprintf("%s on %s (pid %s)", q(cmp.Or(f.Owner, "an unnamed process")), q(cmp.Or(f.Hostname, "an unknown host")), q(cmp.Or(f.PID, "unknown")))
+}
+
+// String says what the flow holds and waits for, quoted likewise.
+func (f DeadlockFlow) String() string {
+	return fmt.Sprintf("%s holds %s and waits for %s", f.Who(), terminal.Quote(strings.Join(f.Held, ", ")), terminal.Quote(f.Lock))
 }
 
 // String says what all its flows hold and wait for.

@@ -184,6 +184,7 @@ type notice struct {
 	// Command is what helps. Word precedes When.
 	Command, Word string
 	When          moment
+	Flows         []api.DeadlockFlow
 }
 
 // thisReplica is the title where the configuration of the replica is the reason.
@@ -195,28 +196,29 @@ func (d document) Notices(s api.Status) (all []notice) {
 		all = append(all, notice{Level: "bad", Title: "The list is not complete:", Text: "the daemon has not read all locks and pauses yet."})
 	}
 	if !s.Etcd.Up {
-		all = append(all, notice{"bad stale", "The connection to etcd is lost.", s.Etcd.Error, "", "the list is as of", d.At(s.Etcd.Progress)})
+		all = append(all, notice{"bad stale", "The connection to etcd is lost.", s.Etcd.Error, "", "the list is as of", d.At(s.Etcd.Progress), nil})
 	}
 	for _, h := range s.Holds {
 		title := "No lock is removed:"
 		if !h.Hold.Kind().Stops {
 			title, h.Reason = thisReplica, h.Reason+"; others may"
 		}
-		all = append(all, notice{string(h.Hold.Kind().Severity), title, h.Reason, "", "since", d.At(h.Since)})
+		all = append(all, notice{string(h.Hold.Kind().Severity), title, h.Reason, "", "since", d.At(h.Since), nil})
 	}
 	if s.Mode == verdict.Off {
 		all = append(all, notice{Level: "info", Title: thisReplica, Text: "reaper.mode is off; others may"})
 	}
 	if s.Storm != nil {
 		all = append(all, notice{"bad", "Many locks came due at once:", fmt.Sprintf("%s removed before it, %s more wait. Are their holders cut off from etcd? To keep the locks:",
-			count(s.Storm.RemovedBefore), count(s.Storm.Delayed)), "unlocker pause --for 2h --reason WHY", "they wait until", d.At(s.Storm.Until)})
+			count(s.Storm.RemovedBefore), count(s.Storm.Delayed)), "unlocker pause --for 2h --reason WHY", "they wait until", d.At(s.Storm.Until), nil})
 	}
 	for _, deadlock := range s.Deadlocks {
-		all = append(all, notice{"bad", "Deadlock:", deadlock.String() + ".", "", "the first of their locks is due", d.At(deadlock.Due)})
+		all = append(all, notice{"bad", "Deadlock:", count(len(deadlock.Flows)+deadlock.More) + " wait for each other", "", "the first of their locks is due",
+			d.At(deadlock.Due), deadlock.Flows})
 	}
 	for _, p := range s.Pauses {
 		if p.Match != "" {
-			all = append(all, notice{"warn", "Removals are paused:", fmt.Sprintf("%s, by %s: %s", p.Match, p.By, p.Reason), "", "until", d.At(p.Until)})
+			all = append(all, notice{"warn", "Removals are paused:", fmt.Sprintf("%s, by %s: %s", p.Match, p.By, p.Reason), "", "until", d.At(p.Until), nil})
 		}
 	}
 	if len(s.Holds) > 0 && s.Backlog > 0 {

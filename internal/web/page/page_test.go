@@ -138,8 +138,9 @@ func TestBannerSaysWhyNothingIsRemoved(t *testing.T) {
 		}, `Removals are paused: a/*, by u@h: \u202e (until 2026-11-22 03:00 )`},
 		"deadlock": {func(s *api.Status) {
 			s.Deadlocks = []api.Deadlock{{Due: now.Add(time.Minute), Flows: []api.DeadlockFlow{{Held: []string{"a"}, Lock: "b<i>"}, {Held: []string{"b<i>"}, Lock: "a\u202e"}}}}
-		}, `Deadlock: an unnamed process on an unknown host (pid unknown) holds a and waits for b&lt;i&gt;; ` +
-			`an unnamed process on an unknown host (pid unknown) holds b&lt;i&gt; and waits for &#34;a\u202e&#34;. (the first of their locks is due 03:01:00 )`},
+		}, `Deadlock: 2 wait for each other (the first of their locks is due 03:01:00 ) ` +
+			`an unnamed process on an unknown host (pid unknown) holds a and waits for b&lt;i&gt; ` +
+			`an unnamed process on an unknown host (pid unknown) holds b&lt;i&gt; and waits for &#34;a\u202e&#34;`},
 		"pause of all":  {func(s *api.Status) { s.Pauses = []api.Pause{{By: "u@h"}} }, ""}, // there is a hold then
 		"backlog alone": {func(s *api.Status) { s.Backlog = 1 }, ""},
 		"backlog": {func(s *api.Status) {
