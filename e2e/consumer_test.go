@@ -26,7 +26,7 @@ const (
 	// to those of etcd's client.
 	addedModules = 15
 	// addedBytes is how much package mutex adds at most to a binary that uses etcd's client.
-	addedBytes = 400 << 10
+	addedBytes = 500 << 10
 )
 
 // consumer is a module of a user, built by the go command with requirements of its own.

@@ -34,7 +34,7 @@ var scenes = map[string]scene{
 	},
 	"docs/api.md": {
 		once:  "usual && removed_by_each",
-		after: "own_config && systemctl restart unlocker",
+		after: "etcdctl del --prefix /unlocker/waiters/ && own_config && systemctl restart unlocker",
 	},
 	"docs/etcd-access.md": {
 		dir:    "/run/docs/access",
@@ -89,7 +89,9 @@ var expected = map[string]expectation{
 	"unlocker list --silent --url http://127.0.0.1:9481": {output: "^none of the "},
 	`unlocker unlock --match 'nightly/**' --silent --url http://127.0.0.1:9481 --reason "rack 7 lost power"`: {codes: []int{1}, output: "none of the .* is held: nothing was removed"},
 	"curl -s -u ada -X POST localhost:9481/api/v1/locks/billing/invoices/ask":                                {before: "people_unlock", output: "its process does not answer within 5s; last renewed at "},
-	"unlocker deadlocks":            {output: "no deadlock under /mutexes/"},
+	"unlocker deadlocks": {output: "no deadlock under /mutexes/"},
+	"curl -s 'localhost:9481/api/v1/waiters?name=billing/invoices' | jq -c '.waiters[] | {hostname, pid, seen}'": {before: "deadlock", output: "worker-3"},
+	"curl -s localhost:9481/api/v1/deadlocks | jq -c '.deadlocks[].flows[] | {hostname, pid, held, lock}'":       {before: "deadlock", output: `worker-3.*"held":\["billing/invoices"\]`},
 	"unlocker ask billing/invoices": {codes: []int{1}, output: "its process does not answer within 5s; last renewed at "},
 	"unlocker ask NAME":             {codes: []int{1}, output: "its process does not answer within 5s; last renewed at "},
 	"unlocker list --state expired -o wide --url http://HOST:9481": {output: "^none of the |^NAME"}, // the daemon removes them

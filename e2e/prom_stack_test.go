@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // monitor is a Prometheus and an Alertmanager with the shipped configuration.
@@ -144,8 +145,17 @@ func (w *worker) acquire(alert, unlock time.Duration) (alertAt time.Time) {
 	now := time.Now()
 	return w.commit(now, now.Add(alert), now.Add(unlock), clientv3.Compare(clientv3.Version(w.key("uuid")), "=", 0),
 		clientv3.OpPut(w.key("uuid"), w.token), clientv3.OpPut(w.key("hostname"), w.hostname),
-		clientv3.OpPut(w.key("owner"), w.owner), clientv3.OpPut(w.key("locked_at"), w.stamp(now)))
+		clientv3.OpPut(w.key("owner"), w.owner), clientv3.OpPut(w.key("locked_at"), w.stamp(now)), clientv3.OpDelete(w.ticket()))
 }
+
+// wait puts a ticket, until acquire.
+func (w *worker) wait() {
+	w.etcd.t.Helper()
+	_, err := w.etcd.client.Put(w.etcd.t.Context(), w.ticket(), protocol.Ticket{UUID: "uuid of " + w.lock + " of " + w.hostname}.Value())
+	require.NoError(w.etcd.t, err)
+}
+
+func (w *worker) ticket() string { return "/unlocker/waiters" + prefix + w.lock + "//" + w.hostname }
 
 // renew renews the lock, with its alert_at and auto_unlock_at after these durations.
 func (w *worker) renew(alert, unlock time.Duration) (alertAt time.Time) {

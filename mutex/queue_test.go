@@ -404,7 +404,7 @@ type refusedTxn struct {
 
 func (t *refusedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
 	for _, c := range cs {
-		if t.err != nil && strings.HasPrefix(string(c.Key), "/unlocker/waiters/") {
+		if t.err != nil && strings.HasPrefix(string(c.KeyBytes()), "/unlocker/waiters/") {
 			t.refused = t.err
 		}
 	}

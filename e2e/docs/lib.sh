@@ -191,6 +191,12 @@ own_config() { # of the unit
   printf 'UNLOCKER_OPS_LISTEN=127.0.0.1:9480\nUNLOCKER_WEB_LISTEN=127.0.0.1:9481\n' >/etc/default/unlocker
 }
 
+deadlock() { # of the holder of a lock that waits for it
+  etcdctl put /unlocker/waiters/mutexes/billing/invoices//w "{\"uuid\": \"w\", \"hostname\": \"worker-3\",
+    \"holds\": [\"$(etcdctl get --print-value-only /mutexes/billing/invoices/uuid)\"]}" >/dev/null
+  await bash -c 'curl -s localhost:9481/api/v1/deadlocks | grep worker-3'
+}
+
 people_unlock() { # by the API of the unit; terminal gives y as the password
   cat >/etc/unlocker/web.yml <<'V'
 basic_auth_users: {ada: '$2a$04$B/RbTx0QG/izM4KHns5Ug.UnylOOEnTGYc.FFuw8HzVhmQnitenv.'}
