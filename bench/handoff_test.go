@@ -11,16 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-const (
-	handoffs = 300
-	// holdTime is how long each holder keeps the lock.
-	holdTime = 5 * time.Millisecond
-)
+// holdTime is how long each holder keeps the lock.
+const holdTime = 5 * time.Millisecond
 
 // BenchmarkHandoff hands a lock on among waiters, whose number stays the same: who has
 // released it waits again as soon as another has it.
 func BenchmarkHandoff(b *testing.B) {
-	for _, waiters := range []int{2, 10, 100} {
+	for _, waiters := range []int{2, 10, 100, 1000} {
 		for _, c := range []struct {
 			name     string
 			start    func(*testing.B) server
@@ -34,13 +31,14 @@ func BenchmarkHandoff(b *testing.B) {
 			b.Run(fmt.Sprintf("%s-%d", c.name, waiters), func(b *testing.B) {
 				for range b.N {
 					s := c.start(b)
-					var q queue
+					q := queue{handoffs: max(300, 3*waiters)}
 					for range waiters + 1 {
 						q.lockers = append(q.lockers, c.join(s))
 					}
-					before := c.requests(s)
+					before, cpu := c.requests(s), cpuTime(b, s.pid)
 					q.run(b)
 					b.ReportMetric((c.requests(s)-before)/float64(q.taken), "requests/lock")
+					b.ReportMetric(float64((cpuTime(b, s.pid)-cpu).Microseconds())/1000/float64(q.taken), "server-cpu-ms/lock")
 					b.ReportMetric(float64(quantile(q.handed, .5).Microseconds())/1000, "median-handoff-ms")
 					b.ReportMetric(float64(quantile(q.handed, .99).Microseconds())/1000, "p99-handoff-ms")
 					b.ReportMetric(quantile(q.waits, 1).Seconds()*1000, "longest-wait-ms")
@@ -54,7 +52,8 @@ func BenchmarkHandoff(b *testing.B) {
 
 // queue is what those who take turns with one lock have in common.
 type queue struct {
-	lockers []locker
+	lockers  []locker
+	handoffs int
 
 	mu       sync.Mutex
 	taken    int
@@ -95,7 +94,7 @@ func (q *queue) turn(ctx context.Context, lock locker) (more bool, err error) {
 	q.mu.Lock()
 	q.released = time.Now()
 	next := q.next
-	more = q.taken < handoffs
+	more = q.taken < q.handoffs
 	q.mu.Unlock()
 	if err := unlock(ctx); err != nil || !more {
 		return false, err
@@ -109,7 +108,7 @@ func (q *queue) took(began time.Time) {
 	defer q.mu.Unlock()
 	now := time.Now()
 	q.taken++
-	if q.taken > 1 && q.taken <= handoffs {
+	if q.taken > 1 && q.taken <= q.handoffs {
 		q.handed = append(q.handed, now.Sub(q.released))
 	}
 	q.waits = append(q.waits, now.Sub(began))
