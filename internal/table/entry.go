@@ -2,6 +2,7 @@ package table
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -150,34 +151,15 @@ func (x *index) top() *entry {
 // smallest calls f with the n entries with the smallest keys, in order. It takes O(n log n)
 // and does not change the index.
 func (x *index) smallest(n int, f func(*entry)) {
-	if len(x.entries) == 0 {
-		return
-	}
-	frontier := &frontier{index: x, at: []int{0}}
-	for ; n > 0 && frontier.Len() > 0; n-- {
-		i := heap.Pop(frontier).(int)
-		f(x.entries[i])
-		for _, child := range []int{2*i + 1, 2*i + 2} {
-			if child < len(x.entries) {
-				heap.Push(frontier, child)
-			}
+	var unused int32
+	// The entries not visited whose parents were. Their places in it are not needed.
+	next := &index{entries: slices.Clone(x.entries[:min(len(x.entries), 1)]), key: x.key, pos: func(*entry) *int32 { return &unused }}
+	for ; n > 0 && next.Len() > 0; n-- {
+		e := heap.Pop(next).(*entry)
+		f(e)
+		children := 2*int(*x.pos(e)) - 1
+		for _, child := range x.entries[min(children, len(x.entries)):min(children+2, len(x.entries))] {
+			heap.Push(next, child)
 		}
 	}
-}
-
-// frontier is a heap of unvisited indexes whose parents were visited.
-type frontier struct {
-	*index
-	at []int
-}
-
-func (f *frontier) Len() int           { return len(f.at) }
-func (f *frontier) Less(i, j int) bool { return f.index.Less(f.at[i], f.at[j]) }
-func (f *frontier) Swap(i, j int)      { f.at[i], f.at[j] = f.at[j], f.at[i] }
-func (f *frontier) Push(v any)         { f.at = append(f.at, v.(int)) }
-func (f *frontier) Pop() any {
-	n := len(f.at) - 1
-	i := f.at[n]
-	f.at = f.at[:n]
-	return i
 }

@@ -21,7 +21,10 @@ type Event struct {
 func (c *core) apply(events []Event, live bool) {
 	now := c.now()
 	for len(events) > 0 {
-		n := sameRevision(events)
+		n := 1
+		for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
+			n++
+		}
 		if events[0].KV.Mod > c.listing.known {
 			c.applyRevision(events[:n], live, now)
 		}
@@ -31,14 +34,6 @@ func (c *core) apply(events []Event, live bool) {
 		c.observed(t.entry, live, now)
 	}
 	c.reschedule(now)
-}
-
-func sameRevision(events []Event) int {
-	n := 1
-	for n < len(events) && events[n].KV.Mod == events[0].KV.Mod {
-		n++
-	}
-	return n
 }
 
 // applyRevision applies the events of one transaction. First it looks at the locks that the

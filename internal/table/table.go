@@ -83,9 +83,7 @@ func New(o Options) (*Table, error) {
 	if o.Acquired == nil {
 		o.Acquired = func(*protocol.Lock) {}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return &Table{
 		core:    newCore(o),
 		ops:     make(chan func(*core)),
@@ -118,14 +116,10 @@ func (t *Table) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		t.core.advance()
-		t.signal()
-	}
-}
-
-func (t *Table) signal() {
-	if t.core.changed {
-		t.core.changed = false
-		t.Notify()
+		if t.core.changed {
+			t.core.changed = false
+			t.Notify()
+		}
 	}
 }
 
