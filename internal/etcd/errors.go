@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -196,9 +197,9 @@ func Classify(err error) Reason {
 	case errors.Is(err, context.Canceled):
 		return Other
 	}
-	for _, known := range refusals() {
-		if is(err, known.err) {
-			return known.reason
+	for reason, all := range refusals() {
+		if slices.ContainsFunc(all, func(known error) bool { return is(err, known) }) {
+			return reason
 		}
 	}
 	typed := errors.As(err, new(rpctypes.EtcdError))
@@ -213,28 +214,18 @@ func Classify(err error) Reason {
 	return Other
 }
 
-type refusal struct {
-	err    error
-	reason Reason
-}
-
-func refusals() []refusal {
-	return []refusal{
-		{rpctypes.ErrGRPCCompacted, Compacted},
-		{rpctypes.ErrGRPCNoLeader, NoLeader},
-		{rpctypes.ErrGRPCPermissionDenied, PermissionDenied},
-		{rpctypes.ErrGRPCInvalidAuthToken, Auth},
-		{rpctypes.ErrGRPCAuthOldRevision, Auth},
-		{rpctypes.ErrGRPCUserEmpty, Auth},
-		{rpctypes.ErrGRPCUserNotFound, Auth},
-		{rpctypes.ErrGRPCAuthFailed, Auth},
-		{rpctypes.ErrGRPCTooManyOps, TooLarge},
-		{rpctypes.ErrGRPCRequestTooLarge, TooLarge},
-		{rpctypes.ErrGRPCRequestTooManyRequests, Busy},
-		{rpctypes.ErrGRPCNoSpace, NoSpace},
-		{rpctypes.ErrGRPCCorrupt, Rejected},
-		{rpctypes.ErrGRPCDuplicateKey, Rejected},
-		{rpctypes.ErrGRPCEmptyKey, Rejected},
+// refusals are the errors of etcd for each reason; none is the end of another.
+func refusals() map[Reason][]error {
+	return map[Reason][]error{
+		Compacted:        {rpctypes.ErrGRPCCompacted},
+		NoLeader:         {rpctypes.ErrGRPCNoLeader},
+		PermissionDenied: {rpctypes.ErrGRPCPermissionDenied},
+		Auth: {rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty,
+			rpctypes.ErrGRPCUserNotFound, rpctypes.ErrGRPCAuthFailed},
+		TooLarge: {rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCRequestTooLarge},
+		Busy:     {rpctypes.ErrGRPCRequestTooManyRequests},
+		NoSpace:  {rpctypes.ErrGRPCNoSpace},
+		Rejected: {rpctypes.ErrGRPCCorrupt, rpctypes.ErrGRPCDuplicateKey, rpctypes.ErrGRPCEmptyKey},
 	}
 }
 
@@ -273,7 +264,7 @@ func (l Levels) Of(kind string) slog.Level {
 // There are one or two per call while etcd is down or refuses the client. They are logged
 // at Debug: the caller gets the error, and logs it.
 func perAttempt(message string) bool {
-	for _, start := range []string{
+	return slices.ContainsFunc([]string{
 		"retrying of unary invoker failed",
 		"retry failed to fetch new auth token",
 		"retrying RecvMsg",
@@ -281,12 +272,7 @@ func perAttempt(message string) bool {
 		"streamer failed to create ClientStream",
 		"failed reestablishStreamAndResendBuffer",
 		"error occurred during lease keep alive",
-	} {
-		if strings.HasPrefix(message, start) {
-			return true
-		}
-	}
-	return false
+	}, func(start string) bool { return strings.HasPrefix(message, start) })
 }
 
 // newZap returns a logger for clientv3 that writes to lg. The global logger of gRPC is not changed.

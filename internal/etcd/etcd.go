@@ -11,6 +11,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,9 +88,7 @@ func (c *Client) Abandon(ctx context.Context, lease clientv3.LeaseID) {
 // New returns a client that connects in the background. It reads the files that the
 // options name, and does nothing else that could block.
 func New(o Options) (*Client, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	asked := &atomic.Bool{}
 	tlsConfig, err := newTLS(o.TLS, o.Logger, asked)
 	if err != nil {

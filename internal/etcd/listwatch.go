@@ -210,7 +210,9 @@ func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev, most int6
 ) error {
 	for limit := int64(firstPage); ; {
 		of := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithRev(rev), clientv3.WithLimit(limit))
-		page, err := getPage(ctx, kv, from, timeout, of)
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		page, err := kv.Get(limited, from, of...)
+		cancel()
 		if limit > 1 && ctx.Err() == nil && Code(err) == codes.ResourceExhausted {
 			limit /= 2
 			continue
@@ -227,12 +229,6 @@ func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev, most int6
 		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 		limit = min(nextLimit(limit, page.Kvs), most)
 	}
-}
-
-func getPage(ctx context.Context, kv clientv3.KV, from string, timeout time.Duration, of []clientv3.OpOption) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return kv.Get(ctx, from, of...)
 }
 
 func nextLimit(limit int64, kvs []*mvccpb.KeyValue) int64 {
