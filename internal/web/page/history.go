@@ -61,19 +61,10 @@ func ending(e *api.Ended) string {
 	if e == nil {
 		return "held"
 	}
-	switch e.How {
-	case api.EndReleased:
-		return "released"
-	case api.EndExpired:
-		return "removed by a replica after its deadline"
-	case api.EndManual:
-		return "unlocked manually"
-	case api.EndLate:
-		return "deleted after its deadline, not known by whom"
-	case api.EndOverwritten:
-		return "overwritten by another uuid"
-	}
-	return "deleted, not known by whom"
+	return cmp.Or(map[string]string{
+		api.EndReleased: "released", api.EndExpired: "removed by a replica after its deadline", api.EndManual: "unlocked manually",
+		api.EndLate: "deleted after its deadline, not known by whom", api.EndOverwritten: "overwritten by another uuid",
+	}[e.How], "deleted, not known by whom")
 }
 
 // Limits of what is drawn.
@@ -151,10 +142,9 @@ type span struct{ start, known, unsure time.Time }
 
 func spansOf(periods []api.Period, now time.Time) []span {
 	spans := make([]span, len(periods))
-	limit := now
 	for i := range periods {
-		s := spanOf(&periods[i], limit)
-		spans[i], limit = s, s.start
+		spans[i] = spanOf(&periods[i], now)
+		now = spans[i].start
 	}
 	return spans
 }

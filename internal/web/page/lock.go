@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -98,17 +99,13 @@ func newValue(f api.Field) *value {
 
 // why says why a lock was removed, as far as this replica knows; empty if a person gave no reason.
 func why(f api.Forced) string {
-	switch f.Trigger {
-	case verdict.Expiry:
-		return "its holder missed its deadline"
-	case verdict.Orphan:
-		return "leftover fields without a holder"
-	case verdict.Manual:
+	if f.Trigger == verdict.Manual {
 		return f.Reason
-	case verdict.Presumed:
-		return "etcd did not answer; its holder released it in the same moment, or missed its deadline"
 	}
-	return "it was past its deadline; by whom is not known"
+	return cmp.Or(map[verdict.Trigger]string{
+		verdict.Expiry: "its holder missed its deadline", verdict.Orphan: "leftover fields without a holder",
+		verdict.Presumed: "etcd did not answer; its holder released it in the same moment, or missed its deadline",
+	}[f.Trigger], "it was past its deadline; by whom is not known")
 }
 
 // shell quotes an argument for a POSIX shell. The commands read text that was escaped.
