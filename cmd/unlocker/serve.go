@@ -85,10 +85,7 @@ func (s safeLines) Write(line []byte) (int, error) {
 }
 
 func newConfig() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Check or print the configuration",
-	}
+	cmd := &cobra.Command{Use: "config", Short: "Check or print the configuration"}
 	cmd.AddCommand(newConfigCheck(), newConfigPrint())
 	return cmd
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -30,8 +31,7 @@ type view struct {
 }
 
 func (a *App) newWebHandler() (http.Handler, error) {
-	store := a.newStore()
-	source := view{a, store, make(chan struct{}, 1)}
+	source := view{a, a.newStore(), make(chan struct{}, 1)}
 	unlocker, err := a.newUnlocker(source)
 	if err != nil {
 		return nil, err
@@ -162,11 +162,8 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 		Progress: s.Scan.Progress.UTC(), Resynced: s.Scan.Resynced.UTC(), Probed: s.Probe.Good.UTC(),
 		Certificates: s.Certificates,
 	}
-	switch {
-	case s.Scan.LastError != nil:
-		e.Error = api.ErrorText(s.Scan.LastError)
-	case s.Probe.Err != nil:
-		e.Error = api.ErrorText(s.Probe.Err)
+	if err := cmp.Or(s.Scan.LastError, s.Probe.Err); err != nil {
+		e.Error = api.ErrorText(err)
 	}
 	return e
 }

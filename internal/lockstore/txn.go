@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -244,16 +245,14 @@ func (st Store) Unlock(ctx context.Context, name string, held Held, trace Trace)
 // heldBy compares uuid with the value of the uuid key, even if the protocol does not allow that
 // value.
 func (r *Record) heldBy(uuid string) error {
-	for _, f := range r.fields {
-		if f.name != protocol.FieldUUID.String() {
-			continue
-		}
-		if string(f.value) != uuid {
-			return ErrOtherUUID
-		}
-		return nil
+	i := slices.IndexFunc(r.fields, func(f field) bool { return f.name == protocol.FieldUUID.String() })
+	switch {
+	case i < 0:
+		return ErrNoUUID
+	case string(r.fields[i].value) != uuid:
+		return ErrOtherUUID
 	}
-	return ErrNoUUID
+	return nil
 }
 
 func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace) (deleted, revision int64, err error) {

@@ -114,13 +114,6 @@ func (g *gate) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// watch keeps the holds up to date while no lock is due. It begins with a reading: until the first
-// one the metrics show none of the holds.
-func (g *gate) watch(ctx context.Context) error {
-	g.open()
-	return every(ctx, updateInterval, func() { g.open() })
-}
-
 // every calls do after each interval until ctx is done, and then returns nil.
 func every(ctx context.Context, interval time.Duration, do func()) error {
 	tick := time.NewTicker(interval)

@@ -167,7 +167,8 @@ func (r *Reaper) Run(ctx context.Context) error {
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.confirm(gctx) })
-	g.Go(func() error { return r.gate.watch(gctx) })
+	r.gate.open() // the metrics show none of the holds until the first reading, then also while no lock is due
+	g.Go(func() error { return every(gctx, updateInterval, func() { r.gate.open() }) })
 	g.Go(func() error { return r.journal.run(gctx) })
 	if r.Rules.Mode != verdict.Off {
 		w := newWorker(requests, r, g)

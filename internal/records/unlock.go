@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -219,12 +220,8 @@ func count(c *api.Unlocked, err error) bool {
 	}
 	c.Refused++
 	c.Outcome = api.OutcomeRefused
-	for _, of := range []error{lockstore.ErrNoLock, lockstore.ErrOtherUUID, lockstore.ErrRenewed, lockstore.ErrNoUUID, lockstore.ErrUnsteady, lockstore.ErrTooLarge} {
-		if errors.Is(err, of) {
-			return true
-		}
-	}
-	return lockstore.Classify(err).OfOneKey()
+	ofOneLock := []error{lockstore.ErrNoLock, lockstore.ErrOtherUUID, lockstore.ErrRenewed, lockstore.ErrNoUUID, lockstore.ErrUnsteady, lockstore.ErrTooLarge}
+	return slices.ContainsFunc(ofOneLock, func(of error) bool { return errors.Is(err, of) }) || lockstore.Classify(err).OfOneKey()
 }
 
 const (
