@@ -194,7 +194,7 @@ func (s *stack) provideData() {
 		workers[i].acquire(0, time.Hour)
 		workers[i].renew(0, time.Hour)
 	}
-	(&worker{etcd: s.etcd.server, lock: "data/1", hostname: "worker-2.example.org"}).wait()
+	(&worker{etcd: s.etcd.server, lock: "data/1", hostname: "worker-2.example.org"}).wait(workers[0].token) // a deadlock of one
 	late := worker{etcd: s.etcd.server, lock: "data/late", hostname: "worker-3.example.org", offset: -59 * time.Minute}
 	late.acquire(2*time.Hour, time.Hour)
 	late.offset = 0 // its clock was set, so a minute of an hour was left at its renewal

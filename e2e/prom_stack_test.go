@@ -148,10 +148,11 @@ func (w *worker) acquire(alert, unlock time.Duration) (alertAt time.Time) {
 		clientv3.OpPut(w.key("owner"), w.owner), clientv3.OpPut(w.key("locked_at"), w.stamp(now)), clientv3.OpDelete(w.ticket()))
 }
 
-// wait puts a ticket, until acquire.
-func (w *worker) wait() {
+// wait puts a ticket, until acquire, of a process that holds the locks with these uuids.
+func (w *worker) wait(holds ...string) {
 	w.etcd.t.Helper()
-	_, err := w.etcd.client.Put(w.etcd.t.Context(), w.ticket(), protocol.Ticket{UUID: "uuid of " + w.lock + " of " + w.hostname}.Value())
+	ticket := protocol.Ticket{UUID: "uuid of " + w.lock + " of " + w.hostname, Holds: holds}
+	_, err := w.etcd.client.Put(w.etcd.t.Context(), w.ticket(), ticket.Value())
 	require.NoError(w.etcd.t, err)
 }
 

@@ -64,7 +64,9 @@ func TestOneHolderAtATime(t *testing.T) {
 			})
 		})
 	}
-	require.Greater(t, steps.Load(), int64(6*histories))
+	if realEtcd == "" {
+		require.Greater(t, steps.Load(), int64(6*histories))
+	}
 }
 
 type worker struct {
