@@ -166,6 +166,10 @@ var notHere = map[string]string{
 	"go test -run '^$' -bench RemovalWithStreams -benchtime 1x ./bench":     measurement,
 	"go test -count=1 -v -tags e2e -run TestManyLocksInTheBrowser ./e2e":    "is part of make e2e",
 	"go test ./internal/scan -run xxx -bench List1M -benchtime 4x":          measurement,
+	"go test -run '^$' -bench CatchUp -benchtime 1x ./bench":                measurement,
+	"go test -run '^$' -bench Memory -benchtime 1x ./internal/table":        measurement,
+	"go test -run '^$' -bench Renewal ./internal/table":                     measurement,
+	"go test -run '^$' -bench Scrape -benchtime 200x ./internal/metrics":    measurement,
 
 	"go get github.com/etcd-unlocker/unlocker/mutex":                                    "adds the client to the module of the reader",
 	"go get github.com/etcd-unlocker/unlocker/mutex@vX.Y.Z":                             releases,
