@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mrand "math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,7 +22,9 @@ import (
 type claim struct {
 	outcome
 	c     *Client
-	name  string
+	base  string   // the name that was asked for, which its ticket has
+	names []string // it takes one of these: the base, or the slots of it
+	name  string   // of the next attempt
 	uuid  string
 	set   settings
 	call  call
@@ -29,6 +33,7 @@ type claim struct {
 
 	stamped time.Time // when the deadlines of the last attempt were computed
 	sent    map[string]time.Time
+	doubts  map[string]int // unsure, of the names that were tried before
 
 	lock     *Lock
 	holder   Holder // if lock is nil, also the last one
@@ -50,7 +55,14 @@ func (c *Client) claim(name string, set settings, at call) (*claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &claim{c: c, name: name, uuid: uuid, set: set, call: at, since: time.Now(), sent: map[string]time.Time{}}, nil
+	names := []string{name}
+	for i := range set.slots {
+		names = append(names[:i], name+"/"+strconv.Itoa(i))
+	}
+	return &claim{
+		c: c, base: name, names: names, name: names[mrand.IntN(len(names))], uuid: uuid, set: set, call: at, since: time.Now(),
+		sent: map[string]time.Time{}, doubts: map[string]int{},
+	}, nil
 }
 
 // newUUID returns a random uuid in its canonical form.
@@ -109,6 +121,11 @@ func (cl *claim) written() map[string]string {
 }
 
 func (cl *claim) step() step {
+	if n := len(cl.free); n > 0 && !slices.Contains(cl.free, cl.name) { // it stays where an attempt was not answered
+		cl.doubts[cl.name] = cl.unsure
+		cl.name = cl.free[mrand.IntN(n)]
+		cl.unsure = cl.doubts[cl.name]
+	}
 	cl.stamp()
 	s := step{
 		compares: []clientv3.Cmp{clientv3.Compare(clientv3.Version(cl.c.store.key(cl.name, protocol.FieldUUID)), "=", 0)},
@@ -129,21 +146,23 @@ func (cl *claim) step() step {
 }
 
 func (cl *claim) answered(a answer) bool {
-	cl.lock, cl.revision = nil, a.revision
+	if cl.lock = nil; len(cl.names) == 1 { // it says nothing about other slots
+		cl.revision = a.revision
+	}
 	if a.succeeded {
 		cl.lock = newLock(cl, cl.stamped, a.cluster, a.revision, a.revision)
 		cl.queued = cl.queued && cl.ticket == 0 && cl.unsure > 0
 		return true
 	}
 	h, _ := cl.c.store.holder(cl.name, a.found)
-	if cl.saw(h); h.UUID == cl.uuid {
+	if cl.saw(cl.name, h); h.UUID == cl.uuid {
 		value, modified := cl.c.store.deadline(cl.name, a)
 		began := cl.sent[value] // zero if it is long past
-		cl.lock = newLock(cl, began, a.cluster, cl.holder.Token, modified)
+		cl.lock = newLock(cl, began, a.cluster, h.Token, modified)
 		cl.lock.late-- // the one that has taken it
 	}
 	cl.seat(a)
-	return true
+	return cl.lock != nil || cl.fair || len(cl.free) == 0 // or else it tries another slot
 }
 
 // emit reports the lock that was taken, if one was.
@@ -170,14 +189,14 @@ func (r *reading) answered(a answer) bool {
 
 // failure returns why the claim has not taken the lock, if it has not.
 func (cl *claim) failure(waiting error) error {
-	name := protocol.Clip([]byte(cl.name), 200)
+	held := &HeldError{Name: cl.base, Slots: cl.set.slots, Holder: cl.holder, Err: waiting}
 	switch {
 	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && (errors.Is(cl.err, context.DeadlineExceeded) || errors.Is(cl.err, context.Canceled)):
-		return &HeldError{Name: cl.name, Holder: cl.holder, Err: cl.err}
+		held.Err = cl.err
 	case cl.err != nil:
-		return fmt.Errorf("mutex: lock %q: %w", name, cl.err)
+		return fmt.Errorf("mutex: lock %q: %w", protocol.Clip([]byte(cl.base), 200), cl.err)
 	case cl.lock != nil:
 		return nil
 	}
-	return &HeldError{Name: cl.name, Holder: cl.holder, Err: waiting}
+	return held
 }

@@ -102,7 +102,7 @@ func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, e
 		cl.holds = append(slices.Clip(outer.holds), outer.uuid)
 	}
 	defer func() {
-		c.abandon(cl.abandon())
+		c.abandon(cl.abandon()...)
 		cl.emit(ctx)
 	}()
 	if set.wait == 0 {
@@ -165,10 +165,23 @@ func (c *Client) describe(ctx context.Context, set settings, claims ...*claim) {
 	c.store.settle(ctx, set.timeout(), requests...)
 }
 
+// settle tries each claim. One of a slot reads before which are free, unless it has been waiting.
 func (c *Client) settle(ctx context.Context, set settings, claims []*claim) {
-	requests := make([]request, len(claims))
-	for i, cl := range claims {
-		requests[i] = cl
+	var reads, requests []request
+	for _, cl := range claims {
+		if cl.err = nil; len(cl.names) > 1 && cl.ticket == 0 {
+			reads = append(reads, &position{cl: cl})
+		}
+	}
+	c.store.settle(ctx, set.timeout(), reads...)
+	for _, r := range reads {
+		p := r.(*position)
+		p.cl.err = p.err
+	}
+	for _, cl := range claims {
+		if cl.err == nil {
+			requests = append(requests, cl)
+		}
 	}
 	c.store.settle(ctx, set.timeout(), requests...)
 }
@@ -247,7 +260,7 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option)
 	var errs []error
 	var late []*abandoned
 	for _, cl := range claims {
-		late = append(late, cl.abandon())
+		late = append(late, cl.abandon()...)
 		var other *HeldError
 		switch err := cl.failure(nil); {
 		case err == nil:

@@ -7,6 +7,8 @@
 //		return writeInvoices(ctx)
 //	}, mutex.Expect(10*time.Minute), mutex.Purpose("invoices of November"))
 //
+// With Slots a name has up to that many holders at once, each with a lock of its own.
+//
 // A lock has two times: after Expect it is overdue, and an alert fires; after Patience
 // (what others call the TTL) without a sign of life it is removed. The sign is Lock.Alive,
 // called by the work itself, or KeepAlive, which renews in the background.

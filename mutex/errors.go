@@ -92,7 +92,9 @@ func (h Holder) String() string {
 // is errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) if Lock
 // waited until its context ended.
 type HeldError struct {
-	Name   string
+	Name string
+	// Slots is what the option of the lock said. Then Holder has one of them.
+	Slots  int
 	Holder Holder
 	// Err is why the wait ended, or nil if there was none.
 	Err error
@@ -100,8 +102,11 @@ type HeldError struct {
 
 func (e *HeldError) Error() string {
 	text := fmt.Sprintf("lock %q is held by %s", protocol.Clip([]byte(e.Name), 200), e.Holder)
-	if e.Holder.UUID == "" {
+	switch {
+	case e.Holder.UUID == "":
 		text = fmt.Sprintf("lock %q has other waiters", protocol.Clip([]byte(e.Name), 200))
+	case e.Slots > 1:
+		text = fmt.Sprintf("the %d slots of %q are held, one of them by %s", e.Slots, protocol.Clip([]byte(e.Name), 200), e.Holder)
 	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()

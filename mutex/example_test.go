@@ -147,6 +147,20 @@ func Example_distributeShards() {
 	// <nil>
 }
 
+// No more than two renderings run at a time, whichever process they are in.
+func Example_atMostTwoAtATime() {
+	for range 2 {
+		l, err := newLocker().Lock(context.Background(), "render", mutex.Slots(2))
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer func() { _ = l.Unlock(context.Background()) }()
+	}
+	_, err := newLocker().Lock(context.Background(), "render", mutex.Slots(2), mutex.Wait(time.Second))
+	fmt.Println("a third:", errors.Is(err, mutex.ErrHeld))
+	// Output: a third: true
+}
+
 // Three processes elect a leader. When it steps down, or crashes, another one leads.
 func Example_electALeader() {
 	ctx, stop := context.WithCancel(context.Background())

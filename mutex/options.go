@@ -70,6 +70,7 @@ type settings struct {
 	metadata         map[string]string
 	trace            bool
 	keep             time.Duration
+	slots            int           // 0 for a lock
 	wait             time.Duration // negative: without limit
 	identity         string
 }
@@ -198,6 +199,19 @@ func Wait(d time.Duration) Option {
 	return durationOption("Wait", inNew|inLock, d, 0, Forever, func(s *settings) *time.Duration { return &s.wait })
 }
 
+// Slots lets up to n processes hold a name at once, 1 to 1000. Each of them has a slot, which is a lock of its own: with
+// the name "a" it is one of "a/0" to "a/<n-1>" (see Lock.Name), with its own alert, removal and fencing token. A name is
+// taken either with Slots or without. All should give the same n: one that gives less uses only the slots below, and may
+// be passed over by those that give more. To take a slot costs one request more. There is no Identity with Slots.
+func Slots(n int) Option {
+	return Option{"Slots", inLock, func(s *settings) error {
+		if s.slots = n; n < 1 || n > protocol.MaxSlots {
+			return fmt.Errorf("%d is not 1 to %d", n, protocol.MaxSlots)
+		}
+		return nil
+	}}
+}
+
 // Identity allows to remove, and take again, a lock whose holder had the same identity: the
 // process itself before it crashed, which otherwise would wait for its own deadline. No two
 // processes that live at the same time may have the same identity, since each would take
@@ -260,6 +274,9 @@ func (s settings) resolve() (settings, error) {
 	}
 	if s.expect > s.patience && s.keep == 0 {
 		return s, errors.New("Expect is more than Patience, which needs KeepAlive")
+	}
+	if s.slots > 0 && s.identity != "" {
+		return s, errors.New("Slots and Identity exclude each other")
 	}
 	return s, nil
 }

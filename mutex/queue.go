@@ -24,12 +24,12 @@ type place struct {
 	before []string // the tickets before its own, the nearest first, at most two
 	head   string   // the first ticket of the name, if that is before its own
 	over   []string // that are passed over
-	free   bool
+	free   []string // of its names
 }
 
 // tickets returns the key of the claim's ticket, and the range of all of the name.
 func (cl *claim) tickets() (own, from, end string) {
-	from, end = protocol.TicketsOf(cl.c.settings.waiters, cl.name)
+	from, end = protocol.TicketsOf(cl.c.settings.waiters, cl.base)
 	return from + cl.uuid, from, end
 }
 
@@ -50,7 +50,7 @@ func (cl *claim) queue(s *step) {
 			cl.queued = true
 			ticket := protocol.Ticket{
 				UUID: cl.uuid, Hostname: cl.c.hostname, PID: strconv.Itoa(os.Getpid()), Owner: cl.set.owner, Purpose: cl.set.purpose,
-				Since: cl.since.UTC(), Holds: cl.holds,
+				Since: cl.since.UTC(), Slots: cl.set.slots, Holds: cl.holds,
 			}
 			s.otherwise = slices.Concat(cl.c.store.read(cl.name), cl.earlier(),
 				[]clientv3.Op{clientv3.OpGet(own, clientv3.WithKeysOnly()), clientv3.OpPut(own, ticket.Value(), clientv3.WithLease(cl.lease))})
@@ -68,10 +68,14 @@ func (cl *claim) earlier() []clientv3.Op {
 	return []clientv3.Op{get(clientv3.SortDescend, 2), get(clientv3.SortAscend, 1)}
 }
 
-// saw notes who holds the lock: the zero Holder if it is free. It reports whether that shows the place of the claim: not
-// where another than the one before it has taken the lock.
-func (cl *claim) saw(h Holder) bool {
-	if cl.free = h.UUID == ""; !cl.free && (h.UUID != cl.holder.UUID || h.Hostname != "") { // with its record
+// saw notes who holds the lock of a name: the zero Holder if it is free. It reports whether that shows the place of the
+// claim: not where another than the one before it has taken the lock.
+func (cl *claim) saw(name string, h Holder) bool {
+	cl.free = slices.DeleteFunc(cl.free, func(other string) bool { return other == name })
+	free := h.UUID == ""
+	if free {
+		cl.free = append(cl.free, name)
+	} else if name == cl.name && (h.UUID != cl.holder.UUID || h.Hostname != "") { // with its record
 		cl.holder = h
 	}
 	_, from, _ := cl.tickets()
@@ -79,7 +83,7 @@ func (cl *claim) saw(h Holder) bool {
 		cl.before, cl.head = nil, ""
 		return true
 	}
-	return cl.ticket == 0 || cl.free
+	return cl.ticket == 0 || free
 }
 
 // seat notes the place of the claim after an attempt that has not taken the lock.
@@ -114,7 +118,7 @@ func (cl *claim) line(a answer) {
 	}
 }
 
-// position is the request that reads the holder and the tickets before that of a claim, if it still has one.
+// position is the request that reads which locks of a claim are free, and the tickets before its own, if it still has one.
 type position struct {
 	outcome
 	cl *claim
@@ -122,19 +126,34 @@ type position struct {
 
 func (p *position) step() step {
 	own, _, _ := p.cl.tickets()
-	holder := clientv3.OpGet(p.cl.c.store.key(p.cl.name, protocol.FieldUUID))
+	var holders []clientv3.Op
+	for names := range slices.Chunk(p.cl.names, maxTxnOps-20) {
+		group := make([]clientv3.Op, len(names))
+		for i, name := range names {
+			group[i] = clientv3.OpGet(p.cl.c.store.key(name, protocol.FieldUUID))
+		}
+		if holders = append(holders, clientv3.OpTxn(nil, group, nil)); len(names) == len(p.cl.names) {
+			holders = group
+		}
+	}
+	if p.cl.ticket == 0 {
+		return step{then: holders}
+	}
 	has := clientv3.Compare(clientv3.CreateRevision(own), "=", p.cl.ticket)
-	return step{[]clientv3.Cmp{has}, append(p.cl.earlier(), holder), []clientv3.Op{holder}}
+	return step{[]clientv3.Cmp{has}, append(p.cl.earlier(), holders...), holders}
 }
 
 func (p *position) answered(a answer) bool {
 	cl := p.cl
-	if cl.revision = a.revision; a.succeeded {
-		cl.line(a)
-	} else {
+	switch cl.revision = a.revision; {
+	case !a.succeeded:
 		cl.ticket = 0
+	case cl.ticket != 0:
+		cl.line(a)
 	}
-	h, _ := cl.c.store.holder(cl.name, a.found)
-	cl.saw(h)
+	for _, name := range cl.names {
+		h, _ := cl.c.store.holder(name, a.found)
+		cl.saw(name, h)
+	}
 	return true
 }

@@ -42,6 +42,8 @@ func ticketOf(t *testing.T, kv *mvccpb.KeyValue) protocol.Ticket {
 type line struct {
 	w      world
 	holder *mutex.Lock
+	slots  int // 0 for a lock
+	opts   []mutex.Option
 	taken  chan taken
 	stop   context.CancelFunc
 	ctx    context.Context
@@ -53,17 +55,37 @@ type taken struct {
 	err error
 }
 
-func newLine(t *testing.T, w world) *line {
-	q := &line{w: w, holder: w.lock(w.client(), "a", mutex.KeepAlive(mutex.Forever)), taken: make(chan taken, 10)}
+// newLine has waiters for a lock, or for the last free one of several slots.
+func newLine(t *testing.T, w world, slots int) *line {
+	q := &line{w: w, slots: slots, taken: make(chan taken, 10)}
 	q.ctx, q.stop = context.WithCancel(t.Context())
+	if slots > 0 {
+		q.opts = append(q.opts, mutex.Slots(slots))
+	}
+	for range max(slots, 1) {
+		q.holder = w.lock(w.client(), "a", append(q.opts, mutex.KeepAlive(mutex.Forever))...)
+	}
 	return q
+}
+
+// lines runs a test with a lock, and with slots.
+func lines(t *testing.T, test func(*testing.T, world, *line)) {
+	eachSlots(t, func(t *testing.T, slots int) {
+		on(t, func(t *testing.T, w world) { test(t, w, newLine(t, w, slots)) })
+	})
+}
+
+func eachSlots(t *testing.T, test func(t *testing.T, slots int)) {
+	for _, slots := range []int{0, 3} {
+		t.Run(fmt.Sprint("slots=", slots), func(t *testing.T) { test(t, slots) })
+	}
 }
 
 // join adds a waiter, and returns when it has its ticket.
 func (q *line) join(who int, c *mutex.Client, opts ...mutex.Option) {
 	before := len(tickets(q.w.t, q.w, "a"))
 	go func() {
-		l, err := c.Lock(q.ctx, "a", opts...)
+		l, err := c.Lock(q.ctx, "a", append(opts, q.opts...)...)
 		q.taken <- taken{who, l, err}
 	}()
 	eventually(q.w.t, func() bool { return len(tickets(q.w.t, q.w, "a")) > before })
@@ -113,8 +135,7 @@ func (q *line) serves(order ...int) {
 }
 
 func TestWaitersAreServedInTheirOrder(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		q := newLine(t, w)
+	lines(t, func(_ *testing.T, w world, q *line) {
 		for who := range 6 {
 			q.join(who, w.client())
 		}
@@ -124,8 +145,7 @@ func TestWaitersAreServedInTheirOrder(t *testing.T) {
 
 // Who has released the lock and wants it again is the last.
 func TestHolderQueuesAgain(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		q := newLine(t, w)
+	lines(t, func(t *testing.T, w world, q *line) {
 		q.join(1, w.client())
 		q.join(2, w.client())
 		c := w.client()
@@ -138,8 +158,7 @@ func TestHolderQueuesAgain(t *testing.T) {
 }
 
 func TestTicketSaysWhoWaits(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		q := newLine(t, w)
+	lines(t, func(t *testing.T, w world, q *line) {
 		c := w.client(mutex.Owner("billing"), mutex.Purpose("invoices"))
 		var outer, inner string
 		done := make(chan error, 1)
@@ -150,7 +169,7 @@ func TestTicketSaysWhoWaits(t *testing.T) {
 				return c.WithLock(ctx, "inner", func(ctx context.Context) error {
 					l, _ := mutex.FromContext(ctx)
 					inner = l.UUID()
-					return c.WithLock(ctx, "a", func(context.Context) error { return nil })
+					return c.WithLock(ctx, "a", func(context.Context) error { return nil }, q.opts...)
 				})
 			})
 		}()
@@ -165,6 +184,7 @@ func TestTicketSaysWhoWaits(t *testing.T) {
 		require.Equal(t, "billing", ticket.Owner)
 		require.Equal(t, "invoices", ticket.Purpose)
 		require.NotEmpty(t, ticket.PID)
+		require.Equal(t, q.slots, ticket.Slots)
 		require.WithinDuration(t, time.Now(), ticket.Since, soon)
 		require.True(t, strings.HasSuffix(string(kvs[0].Key), "//"+ticket.UUID))
 		require.Empty(t, ticketOf(t, kvs[1]).Holds)
@@ -178,22 +198,16 @@ func TestTicketSaysWhoWaits(t *testing.T) {
 
 // A lease is kept alive during a wait, and no longer.
 func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
-	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
-		_, admin := connect()
-		w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client {
-			_, link := connect()
-			return link.Client
-		}}
-		q := newLine(t, w)
-		q.join(1, w.client())
-		lease := tickets(t, w, "a")[0].Lease
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		q.join(1, q.w.client())
+		lease := tickets(t, q.w, "a")[0].Lease
 		<-time.After(5 * time.Minute)
-		require.Len(t, tickets(t, w, "a"), 1)
+		require.Len(t, tickets(t, q.w, "a"), 1)
 		q.stop()
 		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
-		eventually(t, func() bool { return len(tickets(t, w, "a")) == 0 }, "who gives up deletes its ticket")
+		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 0 }, "who gives up deletes its ticket")
 		<-time.After(10 * time.Second)
-		resp, err := admin.TimeToLive(t.Context(), clientv3.LeaseID(lease))
+		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(lease))
 		require.NoError(t, err)
 		require.EqualValues(t, -1, resp.TTL)
 		q.release()
@@ -202,13 +216,15 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 
 // chaos is a line on an etcd in memory, with the links of its waiters.
 func chaos(t *testing.T, test func(*testing.T, *memetcd.Cluster, *line, func() (*mutex.Client, *memetcd.Link))) {
-	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
-		_, admin := connect()
-		w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client {
-			_, link := connect()
-			return link.Client
-		}}
-		test(t, cluster, newLine(t, w), func() (*mutex.Client, *memetcd.Link) { return connect() })
+	eachSlots(t, func(t *testing.T, slots int) {
+		simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+			_, admin := connect()
+			w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client {
+				_, link := connect()
+				return link.Client
+			}}
+			test(t, cluster, newLine(t, w, slots), func() (*mutex.Client, *memetcd.Link) { return connect() })
+		})
 	})
 }
 
@@ -301,8 +317,7 @@ func TestStoppedWaiterQueuesAgain(t *testing.T) {
 func TestLostTickets(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
-			on(t, func(t *testing.T, w world) {
-				q := newLine(t, w)
+			lines(t, func(t *testing.T, w world, q *line) {
 				for who := range 4 {
 					q.join(who, w.client())
 				}
@@ -326,8 +341,8 @@ func TestLostTickets(t *testing.T) {
 func TestWaitersGiveUp(t *testing.T) {
 	for left := range 4 {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {
-			on(t, func(t *testing.T, w world) {
-				q, order := newLine(t, w), []int{}
+			lines(t, func(t *testing.T, w world, q *line) {
+				order := []int{}
 				for who := range 4 {
 					if who != left {
 						order = append(order, who)
@@ -352,13 +367,13 @@ func TestClientsWithoutTickets(t *testing.T) {
 			q.join(who, q.w.client())
 		}
 		for i := range 3 { // each takes it in the moment of the release
-			_, err := q.w.etcd.Put(t.Context(), "/mutexes/a/uuid", fmt.Sprint("other", i))
+			_, err := q.w.etcd.Put(t.Context(), "/mutexes/"+q.holder.Name()+"/uuid", fmt.Sprint("other", i))
 			require.NoError(t, err)
 			<-time.After(5 * time.Second)
 		}
 		require.Len(t, tickets(t, q.w, "a"), 3)
 		require.ErrorIs(t, q.holder.Unlock(t.Context()), mutex.ErrTaken)
-		_, err := q.w.etcd.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+		_, err := q.w.etcd.Delete(t.Context(), "/mutexes/"+q.holder.Name()+"/", clientv3.WithPrefix())
 		require.NoError(t, err)
 		who, _ := q.next()
 		require.Zero(t, who)

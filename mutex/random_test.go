@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,9 +24,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// TestOneHolderAtATime runs workers on one lock under random faults, next to a daemon without
-// grace, and a client that deletes tickets and puts others. No two of them may work at the same time, nor one whose
-// deadline in etcd has passed, and they leave nothing.
+// TestOneHolderAtATime runs workers on one lock, or on slots, under random faults, next to a daemon without
+// grace, and a client that deletes tickets and puts others. No two of them may work at the same time on one lock, nor one
+// whose deadline in etcd has passed, and they leave nothing.
 // MUTEX_HISTORIES is how many histories there are, 50 unless told otherwise.
 func TestOneHolderAtATime(t *testing.T) {
 	histories, err := strconv.ParseUint(cmp.Or(os.Getenv("MUTEX_HISTORIES"), "50"), 10, 64)
@@ -40,13 +41,16 @@ func TestOneHolderAtATime(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 				defer cancel()
 				_, admin := connect()
-				works := make(chan struct{}, 1)
+				works := map[string]chan struct{}{"a": make(chan struct{}, 1), "a/0": make(chan struct{}, 1), "a/1": make(chan struct{}, 1), "a/2": make(chan struct{}, 1)}
 				var all errgroup.Group
 				all.Go(func() error { return removeExpired(ctx, admin.Client) })
 				all.Go(func() error { return forgeTickets(ctx, rand.New(rand.NewPCG(seed, 200)), admin.Client) })
 				for id := range uint64(5) {
 					client, link := connect(mutex.Patience(20 * time.Second))
-					w := worker{client, admin.Client, rand.New(rand.NewPCG(seed, id)), works, &steps}
+					w := worker{client, admin.Client, rand.New(rand.NewPCG(seed, id)), nil, works, &steps}
+					if seed%2 == 1 {
+						w.opts = append(w.opts, mutex.Slots([]int{2, 2, 2, 1, 3}[(id+seed/2)%5]))
+					}
 					all.Go(func() error { return disturbAtRandom(ctx, rand.New(rand.NewPCG(seed, 100+id)), link) })
 					all.Go(func() (err error) {
 						for ctx.Err() == nil && err == nil {
@@ -73,19 +77,20 @@ type worker struct {
 	*mutex.Client
 	etcd   *clientv3.Client // without faults
 	random *rand.Rand
-	works  chan struct{} // has room for one
+	opts   []mutex.Option
+	works  map[string]chan struct{} // of each lock, which has room for one
 	steps  *atomic.Int64
 }
 
 // deadline returns an error where the lock of a worker, which believes that it holds it, ends in etcd.
 func (w worker) deadline(ctx context.Context, l *mutex.Lock) error {
-	resp, err := w.etcd.Get(ctx, "/mutexes/a/", clientv3.WithPrefix())
+	resp, err := w.etcd.Get(ctx, "/mutexes/"+l.Name()+"/", clientv3.WithPrefix())
 	if err != nil {
 		return err
 	}
 	fields := make(map[string]string)
 	for _, kv := range resp.Kvs {
-		field := strings.TrimPrefix(string(kv.Key), "/mutexes/a/")
+		field := strings.TrimPrefix(string(kv.Key), "/mutexes/"+l.Name()+"/")
 		if fields[field] = string(kv.Value); kv.ModRevision < l.Token() {
 			return fmt.Errorf("%s is left of a holder before", field)
 		}
@@ -100,7 +105,7 @@ func (w worker) deadline(ctx context.Context, l *mutex.Lock) error {
 // work takes the lock and works in steps as long as it may.
 func (w worker) work(ctx context.Context) error {
 	random := w.random
-	var opts []mutex.Option
+	opts := slices.Clip(w.opts)
 	if random.IntN(2) == 0 {
 		opts = append(opts, mutex.KeepAlive(time.Minute))
 	}
@@ -122,7 +127,7 @@ func (w worker) work(ctx context.Context) error {
 			break
 		}
 		select {
-		case w.works <- struct{}{}:
+		case w.works[l.Name()] <- struct{}{}:
 		default:
 			_ = l.Unlock(ctx)
 			return fmt.Errorf("two holders at %v", time.Now())
@@ -132,7 +137,7 @@ func (w worker) work(ctx context.Context) error {
 		case <-held.Done():
 		}
 		err := w.deadline(context.WithoutCancel(ctx), l)
-		<-w.works
+		<-w.works[l.Name()]
 		if err != nil {
 			_ = l.Unlock(ctx)
 			return err

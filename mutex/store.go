@@ -209,16 +209,17 @@ func pick(resp *clientv3.TxnResponse, n, i int) answer {
 		nested := resp.Responses[i].GetResponseTxn()
 		a.succeeded, responses = nested.Succeeded, nested.Responses
 	}
+	a.find(responses)
+	return a
+}
+
+func (a answer) find(responses []*etcdserverpb.ResponseOp) {
 	for _, op := range responses {
-		read, ok := op.Response.(*etcdserverpb.ResponseOp_ResponseRange)
-		if !ok {
-			continue
-		}
-		for _, kv := range read.ResponseRange.Kvs {
+		for _, kv := range op.GetResponseRange().GetKvs() {
 			a.found[string(kv.Key)] = kv
 		}
+		a.find(op.GetResponseTxn().GetResponses())
 	}
-	return a
 }
 
 // is compares the uuid of a lock.

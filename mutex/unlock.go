@@ -220,20 +220,25 @@ func (a *abandoned) ended() {
 	a.pause *= 2
 }
 
-// abandon returns the release for what the claim has left: a ticket, and the lock if the claim has failed. It is nil if
-// it needs none.
-func (cl *claim) abandon() *abandoned {
-	a := &abandoned{release: release{c: cl.c, name: cl.name, uuid: cl.uuid}, until: cl.stamped.Add(cl.set.patience)}
-	if cl.queued {
-		a.ticket, _, _ = cl.tickets()
+// abandon returns the releases for what the claim has left: a ticket, the lock if the claim has failed, and other slots that
+// its attempts may take late.
+func (cl *claim) abandon() (all []*abandoned) {
+	if cl.doubts[cl.name] = cl.unsure; cl.lock != nil {
+		cl.doubts[cl.name] = 0
 	}
-	if cl.lock == nil && cl.unsure > 0 {
-		a.fields, a.late = sorted(cl.written()), cl.unsure
+	for name, late := range cl.doubts {
+		a := &abandoned{release: release{c: cl.c, name: name, uuid: cl.uuid}, late: late, until: cl.stamped.Add(cl.set.patience)}
+		if cl.queued && name == cl.name {
+			a.ticket, _, _ = cl.tickets()
+		}
+		if a.late > 0 {
+			a.fields = sorted(cl.written())
+		}
+		if a.late > 0 || a.ticket != "" {
+			all = append(all, a)
+		}
 	}
-	if a.ticket == "" && a.late == 0 {
-		return nil
-	}
-	return a
+	return all
 }
 
 // abandon returns the release for a lock that is lost and still held in etcd, or that was released, or

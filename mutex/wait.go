@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,7 +27,7 @@ const (
 
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// waiter waits for one lock. It acts on what its claim knows of the lock and the queue as of a revision, watches one key,
+// waiter waits for one lock, or for one slot of several. It acts on what its claim knows of the lock and the queue as of a revision, watches one key,
 // and reads again what the events do not say.
 type waiter struct {
 	c     *Client
@@ -36,7 +37,8 @@ type waiter struct {
 	watch  clientv3.WatchChan
 	key    string // that is watched
 	cancel context.CancelFunc
-	broken int // watches that failed in sequence
+	broken int              // watches that failed in sequence
+	quiet  <-chan time.Time // fires when they have shown nothing for long
 
 	freed  time.Time // since when the lock is free, and head the first
 	head   string
@@ -64,7 +66,7 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 	if !cl.fair {
 		c.describe(ctx, cl.set, cl)
 	}
-	cl.set.observers.emit(Event{Kind: EventWaiting, Name: cl.name, UUID: cl.uuid, Context: ctx, Err: cl.failure(nil)})
+	cl.set.observers.emit(Event{Kind: EventWaiting, Name: cl.base, UUID: cl.uuid, Context: ctx, Err: cl.failure(nil)})
 	var last <-chan time.Time
 	if end, ok := ctx.Deadline(); ok {
 		last = time.After(time.Until(end) - lastCall)
@@ -75,6 +77,9 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 		}
 		w.open(ctx)
 		w.plan()
+		if w.quiet == nil {
+			w.quiet = time.After(jitter(silence))
+		}
 		var lost <-chan struct{}
 		if cl.ticket != 0 {
 			lost = w.lease.lost.Done()
@@ -86,9 +91,10 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 			} else if w.close(); rest(ctx, jitter(min(firstPause<<min(w.broken, 10), longestPause))) == nil {
 				w.look(ctx)
 			}
-		case <-time.After(jitter(silence)):
-			free, holder := cl.free, cl.holder.UUID
-			if w.look(ctx); cl.free != free || cl.holder.UUID != holder { // which the watch has not shown
+		case <-w.quiet:
+			w.quiet = nil
+			free, holder := slices.Clone(cl.free), cl.holder.UUID
+			if w.look(ctx); !slices.Equal(cl.free, free) || cl.holder.UUID != holder { // which the watch has not shown
 				w.close()
 			}
 		case <-w.timer:
@@ -177,13 +183,16 @@ func (w *waiter) look(ctx context.Context) {
 	}
 }
 
-// open watches the lock, if at most one is before this waiter, and otherwise the ticket two before its own. It begins now,
+// open watches the lock or all slots, if at most one is before this waiter, and otherwise the ticket two before its own. It begins now,
 // and see looks if that is too late: etcd serves a watch of a revision that it already has only every 100 ms. After a
 // failure it takes another stream, since one whose login has expired serves no new watches.
 func (w *waiter) open(ctx context.Context) {
-	key := w.c.store.key(w.cl.name, protocol.FieldUUID)
+	key, opts := w.c.store.key(w.cl.name, protocol.FieldUUID), []clientv3.OpOption{clientv3.WithCreatedNotify()}
 	if len(w.cl.before) > 1 {
 		key = w.cl.before[1]
+	} else if len(w.cl.names) > 1 {
+		from, end := w.c.store.layout.Range(w.cl.base)
+		key, opts = from, append(opts, clientv3.WithRange(end))
 	}
 	if w.watch != nil && key == w.key {
 		return
@@ -193,7 +202,7 @@ func (w *waiter) open(ctx context.Context) {
 		ctx = metadata.AppendToOutgoingContext(ctx, "unlocker-stream", w.cl.uuid)
 	}
 	ctx, w.cancel = context.WithCancel(clientv3.WithRequireLeader(ctx))
-	w.key, w.watch = key, w.c.watcher.Watch(ctx, key, clientv3.WithCreatedNotify())
+	w.key, w.watch = key, w.c.watcher.Watch(ctx, key, opts...)
 }
 
 func (w *waiter) close() {
@@ -205,24 +214,31 @@ func (w *waiter) close() {
 // see notes what the watch shows, and looks where that does not say enough.
 func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 	cl, act := w.cl, func(context.Context) {}
-	if w.broken = 0; resp.Created && resp.Header.Revision > cl.revision && (!cl.free || len(cl.before) != 1) {
+	if w.broken = 0; resp.Created && resp.Header.Revision > cl.revision && (len(cl.free) == 0 || len(cl.before) != 1) {
 		act = w.look // the second does so anyway
 	}
 	for _, ev := range resp.Events {
+		name, field, _ := cl.c.store.layout.Split(ev.Kv.Key)
 		uuid := string(ev.Kv.Value)
 		switch {
 		case ev.Kv.ModRevision <= cl.revision:
+			continue
 		case len(cl.before) > 1: // it is the second now, if that has taken the lock, which the first is to take next
-			cl.before, cl.head, cl.free = cl.before[:1], cl.before[0], true
+			if cl.before, cl.head, cl.free = cl.before[:1], cl.before[0], []string{cl.name}; len(cl.names) > 1 {
+				cl.free = nil // not known until the next watch begins
+			}
+		case protocol.ParseField(field) != protocol.FieldUUID || !slices.Contains(cl.names, string(name)):
+			continue
 		case ev.Type == clientv3.EventTypeDelete:
-			cl.saw(Holder{})
+			cl.saw(string(name), Holder{})
 		case uuid == cl.uuid: // of an attempt that was not answered
 			act = w.try
 		default:
-			if !cl.saw(Holder{UUID: uuid, Token: ev.Kv.CreateRevision}) {
+			if !cl.saw(string(name), Holder{UUID: uuid, Token: ev.Kv.CreateRevision}) {
 				act = w.look // it may have been passed over
 			}
 		}
+		w.quiet = nil
 	}
 	act(ctx)
 }
@@ -231,7 +247,7 @@ func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 // second does, or any that has found that out.
 func (w *waiter) plan() {
 	cl := w.cl
-	if w.timer, cl.over = nil, nil; !cl.free {
+	if w.timer, cl.over = nil, nil; len(cl.free) == 0 {
 		w.freed = time.Time{}
 		return
 	}

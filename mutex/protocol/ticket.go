@@ -12,8 +12,10 @@ import (
 const (
 	// MaxTicket is the maximum size of the value of a ticket, in bytes.
 	MaxTicket = 16 << 10
-	// maxHolds is how many uuids are kept of a ticket, and maxSlots the maximum of slots.
-	maxHolds, maxSlots = 64, 1000
+	// MaxSlots is the maximum number of slots of a name.
+	MaxSlots = 1000
+	// maxHolds is how many uuids are kept of a ticket.
+	maxHolds = 64
 )
 
 var errTicket = errors.New("not the value of a ticket")
@@ -38,7 +40,7 @@ type Ticket struct {
 // ParseTicket returns the ticket with this value. What is too long or too many is left out, so that the result is
 // bounded.
 func ParseTicket(value []byte) (t Ticket, err error) {
-	if len(value) > MaxTicket || json.Unmarshal(value, &t) != nil || !validUUID(t.UUID) || t.Slots < 0 || t.Slots > maxSlots || t.Since.UTC().Year() > 9999 {
+	if len(value) > MaxTicket || json.Unmarshal(value, &t) != nil || !validUUID(t.UUID) || t.Slots < 0 || t.Slots > MaxSlots || t.Since.UTC().Year() > 9999 {
 		return Ticket{}, errTicket
 	}
 	t.Since = t.Since.UTC()

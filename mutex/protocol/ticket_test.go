@@ -83,7 +83,7 @@ func FuzzTicket(f *testing.F) {
 			}
 			require.LessOrEqual(t, len(ticket.UUID), maxUUIDLen)
 			require.LessOrEqual(t, len(ticket.Holds), maxHolds)
-			require.True(t, 0 <= ticket.Slots && ticket.Slots <= maxSlots)
+			require.True(t, 0 <= ticket.Slots && ticket.Slots <= MaxSlots)
 		}
 		name, ticket, valid := SplitTicket(waiters, []byte(waiters+key))
 		if valid {

@@ -52,6 +52,30 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// Ten goroutines, each with a slot of its own while it works.
+func TestRender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, turns, slots := mutextest.New(t), sync.WaitGroup{}, sync.Map{}
+		began := time.Now()
+		for range 10 {
+			turns.Go(func() {
+				check(t, render(t.Context(), etcd.Client(), func(_ context.Context, slot string) error {
+					if _, used := slots.LoadOrStore(slot, true); used || len(slot) != 1 || slot > "3" {
+						t.Errorf("slot %q is used twice, or is none", slot)
+					}
+					time.Sleep(time.Minute)
+					slots.Delete(slot)
+					return nil
+				}))
+			})
+		}
+		turns.Wait()
+		if took := time.Since(began); took > 3*time.Minute+time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
 // Three processes, on a real etcd with a daemon: one stops, and one is killed.
 func TestLeaders(t *testing.T) {
 	leads, processes := make(chan string), map[string]*os.Process{}
