@@ -17,6 +17,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/job"
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Exit codes of lock, besides that of its command: those of flock, sysexits.h and shells.
@@ -58,7 +59,7 @@ process lives. If it is killed, or its host dies, the lock is removed --patience
 
 The command is executed directly, without a shell. It gets the files and the environment
 of this process, with an UNLOCKER_ETCD_PASSWORD that is there (a password file avoids it), and
-  UNLOCKER_LOCK_NAME      the name of the lock
+  UNLOCKER_LOCK_NAME      the name of the lock, with --slots that of its slot
   UNLOCKER_LOCK_UUID      of this acquisition, in etcd, in logs and for unlocker unlock
   UNLOCKER_FENCING_TOKEN  a number that grows with each acquisition
 
@@ -70,6 +71,9 @@ If the lock is lost, cannot be renewed in time, or was held for --max-hold, the 
 group gets SIGTERM, and SIGKILL --kill-after later: before another process can get the
 lock, unless it was removed by hand. An outage of etcd that lasts for a part of --patience
 does not stop the command.
+
+With --slots up to so many processes hold NAME at once. Each of them has a slot, which is a
+lock of its own: NAME/0, NAME/1 and so on. Give the same number on all hosts.
 
 -n, -w and -E are those of flock. For cron jobs that overlap use -n -q -E 0. A job that is
 quick, on hosts whose clocks differ, runs once with -n --at-least 50s.
@@ -88,6 +92,7 @@ Exit codes:
   128+n  signal n ended the wait for the lock`,
 		Example: `  unlocker lock reports/nightly -- /usr/local/bin/nightly-report --all
   unlocker lock billing/invoices -n -q -E 0 -- run-invoices   # not while another does
+  unlocker lock render --slots 4 -- render-next               # four of them at a time
   unlocker lock export --timeout 10m --alert-after 1h -- sh -c 'pg_dump | gzip > dump.gz'`,
 		// RunE refuses arguments, with an exit code of its own.
 		Args:              cobra.ArbitraryArgs,
@@ -114,6 +119,7 @@ func (f *lockFlags) add(cmd *cobra.Command) {
 	flags.BoolVarP(&f.now, "nonblock", "n", false, "do not wait: --timeout 0")
 	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitConflict, "exit code if another process holds the lock")
 	flags.BoolVarP(&f.quietly, "quiet", "q", false, "print nothing if another process holds the lock")
+	flags.IntVar(&f.Slots, "slots", 0, "how many processes may hold NAME at once; each has a lock of its own, NAME/0 and so on (default one, which holds NAME)")
 	config.DurationVar(flags, &f.AtLeast, "at-least", 0, "hold the lock at least this long, also if the command ends before")
 	config.DurationVar(flags, &f.AlertAfter, "alert-after", 10*time.Minute, "the lock is overdue after this time; at most half of --max-hold by default")
 	config.DurationVar(flags, &f.Patience, "patience", 2*time.Minute, "how long the lock stays without a renewal")
@@ -182,6 +188,8 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 		return errors.New("--timeout must not be negative")
 	case f.conflict < 0 || f.conflict > 255:
 		return errors.New("--conflict-exit-code must be 0 to 255")
+	case given("slots") && (f.Slots < 1 || f.Slots > protocol.MaxSlots):
+		return fmt.Errorf("--slots must be 1 to %d", protocol.MaxSlots)
 	case f.AtLeast > f.MaxHold:
 		return errors.New("--at-least must be at most --max-hold")
 	case f.AlertAfter > f.MaxHold:

@@ -114,6 +114,30 @@ func TestLockConflict(t *testing.T) {
 	require.Less(t, len(stderr), maxError)
 }
 
+func TestLockSlots(t *testing.T) {
+	e := newEtcd(t)
+	var holders []*holding
+	for range 2 {
+		h := e.lock("a", "--slots", "2", "--", "sh", "-c", "echo $UNLOCKER_LOCK_NAME; "+waiting)
+		h.await("\n")
+		holders = append(holders, h)
+	}
+	require.ElementsMatch(t, []string{"a/0\n", "a/1\n"}, []string{holders[0].out(), holders[1].out()})
+	code, stderr := e.lock("a", "--slots", "2", "-n", "--", "true").end()
+	require.Equal(t, exitConflict, code)
+	require.Regexp(t, `^unlocker: the 2 slots of "a" are held, one of them by "sh" on .*\n$`, stderr)
+	third := e.lock("a", "--slots", "2", "--", "sh", "-c", "echo $UNLOCKER_LOCK_NAME")
+	holders[1].proceed()
+	for _, h := range []*holding{holders[1], third} {
+		code, stderr = h.end()
+		require.Zero(t, code, stderr)
+	}
+	require.Equal(t, holders[1].out(), third.out())
+	holders[0].proceed()
+	_, _ = holders[0].end()
+	require.Empty(t, e.Keys(""))
+}
+
 func TestLockWaits(t *testing.T) {
 	e := newEtcd(t)
 	first := e.lock("a", "--", "sh", "-c", "echo first; "+waiting)
@@ -406,6 +430,9 @@ func TestLockUsage(t *testing.T) {
 		"a --alert-after 10 -- true":      "--alert-after",
 		"a -n -w 5 -- true":               "give either --nonblock or --timeout",
 		"a -w soon -- true":               "--timeout",
+		"a --slots 0 -- true":             "--slots must be 1 to 1000",
+		"a --slots 1001 -- true":          "--slots must be 1 to 1000",
+		"a --slots many -- true":          "--slots",
 		"a --at-least 25h -- true":        "--at-least must be at most --max-hold",
 		"a --timeout -1s -- true":         "--timeout must not be negative",
 		"a --conflict-exit-code 256 -- x": "--conflict-exit-code must be 0 to 255",

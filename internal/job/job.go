@@ -36,8 +36,9 @@ import (
 
 // Options are the options of Run. They must be valid.
 type Options struct {
-	// Name is the name of the lock.
-	Name string
+	// Name is the name of the lock, and Slots how many processes may hold it at once, 0 for one without slots.
+	Name  string
+	Slots int
 	// Command is a program, looked up in PATH, and its arguments.
 	Command []string
 	// Timeout is how long to wait for the lock: not at all if 0, without limit if negative.
@@ -189,9 +190,13 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 	}
 	first, cancel := context.WithTimeout(waiting, max(answer, j.Timeout))
 	defer cancel()
-	l, err = locks.TryLock(first, j.Name)
+	var opts []mutex.Option
+	if j.Slots > 0 {
+		opts = append(opts, mutex.Slots(j.Slots))
+	}
+	l, err = locks.TryLock(first, j.Name, opts...)
 	if errors.Is(err, mutex.ErrHeld) && j.Timeout != 0 {
-		l, err = locks.Lock(waiting, j.Name)
+		l, err = locks.Lock(waiting, j.Name, opts...)
 	}
 	if held, is := errors.AsType[*mutex.HeldError](err); is && held.Err != nil {
 		held.Err = fmt.Errorf("not released within %s", j.Timeout)
@@ -257,7 +262,7 @@ func (j *job) hold(l *mutex.Lock) (status int, err error) {
 // held for MaxHold, or expires soon.
 func (j *job) until(l *mutex.Lock) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithTimeoutCause(l.Context(context.Background()), j.MaxHold,
-		fmt.Errorf("lock %q was held for the maximum of %s", j.Name, j.MaxHold))
+		fmt.Errorf("lock %q was held for the maximum of %s", l.Name(), j.MaxHold))
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		for left := j.left(l); left > 0; left = j.left(l) {
