@@ -140,7 +140,7 @@ func (u *unlockMany) run(cmd *cobra.Command, yes bool, format output.Format) err
 		return err
 	}
 	return withAdmin(cmd, func(a *admin.Admin) error {
-		filter := admin.Filter{Match: u.what.Match}
+		filter := admin.Filter{Query: api.Query{Match: u.what.Match}}
 		if err := u.daemon.ask(cmd.Context(), filter.OnlySilent); err != nil {
 			return err
 		}

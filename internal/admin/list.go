@@ -25,22 +25,12 @@ import (
 
 // Filter selects locks. The zero value selects all.
 type Filter struct {
-	// States are the names of the states to include; empty means all.
-	States []string
-	// Hostname is the whole name of the holder's host; "" means any.
-	Hostname string
-	// Owner is the whole name of the service; "" means any.
-	Owner string
-	// Match is a pattern for the whole name of the lock, as in a policy; "" means any.
-	Match string
-	// contains is a part of the name.
-	contains string
+	// Query has no After, and of the zero Limit all locks. OnlySilent and Sort stand for Silent and ByUrgency.
+	api.Query
 	// silent, if it is not nil, are the only locks to select, unless they were renewed since.
 	silent map[string]api.Lock
 	// Sort is one of Orders; "" means name.
 	Sort string
-	// Limit is the maximum number of locks, the first in the order; 0 means all.
-	Limit int
 }
 
 // Validate returns an error for a filter that cannot match anything.
@@ -63,10 +53,7 @@ func (f Filter) Validate() error {
 }
 
 func (f Filter) wants(l *protocol.Lock, now instant) bool {
-	return (len(f.States) == 0 || slices.Contains(f.States, l.State(now.of(l)).String())) &&
-		(f.Hostname == "" || l.Hostname() == f.Hostname) &&
-		(f.Owner == "" || l.Owner() == f.Owner) &&
-		f.named(l.Name) && strings.Contains(l.Name, f.contains) && (f.silent == nil || f.isSilent(l))
+	return f.Matches(l, l.State(now.of(l))) && (f.silent == nil || f.isSilent(l))
 }
 
 func (f Filter) isSilent(l *protocol.Lock) bool {

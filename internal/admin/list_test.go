@@ -61,7 +61,7 @@ func TestList(t *testing.T) {
 	require.Equal(t, api.Lock{Name: "a", State: "overdue", UUID: "u-a", Hostname: "worker-1", Owner: "billing", LockedAt: first.LockedAt,
 		AlertAt: first.AlertAt, AutoUnlockAt: first.AutoUnlockAt, Token: first.Token, Revision: first.Token, Keys: 6}, first)
 
-	for want, f := range map[string]admin.Filter{
+	for want, f := range map[string]api.Query{
 		"a! evil\n\x1b[2J undated": {States: []string{"undated", "held"}},
 		"a a! a/b evil\n\x1b[2J":   {Hostname: "worker-1"},
 		"":                         {Hostname: "worker"},
@@ -72,15 +72,15 @@ func TestList(t *testing.T) {
 		"a/b":                      {Match: "**/b", Hostname: "worker-1", States: []string{"expired", "held"}},
 		"a/b evil\n\x1b[2J":        {Match: "{a/b,evil*}"},
 	} {
-		l, names := w.list(f)
+		l, names := w.list(admin.Filter{Query: f})
 		require.Equal(t, want, strings.Join(names, " "), f)
 		require.Equal(t, 8, l.Total)
 		require.Equal(t, len(names), l.Matched)
 	}
-	l, names = w.list(admin.Filter{Limit: 3})
+	l, names = w.list(admin.Filter{Query: api.Query{Limit: 3}})
 	require.Equal(t, []string{"/\uFFFD/uuid", "a", "a!"}, names)
 	require.Equal(t, 8, l.Matched)
-	_, names = w.list(admin.Filter{Limit: 8})
+	_, names = w.list(admin.Filter{Query: api.Query{Limit: 8}})
 	require.Len(t, names, 8)
 }
 
@@ -106,11 +106,11 @@ func TestListOfMany(t *testing.T) {
 
 func TestFilterIsChecked(t *testing.T) {
 	t.Parallel()
-	for want, f := range map[string]admin.Filter{
+	for want, f := range map[string]api.Query{
 		`--state: must be one of held, overdue, expired, undated, malformed, orphaned, not "Held"`: {States: []string{"overdue", "Held"}},
 		`--match: "[a" is not a valid pattern`:                                                     {Match: "[a"},
 		"--limit: must be at least 0, not -1":                                                      {Limit: -1},
 	} {
-		require.EqualError(t, f.Validate(), want)
+		require.EqualError(t, admin.Filter{Query: f}.Validate(), want)
 	}
 }

@@ -21,7 +21,7 @@ import (
 func (w *world) unlockMany(ctx context.Context, match string, between func(api.Selection) error, each func()) (map[string]string, api.Unlocked, error) {
 	w.t.Helper()
 	outcomes := map[string]string{}
-	counts, err := w.UnlockMany(ctx, admin.Filter{Match: match}, api.UnlockMany{Match: match, Reason: "OPS-1"}, func(s api.Selection, unrecorded error) error {
+	counts, err := w.UnlockMany(ctx, admin.Filter{Query: api.Query{Match: match}}, api.UnlockMany{Match: match, Reason: "OPS-1"}, func(s api.Selection, unrecorded error) error {
 		require.NoError(w.t, unrecorded)
 		return between(s)
 	}, func(l api.Unlocked) {
@@ -130,7 +130,7 @@ func TestUnlocksShareAPace(t *testing.T) {
 		for i := range 3 {
 			g.Go(func() error {
 				what := api.UnlockMany{Match: fmt.Sprintf("n%d/*", i), Reason: "OPS-1"}
-				_, err := w.UnlockMany(w.t.Context(), admin.Filter{Match: what.Match}, what, func(api.Selection, error) error { return nil }, func(api.Unlocked) {})
+				_, err := w.UnlockMany(w.t.Context(), admin.Filter{Query: api.Query{Match: what.Match}}, what, func(api.Selection, error) error { return nil }, func(api.Unlocked) {})
 				return err // unless it removed all
 			})
 		}
@@ -185,7 +185,7 @@ func TestUnlockSelectedComparesTheRevisionOfSilentOnes(t *testing.T) {
 		w.take("n/alive", time.Hour, time.Hour)
 		what := api.UnlockMany{Match: "n/*", Silent: true, Reason: "OPS-1"}
 		var outcomes []string
-		_, err := w.UnlockMany(w.t.Context(), admin.Filter{Match: what.Match}, what, func(s api.Selection, _ error) error {
+		_, err := w.UnlockMany(w.t.Context(), admin.Filter{Query: api.Query{Match: what.Match}}, what, func(s api.Selection, _ error) error {
 			require.Len(t, s.Locks, 2)
 			w.Set("n/alive", "status", "42%")
 			return nil

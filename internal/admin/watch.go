@@ -255,7 +255,7 @@ type View struct {
 }
 
 // Find restricts what View returns to locks whose name contains a text.
-func (w *Watch) Find(text string) { w.filter.contains = text }
+func (w *Watch) Find(text string) { w.filter.Contains = text }
 
 // View returns the first n locks of the list. While etcd is listed again, these are those of the last
 // call.

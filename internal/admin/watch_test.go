@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/admin"
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -74,7 +75,7 @@ func TestWatchShowsEachChange(t *testing.T) {
 	e.SetNow(func() time.Time { return time.Now().Add(time.Duration(passed.Load()) * time.Hour) })
 	e.take("b", 10*time.Hour, 20*time.Hour)
 	e.take("a", -time.Minute, 20*time.Hour)
-	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", Match: "{a,b,c}"})
+	w := watch(t, e.Admin, admin.Filter{Query: api.Query{Match: "{a,b,c}"}, Sort: "urgency"})
 	w.await("a overdue", "b held")
 	e.take("other", time.Hour, 2*time.Hour)
 	e.take("c", time.Hour, 2*time.Hour)
@@ -98,7 +99,7 @@ func TestWatchShowsWhatLeavesTheList(t *testing.T) {
 	e := newWorld(t)
 	e.take("a", time.Hour, 2*time.Hour)
 	e.take("b", -time.Minute, 2*time.Hour)
-	w := watch(t, e.Admin, admin.Filter{States: []string{"overdue"}})
+	w := watch(t, e.Admin, admin.Filter{Query: api.Query{States: []string{"overdue"}}})
 	w.await("b overdue")
 	e.Set("b", "alert_at", in(time.Hour))
 	w.await("b held!")
@@ -187,7 +188,7 @@ func TestView(t *testing.T) {
 		e.take(fmt.Sprintf("%02d", (i*37)%50), time.Hour, 2*time.Hour)
 	}
 	e.take("late", -time.Minute, time.Hour)
-	w := watch(t, e.Admin, admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}})
+	w := watch(t, e.Admin, admin.Filter{Query: api.Query{States: []string{"held", "overdue"}}, Sort: "urgency"})
 	e.Set("undated", "uuid", "u")
 	etcdtest.Eventually(t, func() bool { return w.View(t.Context(), 3).Total == 52 })
 	v := w.View(t.Context(), 3)
@@ -195,7 +196,7 @@ func TestView(t *testing.T) {
 	require.Equal(t, []int{3, 52, 51}, []int{len(v.Locks), v.Total, v.Matched})
 	require.Equal(t, []int{50, 1, 0, 0}, []int{v.States[protocol.Held], v.States[protocol.Overdue], v.States[protocol.Expired], v.States[protocol.Undated]})
 	for n := range 60 {
-		l, _ := e.List(t.Context(), admin.Filter{Sort: "urgency", States: []string{"held", "overdue"}, Limit: n + 1})
+		l, _ := e.List(t.Context(), admin.Filter{Query: api.Query{States: []string{"held", "overdue"}, Limit: n + 1}, Sort: "urgency"})
 		for i, k := range slices.Collect(l.Locks()) {
 			require.Equal(t, k.Name, w.View(t.Context(), n+1).Locks[i].Name)
 		}

@@ -3,9 +3,14 @@ package api
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // Query selects locks, as the parameters of GET /api/v1/locks and GET /api/v1/events do.
@@ -26,6 +31,13 @@ type Query struct {
 	After string
 	// Limit is the maximum number of locks.
 	Limit int
+}
+
+// Matches reports whether the query selects a lock in a state. Whether the holder is silent only the table knows.
+func (q *Query) Matches(l *protocol.Lock, state protocol.State) bool {
+	return (len(q.States) == 0 || slices.Contains(q.States, state.String())) &&
+		(q.Hostname == "" || l.Hostname() == q.Hostname) && (q.Owner == "" || l.Owner() == q.Owner) &&
+		strings.Contains(l.Name, q.Contains) && (q.Match == "" || doublestar.MatchUnvalidated(q.Match, l.Name))
 }
 
 // Values returns the parameters of the query.

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
@@ -135,7 +133,6 @@ func (c *core) offer(batch []*entry, found []selection, now reading) {
 
 type selection struct {
 	api.Query
-	states  [protocol.NumStates]bool
 	after   Position // nothing up to it is on the page
 	items   []View
 	full    bool
@@ -145,9 +142,6 @@ type selection struct {
 
 func newSelection(q api.Query) (selection, error) {
 	s := selection{Query: q}
-	for state := range protocol.NumStates {
-		s.states[state] = len(q.States) == 0 || slices.Contains(q.States, state.String())
-	}
 	text, err := base64.RawURLEncoding.DecodeString(q.After)
 	if err == nil && len(text) > 0 {
 		s.after, err = parsePosition(string(text), q.ByUrgency)
@@ -159,7 +153,7 @@ func newSelection(q api.Query) (selection, error) {
 }
 
 func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) {
-	if !s.matches(e, state) || s.Silent && !c.alive(e, now).Silent() {
+	if !s.Matches(&e.Lock, state) || s.Silent && !c.alive(e, now).Silent() {
 		return
 	}
 	s.matched++
@@ -173,14 +167,6 @@ func (s *selection) offer(c *core, e *entry, state protocol.State, now reading) 
 	it := c.view(e, now)
 	it.Position = at
 	s.items = append(s.items, it)
-}
-
-func (s *selection) matches(e *entry, state protocol.State) bool {
-	return s.states[state] &&
-		(s.Hostname == "" || e.Hostname() == s.Hostname) &&
-		(s.Owner == "" || e.Owner() == s.Owner) &&
-		strings.Contains(e.Name, s.Contains) &&
-		(s.Match == "" || doublestar.MatchUnvalidated(s.Match, e.Name))
 }
 
 // room is for how many items there is room before the scan continues.
