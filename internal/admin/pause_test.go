@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/pause"
@@ -36,7 +37,7 @@ func TestPausesAreReadInPages(t *testing.T) {
 	e := etcdtest.Start(t, localetcd.Options{})
 	a := openAt(t, e)
 	root := a.config.PauseKeys()
-	const n = 2*pageKeys + 1
+	const n = 2*etcd.SmallPage + 1
 	for i := range n {
 		r := api.Pause{Match: fmt.Sprintf("a/%02d", i), By: "ada@host", Reason: "r", Until: time.Now().Add(time.Hour)}
 		value, err := pause.Value(r)
@@ -52,11 +53,11 @@ func TestPausesAreReadInPages(t *testing.T) {
 	require.Len(t, left, n-1+n)
 	require.Equal(t, api.Pause{Reason: "the record /unlocker/pause/mutexes/match/a/00/large cannot be read"}, left[0])
 	require.Equal(t, "a/01", left[1].Match)
-	require.Equal(t, pageKeys, largest)
+	require.Equal(t, etcd.SmallPage, largest)
 	for i := range pause.MaxRecords {
 		e.Put(clientv3.OpPut(fmt.Sprintf("%sz%04d", root, i), "x"))
 	}
 	left, err = a.Pauses(t.Context())
 	require.NoError(t, err)
-	require.InDelta(t, pause.MaxRecords, len(left), pageKeys)
+	require.InDelta(t, pause.MaxRecords, len(left), etcd.SmallPage)
 }

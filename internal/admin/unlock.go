@@ -258,28 +258,22 @@ func (a *Admin) paused(ctx context.Context, name string) (sentences []string) {
 	return sentences
 }
 
-// pageKeys is how many records one answer has: few, since any client may have written large ones.
-const pageKeys = 16
-
 // Pauses returns the pauses in force, also those that no daemon can read.
 func (a *Admin) Pauses(ctx context.Context) ([]api.Pause, error) {
-	all := []api.Pause{}
-	root := a.config.PauseKeys()
-	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(root))
-	for from, more := root, true; more && len(all) < pause.MaxRecords; {
-		page, err := a.client.Get(ctx, from, end, clientv3.WithLimit(pageKeys))
-		if err != nil {
-			return nil, a.pausing(ctx, err)
-		}
+	all, root := []api.Pause{}, a.config.PauseKeys()
+	end, timeout := clientv3.GetPrefixRangeEnd(root), a.config.Etcd.RequestTimeout
+	err := etcd.Pages(ctx, a.client, root, end, 0, etcd.SmallPage, timeout, func(page *clientv3.GetResponse) error {
 		for _, kv := range page.Kvs {
-			from = string(kv.Key) + "\x00"
 			p, err := pause.Parse(string(kv.Key[len(root):]), kv.Value)
 			if err != nil {
 				p = pause.Unreadable(string(kv.Key))
 			}
 			all = append(all, p)
 		}
-		more = page.More
-	}
-	return all, nil
+		if len(all) >= pause.MaxRecords {
+			return etcd.ErrEnough
+		}
+		return nil
+	})
+	return all, a.pausing(ctx, err)
 }

@@ -26,8 +26,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 )
 
-const authenticate = "/etcdserverpb.Auth/Authenticate"
-
 // login intercepts the calls of clientv3 to etcd's Authenticate. With a user, clientv3.New logs in
 // at once and fails if etcd is down, but the daemon must start anyway. Therefore login answers
 // Authenticate with an empty token until New has made the client. Then it refuses the first call
@@ -78,6 +76,7 @@ func newLogin(o Options) (*login, error) {
 }
 
 func (l *login) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	const authenticate = "/etcdserverpb.Auth/Authenticate"
 	if method != authenticate {
 		return l.call(func() error { return invoke(ctx, method, req, reply, cc, opts...) })
 	}

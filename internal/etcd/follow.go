@@ -220,9 +220,6 @@ func (f *Follower) pass(ctx context.Context, events []*clientv3.Event, listed in
 	return room
 }
 
-// errEnough ends a listing that has as many keys as there may be.
-var errEnough = errors.New("enough keys")
-
 // read passes on what differs from what is known, and returns the revision of the listing.
 func (f *Follower) read(ctx context.Context) (revision int64, err error) {
 	found, omitted, newest := make(map[string]bool), 0, int64(0)
@@ -241,11 +238,11 @@ func (f *Follower) read(ctx context.Context) (revision int64, err error) {
 		}
 		if page.More && len(found) == f.MaxKeys {
 			omitted += int(page.Count) - len(page.Kvs)
-			return errEnough
+			return ErrEnough
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil {
 		return 0, err
 	}
 	f.omit(ctx, omitted) // before a key that is omitted from now on is passed on as gone

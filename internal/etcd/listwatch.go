@@ -201,6 +201,9 @@ const (
 	SmallPage = firstPage
 )
 
+// ErrEnough ends Pages without an error where add returns it.
+var ErrEnough = errors.New("enough keys")
+
 // Pages reads the keys from from to end, in order and page by page, at revision rev or, if that is
 // 0, at the one of the first page. The timeout limits the wait for each page. It requests half of
 // a page that is too big for the server or the client, and ends when add fails. A page has at most
@@ -220,7 +223,10 @@ func Pages(ctx context.Context, kv clientv3.KV, from, end string, rev, most int6
 		if err != nil {
 			return err
 		}
-		if err := add(page); err != nil || !page.More || len(page.Kvs) == 0 {
+		switch err := add(page); {
+		case errors.Is(err, ErrEnough):
+			return nil
+		case err != nil, !page.More, len(page.Kvs) == 0:
 			return err
 		}
 		if rev == 0 {
