@@ -123,12 +123,8 @@ func (a *App) newListeners() (err error) {
 }
 
 func (a *App) newRegistry() error {
-	collector, err := metrics.New(metrics.Options{Source: a, MaxLockSeries: a.config.Metrics.MaxLockSeries})
-	if err != nil {
-		return err
-	}
 	a.registry = prometheus.NewRegistry()
-	return metrics.Register(a.registry, collector, a.histograms)
+	return metrics.Register(a.registry, metrics.New(a, a.config.Metrics.MaxLockSeries), a.histograms)
 }
 
 func (a *App) newClient() error {

@@ -20,7 +20,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -70,27 +69,18 @@ type Source interface {
 // snapshotTimeout leaves room within Prometheus's default scrape timeout of 10 s.
 const snapshotTimeout = 5 * time.Second
 
-// Options are what a Collector needs.
-type Options struct {
-	Source Source
-	// MaxLockSeries is the maximum number of locks with series of their own, and the
-	// same for forced unlocks; 0 means none.
-	MaxLockSeries int
-}
-
 // Collector is a prometheus.Collector that reads one snapshot per scrape. Its
 // methods may be called concurrently.
 type Collector struct {
-	Options
-	families []family
+	source        Source
+	maxLockSeries int
+	families      []family
 }
 
-// New validates the options and returns a Collector.
-func New(o Options) (*Collector, error) {
-	if o.Source == nil {
-		return nil, errors.New("metrics: Source is required")
-	}
-	return &Collector{Options: o, families: families()}, nil
+// New returns a Collector of what a source has. maxLockSeries is the maximum number of locks with series of their own, and the
+// same for forced unlocks; 0 means none.
+func New(source Source, maxLockSeries int) *Collector {
+	return &Collector{source, maxLockSeries, families()}
 }
 
 // Describe implements prometheus.Collector.
@@ -106,13 +96,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	// prometheus.Collector has no context of the scrape.
 	ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
 	defer cancel()
-	s, err := c.Source.Snapshot(ctx)
+	s, err := c.source.Snapshot(ctx)
 	if err != nil {
 		err = fmt.Errorf("taking a snapshot for the scrape, timeout %s: %w", snapshotTimeout, err)
 		ch <- prometheus.NewInvalidMetric(c.families[0].desc, err)
 		return
 	}
-	v := newView(s, c.MaxLockSeries)
+	v := newView(s, c.maxLockSeries)
 	for _, f := range c.families {
 		f.collect(v, func(value float64, labels ...string) {
 			m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)

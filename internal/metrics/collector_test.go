@@ -211,11 +211,6 @@ func TestExposition(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
-	_, err := New(Options{})
-	require.EqualError(t, err, "metrics: Source is required")
-}
-
 // perLock are the families with a series for each overdue lock, and the number of
 // omitted locks.
 func perLock() []string {

@@ -18,10 +18,8 @@ import (
 
 func scrape(t *testing.T, s Source) *httptest.ResponseRecorder {
 	t.Helper()
-	c, err := New(Options{Source: s, MaxLockSeries: 1})
-	require.NoError(t, err)
 	reg := prometheus.NewRegistry()
-	require.NoError(t, Register(reg, c, NewHistograms()))
+	require.NoError(t, Register(reg, New(s, 1), NewHistograms()))
 	rec := httptest.NewRecorder()
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return rec

@@ -91,8 +91,7 @@ func TestExpositionOfHistogram(t *testing.T) {
 }
 
 func TestRegistryRefusesDuplicates(t *testing.T) {
-	c, err := New(Options{Source: always{}})
-	require.NoError(t, err)
+	c := New(always{}, 0)
 	for range 2 { // registries share nothing
 		reg := prometheus.NewRegistry()
 		require.NoError(t, Register(reg, c, NewHistograms()))

@@ -56,11 +56,9 @@ func removal(name, host string, after int) api.Forced {
 // newRegistry returns a pedantic registry with all metrics.
 func newRegistry(tb testing.TB, s Source, limit int) (*prometheus.Registry, *Histograms) {
 	tb.Helper()
-	c, err := New(Options{Source: s, MaxLockSeries: limit})
-	require.NoError(tb, err)
 	h := NewHistograms()
 	reg := prometheus.NewPedanticRegistry()
-	require.NoError(tb, Register(reg, c, h))
+	require.NoError(tb, Register(reg, New(s, limit), h))
 	return reg, h
 }
 
