@@ -154,11 +154,9 @@ type traces struct {
 	texts map[[maxFrames]uintptr]string
 }
 
-// maxTraces bounds the memory for backtraces.
-const maxTraces = 256
-
 // caller returns where a method of the client was called from.
 func (t *traces) caller(trace bool) (at call) {
+	const maxTraces = 256 // bounds the memory for backtraces
 	if !trace {
 		return call{}
 	}

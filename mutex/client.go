@@ -37,9 +37,6 @@ type Client struct {
 	sayDeaf  sync.Once
 }
 
-// tryTimeout is how long TryLock waits for an answer of etcd, unless ctx says it.
-const tryTimeout = 10 * time.Second
-
 // New returns a client over one of etcd, which the caller closes after the last lock has been
 // released. It sends nothing, and needs no closing itself. The options are the defaults of all
 // its locks. It uses no other parts of etcd's client than KV, Watcher and Lease, which may be
@@ -90,6 +87,7 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Loc
 }
 
 func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, error) {
+	const tryTimeout = 10 * time.Second // how long TryLock waits for an answer of etcd, unless ctx says it
 	set, err := c.resolve(opts)
 	if err != nil {
 		return nil, err

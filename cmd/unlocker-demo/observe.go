@@ -17,8 +17,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/api"
 )
 
-const scrapeInterval = 200 * time.Millisecond
-
 // has reports whether a line of the metrics begins with the pattern. They come in the
 // text format of Prometheus: a series a line, sorted by name and labels.
 func has(metrics, pattern string) bool {
@@ -28,6 +26,7 @@ func has(metrics, pattern string) bool {
 // watchMetrics scrapes the daemon until ctx is done. It calls up once, when the
 // daemon's watch on etcd is up: clocks are compared only by what it sees live.
 func watchMetrics(ctx context.Context, r *report, url string, up func()) error {
+	const scrapeInterval = 200 * time.Millisecond
 	for started := false; ; {
 		metrics, err := scrape(ctx, url)
 		if err != nil {

@@ -54,8 +54,13 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-// usageError is the error of a wrong command line or configuration.
-func usageError(err error) error { return codedError{err, exitUsage} }
+// usageError is the error of a wrong command line or configuration; nil for nil.
+func usageError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return codedError{err, exitUsage}
+}
 
 var errPrinted = errors.New("the result is printed")
 
@@ -119,10 +124,7 @@ overrides the default. All commands but check read the same configuration.`,
 
 func loadConfig(cmd *cobra.Command) (config.Config, string, error) {
 	c, source, err := config.Load(cmd.Flags())
-	if err != nil {
-		return c, source, usageError(err)
-	}
-	return c, source, nil
+	return c, source, usageError(err)
 }
 
 func newVersion() *cobra.Command {
@@ -137,12 +139,10 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// namesTimeout limits how long a shell waits for names.
-const namesTimeout = 2 * time.Second
-
 // completeName offers the names of locks as the first argument. Without etcd it offers none: a
 // shell has no place for an error.
 func completeName(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	const namesTimeout = 2 * time.Second // limits how long a shell waits for names
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -175,8 +175,13 @@ func completeTree(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	strict(root)
 	for _, cmd := range root.Commands() {
-		if cmd.Name() == "help" {
-			cmd.Args = knownTopic
+		if cmd.Name() == "help" { // of commands only
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if _, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {
+					return usageError(fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " ")))
+				}
+				return nil
+			}
 		}
 	}
 }
@@ -226,11 +231,3 @@ func noArguments(hint string) cobra.PositionalArgs {
 
 // fileHint is for commands that read the configuration.
 const fileHint = ": --config names the configuration file"
-
-// knownTopic accepts the names of commands only.
-func knownTopic(cmd *cobra.Command, args []string) error {
-	if _, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {
-		return usageError(fmt.Errorf("unknown help topic %q; see unlocker --help", strings.Join(args, " ")))
-	}
-	return nil
-}

@@ -155,8 +155,5 @@ func validMatch(cmd *cobra.Command, match string, err error) error {
 	if match == "" && cmd.Flags().Changed("match") {
 		err = errors.New("--match: must not be empty: leave it out for all locks")
 	}
-	if err != nil {
-		return usageError(err)
-	}
-	return nil
+	return usageError(err)
 }

@@ -111,10 +111,8 @@ func (e *explainer) prepare() (err error) {
 		return nil
 	}
 	o.URLs, o.Timeout = []string{e.url}, explainTimeout
-	if e.client, err = client.New(*o); err != nil {
-		return usageError(err)
-	}
-	return nil
+	e.client, err = client.New(*o)
+	return usageError(err)
 }
 
 // ask calls f with the daemon, if there is one.

@@ -21,12 +21,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// observeInterval is how often a daemon is asked for the clocks that it has observed.
-const observeInterval = 5 * time.Second
-
 // watch shows the locks, and what changes, until it is interrupted. While the daemon does not answer, what it has
 // said of clocks stays.
 func watch(cmd *cobra.Command, a *admin.Admin, l *listRun, o output.Options) error {
+	const observeInterval = 5 * time.Second // how often a daemon is asked for the clocks that it has observed
 	list, err := a.Watch(l.filter)
 	if err != nil {
 		return err

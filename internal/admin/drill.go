@@ -42,9 +42,6 @@ type Step struct {
 	Why   string
 }
 
-// drillPoll is the time between two looks.
-const drillPoll = 250 * time.Millisecond
-
 // drill is a drill that has its lock.
 type drill struct {
 	Drill
@@ -150,6 +147,7 @@ func (d *drill) watch(ctx context.Context, locks *mutex.Client) error {
 
 // step repeats look until it has no error, which is when the step is seen, or until ctx ends.
 func (d *drill) step(ctx context.Context, name string, look func(context.Context) error) {
+	const drillPoll = 250 * time.Millisecond // the time between two looks
 	s := &Step{Name: name, Why: "nothing was seen of it"}
 	d.steps = append(d.steps, s)
 	d.watching.Go(func() {

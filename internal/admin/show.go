@@ -37,11 +37,9 @@ type Detail struct {
 	Leftovers []string
 }
 
-// maxWaiters is the maximum number of waiters in a Queue.
-const maxWaiters = 1000
-
 // Show reads one lock. The name must be valid, as ParseName returns it.
 func (a *Admin) Show(ctx context.Context, name string) (Detail, error) {
+	const maxWaiters = 1000 // the maximum number of waiters in a Queue
 	entry, err := a.store.ReadOne(ctx, name)
 	if errors.Is(err, lockstore.ErrNoLock) {
 		return Detail{}, a.failed(ctx, a.missing(ctx, name), etcd.Read)
@@ -184,11 +182,9 @@ func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (His
 		quoted(name), a.config.Prefix, h.FromRevision, lockstore.ErrNoLock, why)
 }
 
-// maxForced is the maximum number of forced unlocks that a daemon is asked for.
-const maxForced = 1000
-
 // Explain adds what a daemon knows about the ends of the periods. On error they are as they were.
 func (h *History) Explain(ctx context.Context, from client.Daemon) error {
+	const maxForced = 1000 // the maximum number of forced unlocks that a daemon is asked for
 	forced, err := from.Forced(ctx, h.Name, maxForced)
 	if err != nil {
 		return ofDaemon(from, err)

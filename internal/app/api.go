@@ -130,10 +130,8 @@ func (v view) Forced(name string, limit int) []api.Forced {
 	return append([]api.Forced{}, v.app.reaper.Ledger().Page(name, limit)...)
 }
 
-// maxHosts is the maximum number of skewed hosts in the status.
-const maxHosts = 100
-
 func (v view) Status(ctx context.Context) (api.Status, error) {
+	const maxHosts = 100 // the maximum number of skewed hosts in the status
 	s, err := v.app.snapshot(ctx, maxHosts)
 	if err != nil {
 		return api.Status{}, err
@@ -224,10 +222,8 @@ func (a *App) newNative() (err error) {
 
 func (v view) Waiters(name string, limit int) api.WaiterList { return v.app.waiters.For(name, limit) }
 
-// maxDeadlocks is how many are shown.
-const maxDeadlocks = 10
-
 func (v view) Deadlocks() api.DeadlockList {
+	const maxDeadlocks = 10 // how many are shown
 	all := v.app.waiters.Deadlocks()
 	return api.DeadlockList{Deadlocks: append([]api.Deadlock{}, all[:min(len(all), maxDeadlocks)]...), Error: v.app.waiters.Unknown()}
 }

@@ -171,10 +171,8 @@ func longest(s api.Status) (first api.Hold, held bool) {
 // holds warns if removals have been on hold for too long. Any daemon removes locks that
 // are due, so removals are on hold only while all daemons have a hold.
 func (j *judgement) holds(came []Answer) {
-	var (
-		hold api.Hold
-		wait time.Duration
-	)
+	var hold api.Hold
+	var wait time.Duration
 	for i, a := range came {
 		h, held := longest(a.Status)
 		if !held {
@@ -242,6 +240,7 @@ func holder(hostname, owner string) string {
 
 // about returns the line on a daemon.
 func about(a Answer) string {
+	const maxPauses = 5 // how many pauses the line on a daemon names
 	url := clean(a.URL, maxName)
 	if a.Err != nil {
 		return url + ": " + a.blind()
@@ -264,18 +263,12 @@ func about(a Answer) string {
 			words = append(words, fmt.Sprintf("and %d more pauses", len(s.Pauses)-i))
 			break
 		}
-		words = append(words, paused(p))
+		what := "all locks"
+		if p.Match != "" {
+			what = clean(p.Match, maxName)
+		}
+		words = append(words, fmt.Sprintf("removal of %s paused until %s by %s: %s",
+			what, p.Until.UTC().Format(time.RFC3339), clean(p.By, maxName), clean(p.Reason, maxReason)))
 	}
 	return url + ": " + strings.Join(words, "; ")
-}
-
-// maxPauses is how many pauses the line on a daemon names.
-const maxPauses = 5
-
-func paused(p api.Pause) string {
-	what := "all locks"
-	if p.Match != "" {
-		what = clean(p.Match, maxName)
-	}
-	return fmt.Sprintf("removal of %s paused until %s by %s: %s", what, p.Until.UTC().Format(time.RFC3339), clean(p.By, maxName), clean(p.Reason, maxReason))
 }

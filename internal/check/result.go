@@ -139,11 +139,9 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// inLine is the maximum number of names in the first line.
-const inLine = 5
-
 // list joins the first names and counts the others.
 func list(all []string, total int) string {
+	const inLine = 5 // the maximum number of names in the first line
 	shown := all[:min(len(all), inLine)]
 	text := strings.Join(shown, ", ")
 	if more := total - len(shown); more > 0 && len(shown) > 0 {

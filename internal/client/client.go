@@ -151,28 +151,21 @@ type Daemon struct {
 	client *Client
 }
 
-// Status returns the status of the daemon.
+// Status returns the status of the daemon. It refuses JSON that is none: absent counts would read as no locks.
 func (d Daemon) Status(ctx context.Context) (s api.Status, err error) {
+	const maxCount = 1 << 40 // exceeds the number of locks that fit into etcd
 	if err := d.get(ctx, "status", &s); err != nil {
 		return s, err
 	}
-	return s, plausible(s)
-}
-
-// maxCount exceeds the number of locks that fit into etcd.
-const maxCount = 1 << 40
-
-// plausible refuses JSON that is not the status of a daemon. Absent counts would read as no locks.
-func plausible(s api.Status) error {
 	for _, state := range api.States() {
 		if n, ok := s.Locks[state]; !ok || n < 0 || n > maxCount {
-			return fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
+			return s, fmt.Errorf("is not an unlocker daemon: its status has no count of %s locks", state)
 		}
 	}
 	if s.Now.IsZero() {
-		return errors.New("is not an unlocker daemon: its status has no time")
+		return s, errors.New("is not an unlocker daemon: its status has no time")
 	}
-	return nil
+	return s, nil
 }
 
 // Locks returns a page of locks.

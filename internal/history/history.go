@@ -99,13 +99,11 @@ func how(p *api.Period) string {
 	return api.EndRemoved
 }
 
-// maxRecords limits the records of a name that are read, those of the newest tokens first.
-const maxRecords = 100
-
 // records adds what the records of removals say: those that there are, which also tell of locks whose revisions
 // etcd has compacted, and those of manual unlocks that have ended since. These were written in the transaction
 // that deleted the lock, so that they can be read at that revision even after a day.
 func (r Reader) records(ctx context.Context, h *api.History) error {
+	const maxRecords = 100 // limits the records of a name that are read, those of the newest tokens first
 	of := protocol.RecordsOf(r.AuditPrefix, h.Name)
 	now, err := r.Store.Get(ctx, []clientv3.Op{clientv3.OpGet(of, clientv3.WithPrefix(), clientv3.WithLimit(maxRecords),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))})

@@ -22,9 +22,6 @@ type Proxy struct {
 	trickles          atomic.Bool
 }
 
-// trickle is the pause after each byte of an answer that trickles.
-const trickle = 300 * time.Millisecond
-
 // NewProxy listens on a free loopback port and forwards to target (host:port), which
 // need not exist yet.
 func NewProxy(target string) (*Proxy, error) {
@@ -122,7 +119,15 @@ func (p *Proxy) Heal() error {
 
 func (p *Proxy) serveOn(l net.Listener) {
 	p.listener = l
-	p.joined.Go(func() { p.accept(l) })
+	p.joined.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.joined.Go(func() { p.serve(l, conn) })
+		}
+	})
 }
 
 // Close closes all connections and returns when all goroutines have ended. It may be called
@@ -131,16 +136,6 @@ func (p *Proxy) Close() {
 	p.Cut()
 	p.hold(false, &p.requests, &p.replies) // what was delayed fails, as its connection is closed
 	p.joined.Wait()
-}
-
-func (p *Proxy) accept(l net.Listener) {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		p.joined.Go(func() { p.serve(l, conn) })
-	}
 }
 
 func (p *Proxy) serve(l net.Listener, client net.Conn) {
@@ -178,6 +173,7 @@ func (p *Proxy) pipe(dst, src net.Conn, held *bool) {
 }
 
 func (p *Proxy) write(dst net.Conn, b []byte, reply bool) error {
+	const trickle = 300 * time.Millisecond // the pause after each byte of an answer that trickles
 	for ; reply && p.trickles.Load() && len(b) > 1; b = b[1:] {
 		if _, err := dst.Write(b[:1]); err != nil {
 			return err

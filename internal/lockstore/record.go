@@ -112,18 +112,14 @@ func (r Record) bounded(count, bytes int) []api.Field {
 				name = clipped + "#" + strconv.Itoa(i)
 			}
 			named[name] = true
-			fields = append(fields, truncated(name, f.value, bytes))
+			shown := api.Field{Name: name, Value: protocol.Clip(f.value, bytes)}
+			if shown.Value != strings.ToValidUTF8(string(f.value), "\uFFFD") {
+				shown.TruncatedFrom = len(f.value)
+			}
+			fields = append(fields, shown)
 		}
 	}
 	return fields
-}
-
-func truncated(name string, value []byte, bytes int) api.Field {
-	f := api.Field{Name: name, Value: protocol.Clip(value, bytes)}
-	if f.Value != strings.ToValidUTF8(string(value), "\uFFFD") {
-		f.TruncatedFrom = len(value)
-	}
-	return f
 }
 
 // surveyor finds the gaps in the range of a lock between keys that do not belong to it: those

@@ -141,9 +141,6 @@ func (g *gate) holds() (all []api.Hold) {
 	return all
 }
 
-// maxStreaks is the maximum number of names that are counted: as many as there may be records.
-const maxStreaks = 50_000
-
 // brakes have the removals in a row of each name that a brake applies to: those of all records, and of what these tell of
 // removals before. So replicas that know the same records agree, in whatever order these came, and whoever wrote one
 // without knowing another. A forged one keeps a lock or ends a count, and changes no due.
@@ -223,6 +220,7 @@ func (r *Reaper) count(a *attempt) api.Forced {
 // learn counts a removal and those before it, or ends a count, and reports whether there was one. A release has the
 // revision of its token.
 func (r *Reaper) learn(f *api.Forced) bool {
+	const maxStreaks = 50_000 // the maximum number of names that are counted: as many as there may be records
 	p, _ := r.Rules.Policy(f.Name)
 	if p.Brake.MaxForced == 0 {
 		return false

@@ -148,13 +148,11 @@ func idOf(f *api.Forced) removalID {
 	return removalID{name: f.Name, revision: f.Revision}
 }
 
-// plausible is how far the time of a record may be from when it was seen.
-const plausible = time.Minute
-
 // Recorded adds what a record in etcd says of a removal to the ledger, and to what a brake counts. A manual unlock is
 // also counted and, if set, logged, unless the record is from before the start of this replica, which may have done so in
 // its life before. It reports whether a count ended, so that a lock which a brake kept may be removable.
 func (r *Reaper) Recorded(ctx context.Context, removed api.Forced, before, logged bool) (ended bool) {
+	const plausible = time.Minute // how far the time of a record may be from when it was seen
 	manual, when := removed.Trigger == verdict.Manual, removed.At
 	if ended = r.learn(&removed); removed.Trigger == verdict.Ended {
 		return ended // nothing was removed

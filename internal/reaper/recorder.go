@@ -41,11 +41,6 @@ type recorder struct {
 	failed bool
 }
 
-var (
-	errExcess  = errors.New("more removals than records can be written")
-	errStopped = errors.New("the daemon stopped")
-)
-
 // add takes a removal, of which nothing changes any more.
 func (r *recorder) add(removed api.Forced) {
 	if r.Records == nil {
@@ -82,7 +77,7 @@ func (r *recorder) flush(requests context.Context) {
 		if !r.write(requests) {
 			left := len(r.queue) // no worker adds any
 			r.forget(left)
-			r.drop(left, errStopped)
+			r.drop(left, errors.New("the daemon stopped"))
 		}
 	}
 }
@@ -112,7 +107,7 @@ func (r *recorder) first() []api.Forced {
 	r.excess = 0
 	r.mu.Unlock() // the log may block: not those who add
 	if excess > 0 {
-		r.drop(excess, errExcess)
+		r.drop(excess, errors.New("more removals than records can be written"))
 	}
 	return first
 }

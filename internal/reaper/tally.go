@@ -98,10 +98,8 @@ func (t *tally) end(a *attempt, count func(*Stats, *attempt)) *attempt {
 	return nil
 }
 
-// maxUnanswered is how long an attempt without an answer may still turn out to have deleted the lock.
-const maxUnanswered = time.Hour
-
 func (t *tally) keep(a *attempt) {
+	const maxUnanswered = time.Hour // how long an attempt without an answer may still turn out to have deleted the lock
 	for id, old := range t.unanswered {
 		if time.Since(old.ended) > maxUnanswered {
 			delete(t.unanswered, id) // the lock was renewed, and released in time

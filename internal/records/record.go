@@ -160,9 +160,6 @@ func (r *Record) check(written int64) error {
 	return nil
 }
 
-// maxTxnBytes limits the size of a transaction, for which etcd has 1.5 MiB by default.
-const maxTxnBytes = 1 << 20
-
 // ErrFull is the error of Writer if there are as many records as the daemons read.
 var ErrFull = errors.New("there are as many records as replicas read")
 
@@ -222,6 +219,7 @@ func (w *Writer) renew(ctx context.Context) (err error) {
 
 // puts returns operations that fit into one transaction, for the first of the removals.
 func (w *Writer) puts(removed []api.Forced) (puts []clientv3.Op) {
+	const maxTxnBytes = 1 << 20 // limits the size of a transaction, for which etcd has 1.5 MiB by default
 	size := 0
 	for i := range removed {
 		f := &removed[i]

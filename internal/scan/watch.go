@@ -95,7 +95,11 @@ func (w *watching) each(ctx context.Context, r clientv3.WatchResponse) error {
 		return errRegressed
 	}
 	w.arrived(time.Now())
-	w.batch = w.events(w.batch[:0], r.Events)
+	w.batch = w.batch[:0]
+	for _, ev := range r.Events {
+		name, key := split(w.Layout, ev.Kv)
+		w.batch = append(w.batch, table.Event{Name: name, KV: key, Deleted: ev.Type == mvccpb.DELETE})
+	}
 	return w.apply(ctx, w.batch, &r)
 }
 
@@ -172,21 +176,11 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	w.status.progressed(w.history.saw(0, seen, newest, deleted), w.seen.Load())
 }
 
-func (w *watching) events(into []table.Event, from []*clientv3.Event) []table.Event {
-	for _, ev := range from {
-		name, key := split(w.Layout, ev.Kv)
-		into = append(into, table.Event{Name: name, KV: key, Deleted: ev.Type == mvccpb.DELETE})
-	}
-	return into
-}
-
-// catchUpInterval is how often progress is asked for until the watch is current.
-const catchUpInterval = 100 * time.Millisecond
-
 // progressInterval is the pause after a request for a progress notice: there are several within
 // the freshness and two within the tolerance, since a watch that shows nothing for longer counts as
 // stalled, and more until the watch is current.
 func (w *watching) progressInterval() time.Duration {
+	const catchUpInterval = 100 * time.Millisecond // how often progress is asked for until the watch is current
 	pause := min(w.Freshness/4, w.Tolerance/2)
 	if liveAfter, _ := w.current.get(); liveAfter == notLive {
 		pause = min(catchUpInterval, pause)

@@ -185,7 +185,8 @@ func (c *core) schedule(e *entry, now reading) {
 		return
 	}
 	due := c.dueAt(e, now)
-	if due <= now.mono && e.Token != 0 && c.storm.delays(e, now.mono, c.dated()) {
+	dated := c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
+	if due <= now.mono && e.Token != 0 && c.storm.delays(e, now.mono, dated) {
 		due = c.dueAt(e, now)
 	}
 	if e.has(stormWaiting) {
@@ -302,10 +303,6 @@ func (c *core) setState(e *entry, s protocol.State) {
 		c.counts[s]++
 	}
 	e.state = s
-}
-
-func (c *core) dated() int {
-	return c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
 }
 
 // now reads the clocks. Where the wall clock stepped it computes the due of every lock again.

@@ -209,17 +209,13 @@ type window struct {
 	}
 }
 
-func (w *window) slot(now instant) (i int, start instant) {
-	step := max(1, w.width/instant(len(w.slots)-1))
-	return int(now / step % instant(len(w.slots))), now - now%step
-}
-
 func (w *window) add(now instant) {
-	i, start := w.slot(now)
-	if w.slots[i].at != start {
-		w.slots[i].at, w.slots[i].n = start, 0
+	step := max(1, w.width/instant(len(w.slots)-1))
+	slot, start := &w.slots[now/step%instant(len(w.slots))], now-now%step
+	if slot.at != start {
+		slot.at, slot.n = start, 0
 	}
-	w.slots[i].n++
+	slot.n++
 }
 
 func (w *window) count(now instant) int {

@@ -18,10 +18,6 @@ type margin uint8
 
 const marginSteps = 250
 
-// marginOf rounds up: 0 is only a renewal at or past the deadline, and what is at most a tenth stays
-// that.
-func marginOf(share float64) margin { return 1 + margin(math.Ceil(share*marginSteps)) }
-
 // share returns nil for none.
 func (m margin) share() *float64 {
 	if m == 0 {
@@ -74,7 +70,8 @@ func (c *core) observeMargins(now reading) {
 			continue
 		}
 		c.options.RenewalMargin.Observe(share)
-		m := marginOf(share)
+		// Rounded up: 0 is only a renewal at or past the deadline, and what is at most a tenth stays that.
+		m := 1 + margin(math.Ceil(share*marginSteps))
 		if e.margin == 0 || m < e.margin {
 			e.margin = m
 		}
@@ -115,14 +112,13 @@ type miss struct {
 	at instant
 }
 
-func (m *miss) key() missKey { return missKey{m.Name, m.Owner} }
-
 func (n nearMisses) add(e *entry, share float64, now instant) {
 	key := missKey{protocol.Clip([]byte(e.Name), maxMissName), e.Owner()}
 	element := n.of[key]
 	if element == nil {
 		if len(n.of) == maxMisses {
-			delete(n.of, n.recent.Remove(n.recent.Back()).(*miss).key())
+			last := n.recent.Remove(n.recent.Back()).(*miss)
+			delete(n.of, missKey{last.Name, last.Owner})
 		}
 		element = n.recent.PushFront(&miss{NearMiss: api.NearMiss{Name: key.name, Owner: key.owner}})
 		n.of[key] = element

@@ -199,11 +199,9 @@ func (h *Holds) settling(now, at time.Time, after string) string {
 	return fmt.Sprintf("settling until %s after %s", at.Add(h.rules.Settle).UTC().Format(time.TimeOnly), after)
 }
 
-// maxReason is the maximum length of an error in a reason, in bytes.
-const maxReason = 500
-
 // lost returns the reason why renewals may not reach etcd, or may not be observed here, or "".
 func lost(now time.Time, s Signals, freshness time.Duration) string {
+	const maxReason = 500 // the maximum length of an error in a reason, in bytes
 	switch {
 	case !s.Connected:
 		return "the watch is down"

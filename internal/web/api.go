@@ -14,14 +14,12 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/internal/web/page"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// Limits of a page.
-const (
-	defaultLimit = 100
-	maxLimit     = 1000
-)
+// maxLimit is the maximum number of locks on a page.
+const maxLimit = 1000
 
 func (h *handler) locks(r *http.Request, values url.Values) (any, error) {
 	q, err := query(values)
@@ -32,11 +30,11 @@ func (h *handler) locks(r *http.Request, values url.Values) (any, error) {
 }
 
 func (h *handler) list(r *http.Request, q api.Query) (api.LockPage, error) {
-	page, err := h.Source.Locks(r.Context(), q)
+	found, err := h.Source.Locks(r.Context(), q)
 	if errors.Is(err, api.ErrAfter) {
 		err = badRequest(fmt.Sprintf("after: %q is %v", clip(q.After), err))
 	}
-	return page, err
+	return found, err
 }
 
 // events returns the handler that sends streams in a format. They take no slot of the other requests:
@@ -112,7 +110,7 @@ func known(r *http.Request, names ...string) (url.Values, error) {
 func limit(values url.Values) (int, error) {
 	text := values.Get("limit")
 	if text == "" {
-		return defaultLimit, nil
+		return page.DefaultLimit, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxLimit {

@@ -23,6 +23,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/internal/web/live"
+	"github.com/etcd-unlocker/unlocker/internal/web/page"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -253,12 +254,12 @@ func TestQuery(t *testing.T) {
 	server, _ := newServer(t, s, "")
 	_, body := get(t, "GET", server.URL+"/api/v1/locks?state=held,overdue&state=expired&q=a%2Fb&hostname=h&owner=o&sort=urgency&limit=7")
 	require.Equal(t, api.Query{States: []string{"held", "overdue", "expired"}, Contains: "a/b", Hostname: "h", Owner: "o", ByUrgency: true, Limit: 7}, s.query)
-	var page api.LockPage
-	require.NoError(t, json.Unmarshal([]byte(body), &page))
-	require.Equal(t, 1, page.Matched)
+	var found api.LockPage
+	require.NoError(t, json.Unmarshal([]byte(body), &found))
+	require.Equal(t, 1, found.Matched)
 	s.next = ""
-	_, body = get(t, "GET", server.URL+"/api/v1/locks?after="+page.Next)
-	require.Equal(t, api.Query{After: "eC__", Limit: defaultLimit}, s.query)
+	_, body = get(t, "GET", server.URL+"/api/v1/locks?after="+found.Next)
+	require.Equal(t, api.Query{After: "eC__", Limit: page.DefaultLimit}, s.query)
 	require.NotContains(t, body, "next")
 	resp, _ := get(t, "GET", server.URL+"/?group=hostname&q=a")
 	require.Equal(t, http.StatusOK, resp.status)

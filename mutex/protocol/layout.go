@@ -73,12 +73,6 @@ func (l Layout) Split(key []byte) (name, field []byte, valid bool) {
 	return rest[:i], rest[i+1:], true
 }
 
-var (
-	errNameEmpty   = errors.New("is empty")
-	errNameSegment = errors.New("has an empty segment")
-	errNameUTF8    = errors.New("is not UTF-8")
-)
-
 // ValidateName returns an error if name is not a valid name of a lock: it must be
 // UTF-8, and none of its segments may be empty.
 func ValidateName(name string) error {
@@ -91,11 +85,11 @@ func ValidateName(name string) error {
 func validName(name []byte) error {
 	switch {
 	case len(name) == 0:
-		return errNameEmpty
+		return errors.New("is empty")
 	case name[0] == '/', name[len(name)-1] == '/', bytes.Contains(name, []byte("//")):
-		return errNameSegment
+		return errors.New("has an empty segment")
 	case !utf8.Valid(name):
-		return errNameUTF8
+		return errors.New("is not UTF-8")
 	}
 	return nil
 }

@@ -18,8 +18,6 @@ const (
 	maxHolds = 64
 )
 
-var errTicket = errors.New("not the value of a ticket")
-
 // Ticket is what a waiter says about itself, in JSON. These are claims of the process that wrote it. Texts are
 // clipped to the length of a DNS name.
 type Ticket struct {
@@ -41,7 +39,7 @@ type Ticket struct {
 // bounded.
 func ParseTicket(value []byte) (t Ticket, err error) {
 	if len(value) > MaxTicket || json.Unmarshal(value, &t) != nil || !validUUID(t.UUID) || t.Slots < 0 || t.Slots > MaxSlots || t.Since.UTC().Year() > 9999 {
-		return Ticket{}, errTicket
+		return Ticket{}, errors.New("not the value of a ticket")
 	}
 	t.Since = t.Since.UTC()
 	return t.bounded(), nil

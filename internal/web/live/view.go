@@ -190,12 +190,10 @@ func (r *ring) add(event []byte) {
 // skip forgets all events, and one that no client gets.
 func (r *ring) skip() { *r = ring{count: r.count + 1} }
 
-// maxTaken is how many events are taken from a ring at a time.
-const maxTaken = 64
-
 // after returns the next events for who has the first n. It reports false if it has none of them
 // any more, or never had n.
 func (r *ring) after(n uint64) (events [][]byte, kept bool) {
+	const maxTaken = 64 // how many events are taken from a ring at a time
 	oldest := r.count - uint64(len(r.events))
 	if n < oldest || n > r.count {
 		return nil, false

@@ -137,14 +137,14 @@ func (f Filter) Arrange(locks []api.Lock) {
 	slices.SortStableFunc(locks, func(a, b api.Lock) int { return cmp.Compare(first[f.groupOf(&a)], first[f.groupOf(&b)]) })
 }
 
-// defaultLimit is the number of locks on the dashboard unless limit says otherwise.
-const defaultLimit = 100
+// DefaultLimit is the number of locks on a page unless limit says otherwise.
+const DefaultLimit = 100
 
 // With returns the query of the filter with one of its parameters replaced.
 func (f Filter) With(name, value string) string {
 	f.After, f.ByUrgency = "", false
 	values := f.Values()
-	if f.Limit == defaultLimit {
+	if f.Limit == DefaultLimit {
 		values.Del("limit")
 	}
 	if f.Group != "" {
@@ -169,7 +169,7 @@ func (f Filter) Set() bool {
 
 // Limits are the numbers of rows to choose from.
 func (f Filter) Limits() []int {
-	limits := []int{defaultLimit, 250, 1000}
+	limits := []int{DefaultLimit, 250, 1000}
 	if !slices.Contains(limits, f.Limit) {
 		limits = append(limits, f.Limit)
 	}
