@@ -36,9 +36,7 @@ func (a *App) newWebHandler() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.events, err = live.New(live.Options{Source: source, Logger: a.logger}); err != nil {
-		return nil, err
-	}
+	a.events = live.New(source, a.logger)
 	return web.New(web.Options{Source: source, Unlocker: unlocker, Events: a.events, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger})
 }
 

@@ -105,8 +105,7 @@ func newServer(t *testing.T, s Source, prefix string) (*httptest.Server, *etcdte
 // stoppedHub has no streams: internal/app tests those.
 func stoppedHub(t *testing.T) *live.Hub {
 	t.Helper()
-	hub, err := live.New(live.Options{Source: &source{}, Logger: (&etcdtest.Log{}).Logger()})
-	require.NoError(t, err)
+	hub := live.New(&source{}, (&etcdtest.Log{}).Logger())
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, hub.Run(stopped))

@@ -58,12 +58,6 @@ func JSON() Format {
 	}}
 }
 
-// Options are the options of New.
-type Options struct {
-	Source Source
-	Logger *slog.Logger
-}
-
 const (
 	// maxClients bounds the streams, maxViews the different queries.
 	maxClients, maxViews = 256, 32
@@ -76,7 +70,8 @@ var ErrBusy = errors.New("too many event streams, or too many different ones, tr
 
 // Hub serves the streams.
 type Hub struct {
-	Options
+	source  Source
+	logger  *slog.Logger
 	mu      sync.Mutex
 	views   map[string]*view
 	clients int
@@ -87,11 +82,8 @@ type Hub struct {
 }
 
 // New returns a hub without clients.
-func New(o Options) (*Hub, error) {
-	if o.Source == nil || o.Logger == nil {
-		return nil, errors.New("live: Source and Logger are required")
-	}
-	return &Hub{Options: o, views: make(map[string]*view), joined: make(chan struct{}, 1), stopped: make(chan struct{})}, nil
+func New(source Source, logger *slog.Logger) *Hub {
+	return &Hub{source: source, logger: logger, views: make(map[string]*view), joined: make(chan struct{}, 1), stopped: make(chan struct{})}
 }
 
 // join returns the view of a query in a format, with one client more.
@@ -203,7 +195,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		all, stale := h.watched()
 		var changed <-chan struct{}
 		if len(all) > 0 && !r.dirty {
-			changed = h.Source.Changed()
+			changed = h.source.Changed()
 		}
 		select {
 		case <-ctx.Done():
@@ -252,7 +244,7 @@ func (r *runner) update(ctx context.Context, views []*view, factor time.Duration
 	for i, v := range views {
 		queries[i] = v.query
 	}
-	pages, blocked, err := r.Source.Windows(ctx, queries)
+	pages, blocked, err := r.source.Windows(ctx, queries)
 	sent := 0
 	for i := 0; err == nil && i < len(views); i++ {
 		var n int
@@ -269,7 +261,7 @@ func (r *runner) update(ctx context.Context, views []*view, factor time.Duration
 
 func (r *runner) failed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		r.Logger.Error("cannot update event streams", "error", err)
+		r.logger.Error("cannot update event streams", "error", err)
 	}
 }
 
@@ -319,7 +311,7 @@ func (r *runner) readStatus(ctx context.Context) {
 	if time.Since(r.read) < interval*9/10 {
 		return
 	}
-	status, err := r.Source.Status(ctx)
+	status, err := r.source.Status(ctx)
 	if err != nil {
 		r.failed(ctx, err)
 		return

@@ -83,8 +83,7 @@ func TestManyClientsShareAPass(t *testing.T) {
 
 // Whoever looks at silent holders is not shown the locks of others who look at all.
 func TestQueriesThatDifferShareNoView(t *testing.T) {
-	h, err := New(Options{Source: &source{}, Logger: (&etcdtest.Log{}).Logger()})
-	require.NoError(t, err)
+	h := New(&source{}, (&etcdtest.Log{}).Logger())
 	views := map[*view]bool{}
 	join := func(q api.Query) {
 		v, err := h.join(q, JSON())
@@ -489,9 +488,4 @@ func TestAPassThatFailsIsRepeated(t *testing.T) {
 		require.Equal(t, "a b", c.names())
 		synctest.Wait()
 	})
-}
-
-func TestNewWantsItsParts(t *testing.T) {
-	_, err := New(Options{Source: &source{}})
-	require.ErrorContains(t, err, "Logger")
 }

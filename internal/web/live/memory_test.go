@@ -61,8 +61,7 @@ func TestMemoryOfViews(t *testing.T) {
 		name := fmt.Sprint(i, strings.Repeat("\x01", 4000))
 		s.locks[name] = api.Lock{Name: name, State: "held", Urgency: fmt.Sprint(i)}
 	}
-	h, err := New(Options{Source: cloning{s}, Logger: (&etcdtest.Log{}).Logger()})
-	require.NoError(t, err)
+	h := New(cloning{s}, (&etcdtest.Log{}).Logger())
 	before := heap()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{}, maxViews+1)

@@ -93,9 +93,7 @@ func inBubble(t *testing.T, http2 bool, f func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, http2: http2, format: JSON(), log: &etcdtest.Log{}, source: &source{locks: map[string]api.Lock{}, changed: make(chan struct{}, 1)}}
-		var err error
-		w.hub, err = New(Options{Source: w.source, Logger: w.log.Logger()})
-		require.NoError(t, err)
+		w.hub = New(w.source, w.log.Logger())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.hub.Run(ctx) }()
