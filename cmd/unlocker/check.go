@@ -168,7 +168,6 @@ removed, or etcd failed, and 2 if the command line or the configuration is wrong
 		},
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.StringArrayVar(&f.daemons.URLs, "url", []string{"http://127.0.0.1:9481"},
 		"`URL` of a daemon's web listener with its path prefix; repeat for each replica")
 	flags.StringVar(&f.alertmanager, "alertmanager", "", "`URL` of the Alertmanager that should get the alert; it gets no password")

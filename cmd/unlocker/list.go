@@ -83,7 +83,6 @@ unlock accept names in this form.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd) },
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.StringSliceVar(&l.filter.States, "state", nil, "list only locks in these states, comma separated: "+strings.Join(api.States(), ", "))
 	flags.StringVar(&l.filter.Hostname, "hostname", "", "list only locks held on this host")
 	flags.StringVar(&l.filter.Owner, "owner", "", "list only locks of this owner, the service that holds them")
@@ -175,6 +174,7 @@ func addAdminFlags(cmd *cobra.Command, format *output.Format, shown ...string) {
 // be passed to the command. Its help shows those that apply to all commands, and shown.
 func addConfigFlags(flags *pflag.FlagSet, shown ...string) {
 	shown = append(shown, "config", "prefix")
+	flags.SortFlags = false // those of the command come first
 	keys := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.Flags(keys)
 	keys.VisitAll(func(f *pflag.Flag) {

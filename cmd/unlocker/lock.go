@@ -112,7 +112,6 @@ Exit codes:
 
 func (f *lockFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	f.Timeout = -1
 	flags.VarP(seconds{config.Duration(&f.Timeout)}, "timeout", "w", "wait at most this long for the lock, and for etcd; in seconds without a unit; 0 does not wait (default no limit)")
 	flags.Lookup("timeout").DefValue = ""

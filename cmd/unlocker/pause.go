@@ -54,7 +54,6 @@ The exit code is 0 if it is paused, and 1 if etcd refused or did not answer.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "pause only locks whose name matches this `PATTERN`: * does not match a slash, ** does")
 	config.DurationVar(flags, &lasts, "for", 0, "for how long, such as 30m, 2h or 2d; 10s to 7d (required)")
 	flags.StringVar(&reason, "reason", "", "`WHY`, shown wherever a lock is kept by the pause (required)")
@@ -141,7 +140,6 @@ if etcd refused or did not answer.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.StringVar(&match, "match", "", "end the pause of this `PATTERN`, as it was given to pause")
 	flags.BoolVar(&all, "all", false, "end the pause of all locks, also where there are others")
 	flags.StringVar(&brake, "brake", "", "have the locks of this `NAME` removed again that the brake keeps")

@@ -51,7 +51,6 @@ if the daemon has no explanation; what etcd holds is shown all the same.`,
 			})
 		},
 	}
-	cmd.Flags().SortFlags = false
 	daemon.add(cmd.Flags(), "`URL` of a daemon's web listener with its path prefix: show the daemon's explanation")
 	addAdminFlags(cmd, &format)
 	return cmd
@@ -185,7 +184,6 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 		},
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	b.Renewals = historyRenewals
 	flags.IntVar(&b.Periods, "limit", 20, "show at most this many holders, the newest")
 	config.DurationVar(flags, &b.Time, "timeout", time.Minute, "read for at most this long")

@@ -97,7 +97,6 @@ answer.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.StringVar(&uuid, "uuid", "", "uuid under which the lock is held, as printed by show (required with NAME)")
 	flags.StringVar(&what.Match, "match", "", "remove all locks whose name matches this `PATTERN`: * does not match a slash, ** does")
 	flags.BoolVar(&what.Silent, "silent", false, "only those whose holders have missed three renewals or more, as the daemon at --url has seen")
