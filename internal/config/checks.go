@@ -177,28 +177,12 @@ type relation struct {
 
 // relate returns the first broken relation.
 func (c Config) relate(origins map[string]string) error {
-	for _, r := range slices.Concat(c.etcdRelations(), c.graceRelations(), c.placeRelations(), c.otherRelations()) {
+	for _, r := range slices.Concat(c.otherRelations(), c.graceRelations(), c.placeRelations()) {
 		if r.broken {
 			return fault(cmp.Or(origins[r.key], origins[r.with]), r.key, r.why)
 		}
 	}
 	return nil
-}
-
-func (c Config) etcdRelations() []relation {
-	e, tls := c.Etcd, c.Etcd.TLS
-	user, password, file := e.Username != "", e.Password.Reveal() != "", e.PasswordFile != ""
-	anyTLS := tls.CAFile+tls.CertFile+tls.KeyFile+tls.ServerName != ""
-	return []relation{
-		{password && file, "etcd.password_file", "", "cannot be combined with etcd.password"},
-		{user && !password && !file, "etcd.username", "", "needs etcd.password or etcd.password_file"},
-		{!user && password, "etcd.password", "", "needs etcd.username"},
-		{!user && file, "etcd.password_file", "", "needs etcd.username"},
-		{tls.CertFile != "" && tls.KeyFile == "", "etcd.tls.cert_file", "", "needs etcd.tls.key_file"},
-		{tls.CertFile == "" && tls.KeyFile != "", "etcd.tls.key_file", "", "needs etcd.tls.cert_file"},
-		// The client would ignore etcd.tls silently.
-		{anyTLS && scheme(e.Endpoints[0]) == "http", "etcd.endpoints", "", "http:// is plain text and cannot be combined with etcd.tls"},
-	}
 }
 
 // graceRelations are the relations of every grace. A grace must cover the differences between
@@ -260,8 +244,19 @@ func (c Config) placeRelations() (all []relation) {
 func (c Config) otherRelations() []relation {
 	s, ops, web, unlock := c.Reaper.Storm, c.Ops.Listen, c.Web.Listen, c.Web.AllowUnlock
 	storms := s.MinLocks > 0
+	e, tls := c.Etcd, c.Etcd.TLS
+	user, password, file := e.Username != "", e.Password.Reveal() != "", e.PasswordFile != ""
+	anyTLS := tls.CAFile+tls.CertFile+tls.KeyFile+tls.ServerName != ""
 	const needed = "must be more than 0 unless reaper.storm.min_locks is 0"
 	return []relation{
+		{password && file, "etcd.password_file", "", "cannot be combined with etcd.password"},
+		{user && !password && !file, "etcd.username", "", "needs etcd.password or etcd.password_file"},
+		{!user && password, "etcd.password", "", "needs etcd.username"},
+		{!user && file, "etcd.password_file", "", "needs etcd.username"},
+		{tls.CertFile != "" && tls.KeyFile == "", "etcd.tls.cert_file", "", "needs etcd.tls.key_file"},
+		{tls.CertFile == "" && tls.KeyFile != "", "etcd.tls.key_file", "", "needs etcd.tls.cert_file"},
+		// The client would ignore etcd.tls silently.
+		{anyTLS && scheme(e.Endpoints[0]) == "http", "etcd.endpoints", "", "http:// is plain text and cannot be combined with etcd.tls"},
 		{storms && s.Window <= 0, "reaper.storm.window", "", needed},
 		{storms && s.Delay <= 0, "reaper.storm.delay", "", needed},
 		// Or the locks that were delayed first would come due while the others still do.
