@@ -229,7 +229,7 @@ func (l *Link) connected() bool {
 func (l *Link) reachable(time.Time) (done bool, again time.Time, err error) {
 	switch f := l.effective(); {
 	case l.closed:
-		return true, again, status.Error(codes.Canceled, "grpc: the client connection is closing")
+		return true, again, errClosing
 	case f.Refuse:
 		return true, again, errRefused
 	default:

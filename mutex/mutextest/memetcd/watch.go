@@ -48,16 +48,12 @@ func (ws *watchStream) receive(s *stream, req Message) {
 		}
 	case *pb.WatchRequest_ProgressRequest:
 		ws.pump(s)
-		behind := func(w *watcher) bool { return !w.current(rev) }
+		behind := func(w *watcher) bool { return !w.catchUp.IsZero() || rev < w.start } // so is one that starts ahead of the store
 		if len(ws.watchers) > 0 && !slices.ContainsFunc(ws.watchers, behind) {
 			s.send(&pb.WatchResponse{Header: head, WatchId: clientv3.InvalidWatchID}, 0, nil)
 		}
 	}
 }
-
-// current reports whether a watcher may say that it has all up to revision rev. One
-// that starts ahead of the store may not.
-func (w *watcher) current(rev int64) bool { return w.catchUp.IsZero() && rev >= w.start }
 
 func (ws *watchStream) create(s *stream, r *pb.WatchCreateRequest, rev int64) {
 	c := s.link.cluster
