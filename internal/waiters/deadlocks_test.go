@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/waiters"
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -228,5 +231,67 @@ func TestDeadlocksAreConfirmed(t *testing.T) {
 		require.NoError(t, err)
 		shows(strings.ReplaceAll(deadlock, "h2", "h3"))
 		require.Len(t, w.log.Lines(api.LogDeadlock), 2)
+	})
+}
+
+// TestDeadlocksOfClients: with slots there is a deadlock only once the holders of all of them wait.
+func TestDeadlocksOfClients(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		<-time.After(time.Until(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))) // clients have no locks before 2001
+		cluster := memetcd.New(memetcd.Options{})
+		defer func() { require.NoError(t, cluster.Close()) }()
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		locks, err := mutex.New(link.Client, mutex.KeepAlive(time.Hour), mutex.Owner("o"))
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer stop()
+		begin := func(proceeds <-chan struct{}, first, second string, opts ...mutex.Option) {
+			slots := func(name string) []mutex.Option {
+				if name == "pool" {
+					return append(opts, mutex.Slots(2))
+				}
+				return opts
+			}
+			all.Go(func() {
+				_ = locks.WithLock(ctx, first, func(ctx context.Context) error {
+					<-proceeds
+					return locks.WithLock(ctx, second, func(context.Context) error { return nil }, slots(second)...)
+				}, slots(first)...)
+			})
+			<-time.After(2 * time.Second)
+		}
+		shows := func(flows int) {
+			t.Helper()
+			found, err := waiters.ReadDeadlocks(t.Context(), link.Client, layout, prefix, time.Second)
+			require.NoError(t, err)
+			if flows == 0 {
+				require.Empty(t, found)
+				return
+			}
+			require.Len(t, found, 1)
+			require.Len(t, found[0].Flows, flows)
+			require.Contains(t, found[0].String(), "holds pool/0")
+			require.Contains(t, found[0].String(), "holds pool/1")
+			require.Contains(t, found[0].String(), "waits for pool")
+		}
+		next := func(proceeds chan struct{}) {
+			close(proceeds)
+			<-time.After(2 * time.Second)
+		}
+		cycle, last := make(chan struct{}), make(chan struct{})
+		begin(cycle, "b", "pool")
+		begin(cycle, "pool", "b")
+		begin(last, "pool", "b")
+		next(cycle)
+		shows(0)
+		next(last)
+		shows(3)
+		stop()
+		all.Wait()
+		shows(0)
 	})
 }
