@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -189,13 +188,6 @@ func (d Daemon) Lock(ctx context.Context, name string) (*api.LockDetail, error) 
 		return nil, errors.New("is not an unlocker daemon: a lock has no state")
 	}
 	return &detail, nil
-}
-
-// Shows reports whether the watch of the daemon has shown a lock with this name and uuid, in one of the states.
-func (d Daemon) Shows(ctx context.Context, name, uuid string, states []string) (bool, error) {
-	const similar = 100 // names that contain this one
-	page, err := d.Locks(ctx, api.Query{States: states, Contains: name, Limit: similar})
-	return slices.ContainsFunc(page.Locks, func(l api.Lock) bool { return l.Name == name && l.UUID == uuid }), err
 }
 
 // Alert is an alert of Alertmanager: Status.State is suppressed where a silence or an inhibition applies.

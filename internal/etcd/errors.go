@@ -47,7 +47,11 @@ func (c *Client) Explain(err error, permission, prefix string) error {
 	case is(err, rpctypes.ErrGRPCPermissionDenied):
 		return fmt.Errorf("%w: %s needs %s on [%s, %s) (prefix %s)", err, c.user(), permission, prefix, clientv3.GetPrefixRangeEnd(prefix), prefix)
 	case is(err, rpctypes.ErrGRPCAuthFailed):
-		return fmt.Errorf("%w: etcd.username %q with the password of %s", err, c.options.Username, c.passwordKey())
+		key := "etcd.password"
+		if file := c.options.PasswordFile; file != "" {
+			key = "etcd.password_file " + file
+		}
+		return fmt.Errorf("%w: etcd.username %q with the password of %s", err, c.options.Username, key)
 	case is(err, rpctypes.ErrGRPCUserEmpty):
 		return fmt.Errorf("%w: etcd has authentication on: set etcd.username, or etcd.tls.cert_file to a certificate whose common name is a user", err)
 	}
@@ -68,13 +72,6 @@ func (c *Client) user() string {
 		return fmt.Sprintf("user %q (the client certificate's common name, if there is such a user)", leaf.Subject.CommonName)
 	}
 	return "the user"
-}
-
-func (c *Client) passwordKey() string {
-	if c.options.PasswordFile != "" {
-		return "etcd.password_file " + c.options.PasswordFile
-	}
-	return "etcd.password"
 }
 
 // NoConnection is the error of a call for which there was no connection.

@@ -137,7 +137,8 @@ func (w *walk) step(ctx context.Context) error {
 
 // period reads the period in which w.at is, and continues before it.
 func (w *walk) period(ctx context.Context) error {
-	last, err := w.read(ctx, w.at, protocol.HolderFields())
+	last, err := w.read(ctx, w.at, []protocol.Field{protocol.FieldUUID, protocol.FieldHostname, protocol.FieldOwner, protocol.FieldPurpose,
+		protocol.FieldLockedAt, protocol.FieldAliveAt, protocol.FieldAutoUnlockAt})
 	if err != nil {
 		return err
 	}

@@ -53,19 +53,6 @@ func (m *member) start() (*embed.Etcd, error) {
 	return e, nil
 }
 
-func waitReady(ctx context.Context, e *embed.Etcd) error {
-	select {
-	case <-e.Server.ReadyNotify():
-	case <-e.Server.StopNotify():
-		return fmt.Errorf("localetcd: %s stopped while starting", e.Config().Name)
-	case <-ctx.Done():
-	}
-	if ctx.Err() != nil { // also if it was ready in the same instant
-		return fmt.Errorf("localetcd: %s is not ready: %w", e.Config().Name, ctx.Err())
-	}
-	return nil
-}
-
 // kill stops the server at once. It stops the gRPC server and then raft, since
 // embed.Etcd.Close alone would wait for open watches and transfer the leadership.
 func (m *member) kill() {
@@ -133,8 +120,14 @@ func (c *Cluster) Restart(ctx context.Context, indexes ...int) error {
 		starting = append(starting, e)
 	}
 	for _, e := range starting {
-		if err := waitReady(ctx, e); err != nil {
-			return err
+		select {
+		case <-e.Server.ReadyNotify():
+		case <-e.Server.StopNotify():
+			return fmt.Errorf("localetcd: %s stopped while starting", e.Config().Name)
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // also if it was ready in the same instant
+			return fmt.Errorf("localetcd: %s is not ready: %w", e.Config().Name, ctx.Err())
 		}
 	}
 	return nil

@@ -164,7 +164,11 @@ func New(o Options) (http.Handler, error) {
 		h.mux.HandleFunc("/actions", h.answer(h.sendPage, h.actionsPage, "match", liveParam))
 	}
 	h.mux.HandleFunc("/health", h.answer(h.sendPage, always(h.healthPage), liveParam))
-	h.mux.HandleFunc("/assets/{hash}/{file}", h.asset)
+	h.mux.HandleFunc("/assets/{hash}/{file}", func(w http.ResponseWriter, r *http.Request) { // without a slot: they are in memory
+		if !h.pages.Asset(w, r, r.PathValue("hash"), r.PathValue("file")) {
+			h.fail(w, r, h.send, notFound())
+		}
+	})
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if h.readOnly(w, r, h.send) {
 			h.fail(w, r, h.send, notFound())

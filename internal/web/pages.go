@@ -61,13 +61,6 @@ func (h *handler) signedIn(r *http.Request) (user, not string) {
 	return user, not
 }
 
-// asset answers with a file that pages use. It takes no slot: the files are in memory.
-func (h *handler) asset(w http.ResponseWriter, r *http.Request) {
-	if !h.pages.Asset(w, r, r.PathValue("hash"), r.PathValue("file")) {
-		h.fail(w, r, h.send, notFound())
-	}
-}
-
 func (h *handler) sendPage(w http.ResponseWriter, r *http.Request, status int, answer any) {
 	if e, failed := answer.(api.Error); failed {
 		problem := page.Problem{Status: status, Text: e.Error}

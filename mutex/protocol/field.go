@@ -56,12 +56,6 @@ var rareTexts = [...]Field{FieldPurpose, FieldStatus}
 // faulty are the fields that may have values that cannot be read.
 var faulty = [...]Field{FieldUUID, FieldAutoUnlockAt, FieldAlertAt, FieldLockedAt, FieldAliveAt}
 
-// HolderFields returns the fields that say who held a lock, what for and until when: what is known
-// of an earlier holder.
-func HolderFields() []Field {
-	return []Field{FieldUUID, FieldHostname, FieldOwner, FieldPurpose, FieldLockedAt, FieldAliveAt, FieldAutoUnlockAt}
-}
-
 // ParseField returns the field that the last segment of a key names, or FieldUnknown.
 func ParseField(segment []byte) Field {
 	for f := FieldUnknown + 1; int(f) < len(fieldNames); f++ {

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -130,7 +131,8 @@ func (s *stream) follow(ctx context.Context) error {
 	if len(events) > 0 {
 		return ctx.Err()
 	}
-	if err := s.flush(); err != nil {
+	// Without the deadline, which HTTP/2 would enforce although nothing is being written.
+	if err := cmp.Or(s.control.Flush(), s.control.SetWriteDeadline(time.Time{})); err != nil {
 		return err
 	}
 	next := time.NewTimer(time.Until(s.beaten.Add(heartbeat)))
@@ -155,14 +157,6 @@ func (s *stream) beat() error {
 	}
 	s.beaten = now
 	return s.write(now.UTC().AppendFormat(nil, ": 2006-01-02T15:04:05.000Z\n\n"))
-}
-
-// flush also ends the deadline: HTTP/2 would enforce it although nothing is being written.
-func (s *stream) flush() error {
-	if err := s.control.Flush(); err != nil {
-		return err
-	}
-	return s.control.SetWriteDeadline(time.Time{})
 }
 
 // event sends an event, after which the client has those seen so far.
