@@ -103,14 +103,9 @@ func (a *Admin) leftovers(ctx context.Context, e lockstore.Record) ([]string, er
 	return left, nil
 }
 
-// Limits of the search for locks below a name.
-const (
-	nearbyKeys  = 200
-	nearbyNames = 5
-)
-
 // missing returns the error for a lock that does not exist. It names what exists below.
 func (a *Admin) missing(ctx context.Context, name string) error {
+	const nearbyKeys, nearbyNames = 200, 5 // that are looked at, and named
 	from, end := a.layout.Range(name)
 	found, err := a.store.Get(ctx, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(nearbyKeys))})
 	if err != nil {

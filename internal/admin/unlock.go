@@ -126,15 +126,10 @@ func Who() string {
 	return name + "@" + cmp.Or(host, "unknown host")
 }
 
-// Limits of the duration of a pause.
-const (
-	minPause = 10 * time.Second
-	maxPause = 7 * 24 * time.Hour
-)
-
 // ValidatePause returns an error if a pause with these values would be refused. match is empty for
 // a pause of all locks.
 func ValidatePause(match string, lasts time.Duration, reason string) error {
+	const minPause, maxPause = 10 * time.Second, 7 * 24 * time.Hour
 	switch {
 	case lasts < minPause, lasts > maxPause:
 		return fmt.Errorf("--for: must be %s to 7d, such as 2h, not %s", minPause, lasts)

@@ -164,44 +164,34 @@ func etcdStatus(s metrics.Snapshot) api.Etcd {
 	return e
 }
 
-// Limits of a history in the API.
-const (
-	historyPeriods  = 50
-	historyRenewals = 20
-	historyTime     = 5 * time.Second
-	// historyWait is how long a request waits for that of another.
-	historyWait = 2 * time.Second
-	// historyForced is the maximum number of forced unlocks that are compared with the periods.
-	historyForced = 1000
-)
-
 // History implements web.Source. It reads one history at a time, for three quarters of the time that
 // ctx has, and then returns what it has.
 func (v view) History(ctx context.Context, name string) (api.History, error) {
+	const wait = 2 * time.Second // for that of another request
+	const maxForced = 1000       // how many forced unlocks are compared with the periods
 	select {
 	case v.histories <- struct{}{}:
 		defer func() { <-v.histories }()
-	case <-time.After(historyWait):
+	case <-time.After(wait):
 		return api.History{}, web.ErrBusy
 	case <-ctx.Done():
 		return api.History{}, ctx.Err()
 	}
 	audit := v.app.config.AuditKeys()
-	r := history.Reader{
-		Store: v.store, AuditPrefix: audit,
-		ExplainAudit: func(err error) error { return v.app.client.Explain(err, etcd.Read, audit) },
-	}
 	status, err := v.Status(ctx)
 	if err != nil {
 		return api.History{}, err
 	}
-	r.Ahead = status.Clock.Ahead()
-	bounds := history.Bounds{Periods: historyPeriods, Renewals: historyRenewals, Time: historyTime}
+	r := history.Reader{
+		Store: v.store, AuditPrefix: audit, Ahead: status.Clock.Ahead(),
+		ExplainAudit: func(err error) error { return v.app.client.Explain(err, etcd.Read, audit) },
+	}
+	bounds := history.Bounds{Periods: 50, Renewals: 20, Time: 5 * time.Second}
 	if end, limited := ctx.Deadline(); limited {
 		bounds.Time = min(bounds.Time, time.Until(end)*3/4)
 	}
 	h, err := r.Read(ctx, name, bounds)
-	history.AddForced(&h, v.Forced(name, historyForced))
+	history.AddForced(&h, v.Forced(name, maxForced))
 	return h, err
 }
 

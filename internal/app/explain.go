@@ -86,17 +86,10 @@ func (h hold) explain(v verdict.Verdict) string {
 	return words
 }
 
-const (
-	// waitingInterval is how often the log says what locks past their deadline wait for.
-	waitingInterval = 10 * time.Second
-	// maxWaiting is how many locks it names at a time, of the first maxLooked of those.
-	maxWaiting, maxLooked = 20, 1000
-)
-
 // logWaiting logs for locks past their deadline what they wait for, each again only when
 // that has changed.
 func (a *App) logWaiting(ctx context.Context) error {
-	tick := time.NewTicker(waitingInterval)
+	tick := time.NewTicker(10 * time.Second)
 	defer tick.Stop()
 	for said := map[string]string{}; ; {
 		select {
@@ -110,6 +103,7 @@ func (a *App) logWaiting(ctx context.Context) error {
 
 // sayWaiting returns why each lock waits that it named now or before.
 func (a *App) sayWaiting(ctx context.Context, said map[string]string) map[string]string {
+	const maxWaiting, maxLooked = 20, 1000 // how many locks it names at a time, of the first so many of those
 	stats, err := a.table.Stats(ctx, 0)
 	expired := stats.Locks[protocol.Expired]
 	if err != nil || expired == 0 {

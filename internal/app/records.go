@@ -137,19 +137,13 @@ func (u unlocker) recordable(ctx context.Context, name string) error {
 	return err
 }
 
-// Limits of a selection, which is answered whole.
-const (
-	selectedPage  = 1000 // locks, or api.MaxPage
-	selectedPages = 16
-)
-
 func (u unlocker) Select(ctx context.Context, what api.UnlockMany) (api.Selection, error) {
 	if err := pause.CheckMatch(what.Match); err != nil {
 		return api.Selection{}, &web.Error{Status: http.StatusBadRequest, Err: fmt.Errorf("match: %w", err)}
 	}
-	var all []api.Lock
-	q := api.Query{Match: what.Match, Silent: what.Silent, Limit: selectedPage}
-	for range selectedPages {
+	var all []api.Lock // which the answer has whole
+	q := api.Query{Match: what.Match, Silent: what.Silent, Limit: 1000}
+	for range 16 { // pages
 		page, err := u.locks(ctx, q)
 		if err != nil {
 			return api.Selection{}, err

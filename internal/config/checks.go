@@ -63,10 +63,8 @@ func checkPrefix(s string) error {
 	return must(isPath(s) && strings.HasSuffix(s, "/"), "a path that ends with a slash and does not cover all of etcd", s)
 }
 
-// maxNativePrefixes limits what is listed every few seconds, and the series of the metrics.
-const maxNativePrefixes = 16
-
 func checkNativePrefixes(l []string) error {
+	const maxNativePrefixes = 16 // limits what is listed every few seconds, and the series of the metrics
 	if err := must(len(l) <= maxNativePrefixes, fmt.Sprintf("at most %d prefixes", maxNativePrefixes), len(l)); err != nil {
 		return err
 	}

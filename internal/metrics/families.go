@@ -242,14 +242,9 @@ func seconds(t time.Time) float64 {
 	return protocol.TimestampOf(t).Seconds()
 }
 
-// A native histogram has eight buckets for each doubling. Up to maxBuckets, which
-// is over twenty doublings, it keeps full resolution. A wider histogram is reset, at most
-// once per resetInterval, and has a lower resolution until then.
-const (
-	growth        = 1.1
-	maxBuckets    = 160
-	resetInterval = time.Hour
-)
+// maxBuckets is up to how many buckets a native histogram keeps full resolution, which is over twenty doublings with
+// eight buckets each. A wider one is reset, at most once an hour, and has a lower resolution until then.
+const maxBuckets = 160
 
 // Histograms are the distributions, each both classic and native. Their Observe methods may be
 // called concurrently.
@@ -286,10 +281,10 @@ func histogram(name, help string, buckets ...float64) prometheus.Histogram {
 		Name:                        name,
 		Help:                        help,
 		Buckets:                     buckets,
-		NativeHistogramBucketFactor: growth,
+		NativeHistogramBucketFactor: 1.1,
 		// Values below the first classic bound need no native buckets either.
 		NativeHistogramZeroThreshold:    buckets[0],
 		NativeHistogramMaxBucketNumber:  maxBuckets,
-		NativeHistogramMinResetDuration: resetInterval,
+		NativeHistogramMinResetDuration: time.Hour,
 	})
 }

@@ -295,20 +295,15 @@ type lag struct {
 	grown          int
 }
 
-const (
-	// lagBatch is the number of revisions in a batch of etcd.
-	lagBatch = 1000
-	// lagLooks is how often in a row the lag must have grown.
-	lagLooks = 2
-)
-
 // grows is called at an interval with the newest revision of etcd, and the one that the watch has passed. It reports
 // whether the watch has not even passed what was the newest one an interval ago, and is further behind each time.
 func (l *lag) grows(newest, passed int64) bool {
+	const batch = 1000 // revisions in a batch of etcd
+	const looks = 2    // how often in a row the lag must have grown
 	behind := newest - passed
-	if l.grown++; passed >= l.newest || behind <= max(l.behind, lagBatch) {
+	if l.grown++; passed >= l.newest || behind <= max(l.behind, batch) {
 		l.grown = 0
 	}
 	l.newest, l.behind = newest, behind
-	return l.grown >= lagLooks
+	return l.grown >= looks
 }
