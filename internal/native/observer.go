@@ -69,15 +69,11 @@ func New(o Options) (*Observer, error) {
 	return &Observer{Options: o, levels: etcd.Levels{}, observed: make([]observed, len(o.Prefixes)), turn: make(chan struct{}, 1)}, nil
 }
 
-const (
-	// rest is how many times longer than a listing the pause after it is, so that listing many
-	// keys costs etcd a small share of its time; maxPause limits that.
-	rest     = 20
-	maxPause = time.Minute
-)
-
 // Run lists all prefixes until ctx is done, and then returns nil. No failure of etcd ends it.
 func (o *Observer) Run(ctx context.Context) error {
+	// rest is how many times longer than a listing the pause after it is, so that listing many
+	// keys costs etcd a small share of its time; maxPause limits that.
+	const rest, maxPause = 20, time.Minute
 	seed := maphash.MakeSeed()
 	for {
 		began := time.Now()
@@ -133,17 +129,11 @@ func (o *Observer) Listings() (all []Listing) {
 	return all
 }
 
-// Limits of a view: how many keys it reads from etcd, for how long, and for how long its answer
-// is given to others.
-const (
-	maxDescribed = 512
-	describeFor  = 2 * time.Second
-	viewAge      = time.Second
-)
-
 // View returns the locks of the last listings, with values and leases as etcd has them now. Its
 // answer may be a second old and must not be changed. An error means that ctx is done.
 func (o *Observer) View(ctx context.Context) (api.NativeList, error) {
+	// How many keys it reads from etcd, for how long, and for how long its answer is given to others.
+	const maxDescribed, describeFor, viewAge = 512, 2 * time.Second, time.Second
 	select {
 	case o.turn <- struct{}{}:
 		defer func() { <-o.turn }()

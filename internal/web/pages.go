@@ -101,17 +101,10 @@ func (h *handler) name(r *http.Request, path string) (string, error) {
 // liveParam is the parameter with which a page asks for itself again.
 const liveParam = "live"
 
-// Limits of the page of a lock. It is for those in a hurry: it does without the history if that
-// takes too long.
-const (
-	historyTimeout = 2 * time.Second
-	maxForced      = 20
-	maxWaiters     = 100
-)
-
 // lockPage answers /locks/NAME, the path in the links of alerts. It has no history if the page asks
 // for itself again.
 func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
+	const maxForced, maxWaiters = 20, 100
 	name, err := h.name(r, pageLock)
 	if err != nil {
 		return nil, err
@@ -136,6 +129,9 @@ func (h *handler) lockPage(r *http.Request, values url.Values) (any, error) {
 	}
 	return view, nil
 }
+
+// historyTimeout is for those in a hurry: the page does without the history if that takes longer.
+const historyTimeout = 2 * time.Second
 
 // pageHistory returns the history of a lock, or why there is none.
 func (h *handler) pageHistory(ctx context.Context, name string) (*page.History, string) {
