@@ -101,7 +101,9 @@ func TestDeadlockOfThree(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.status.Deadlocks) == 1
 	})
-	require.Contains(t, d.webPage("/"), "Deadlock:</b> billing on worker-a (pid 7) holds a and waits for b; billing on worker-b")
+	page := d.webPage("/")
+	require.Contains(t, page, "Deadlock:</b> 3 wait for each other")
+	require.Contains(t, page, `billing on worker-c (pid 7)</bdi> holds <a href="/locks/c"><bdi>c</bdi></a> and waits for <a href="/locks/a">`)
 	require.Zero(t, d.metric("unlocker_forced_unlocks_total"), "it breaks none")
 	e.Put(clientv3.OpDelete(waitersPrefix + "c//b"))
 	d.awaitMetric(0, "unlocker_deadlocks")
