@@ -23,7 +23,7 @@ type place struct {
 	queued bool     // there may be one in etcd
 	before []string // the tickets before its own, the nearest first, at most two
 	head   string   // the first ticket of the name, if that is before its own
-	over   []string // that are passed over
+	over   string   // the ticket that is passed over, "" for none
 	free   []string // of its names
 }
 
@@ -41,8 +41,10 @@ func (cl *claim) queue(s *step) {
 	case cl.ticket != 0:
 		s.compares = append(s.compares, clientv3.Compare(clientv3.CreateRevision(own), "=", cl.ticket))
 		s.otherwise = append(s.otherwise, clientv3.OpGet(own, clientv3.WithKeysOnly()))
-		for _, key := range append([]string{own}, cl.over...) {
-			s.then = append(s.then, clientv3.OpDelete(key))
+		s.then = append(s.then, clientv3.OpDelete(own))
+		if cl.over != "" { // one that is passed over only once
+			s.compares = append(s.compares, clientv3.Compare(clientv3.Version(cl.over), ">", 0))
+			s.then = append(s.then, clientv3.OpDelete(cl.over))
 		}
 	default:
 		s.compares = append(s.compares, clientv3.Compare(clientv3.Version(from), "=", 0).WithRange(end))

@@ -276,6 +276,36 @@ func TestTicketsWithoutWaiters(t *testing.T) {
 	})
 }
 
+// A waiter that another has passed over meanwhile is not passed over again: the lock is that of the next.
+func TestWaiterIsPassedOverOnce(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
+		for i := range 4 {
+			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
+			require.NoError(t, err)
+		}
+		c, link := connect()
+		q.join(1, c)
+		passing, once := make(chan struct{}), false
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
+				return memetcd.Faults{}
+			}
+			once = true
+			close(passing)
+			return memetcd.Faults{Request: 500 * time.Millisecond}
+		})
+		q.release()
+		<-passing
+		_, err := q.w.etcd.Delete(t.Context(), from+"0")
+		require.NoError(t, err)
+		_, after := q.next()
+		require.Greater(t, after, time.Second)
+		require.Len(t, tickets(t, q.w, "a"), 2)
+		q.release()
+	})
+}
+
 // TestDeadWaitersLeave: the tickets of a process that was killed vanish with its lease.
 func TestDeadWaitersLeave(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {

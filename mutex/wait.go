@@ -247,7 +247,7 @@ func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 // second does, or any that has found that out.
 func (w *waiter) plan() {
 	cl := w.cl
-	if w.timer, cl.over = nil, nil; len(cl.free) == 0 {
+	if w.timer, cl.over = nil, ""; len(cl.free) == 0 {
 		w.freed = time.Time{}
 		return
 	}
@@ -261,7 +261,11 @@ func (w *waiter) plan() {
 	case cl.head == "":
 		after, w.act = 0, w.try
 	case w.looked:
-		w.act, cl.over = w.try, []string{cl.head}
+		cl.over = cl.head
+		w.act = func(ctx context.Context) {
+			w.try(ctx)
+			w.freed = time.Time{} // if another has passed it over, what is known is of before
+		}
 	case len(cl.before) == 1:
 		after = lookAfter
 	}
