@@ -32,14 +32,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	config := os.Getenv(memberEnv)
-	if config == "" {
-		etcdtest.Main(m)
-		return
+	for env, serve := range map[string]func(config string) error{memberEnv: serveMember, waiterEnv: serveWaiter} {
+		if config := os.Getenv(env); config != "" {
+			if err := serve(config); err != nil {
+				panic(err)
+			}
+			return
+		}
 	}
-	if err := serveMember(config); err != nil {
-		panic(err)
-	}
+	etcdtest.Main(m)
 }
 
 // The duration of the long hunt, and how many faults and lifetimes of locks it must have. A
