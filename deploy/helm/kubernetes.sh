@@ -5,6 +5,9 @@ set -euo pipefail
 version=1.36.3 out=$1
 source=$(cd "$(dirname "$0")/../../e2e/kubernetes/node" && pwd)
 shift
+mkdir -p "$out"
+exec 9>"$out/kubernetes.lock"
+flock 9 # another may be building the same
 missing=()
 for program in "$@"; do
   suffix=$version
@@ -13,7 +16,6 @@ for program in "$@"; do
   [ -x "$out/$program-$suffix" ] || missing+=("$program $out/$program-$suffix")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-mkdir -p "$out"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 cd "$module"
