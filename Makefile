@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ hunt-short: ## The same for the gate (2.5 min)
 
 hunt-convict: ## Take rules out of the daemon, and require that the hunt convicts it (20 min)
 	GO='$(GO)' hunt/convict.sh
+
+soak: ## Run a daemon for SOAK_TIME (6h) under faults, and require that what it uses does not grow
+	SOAK_TIME=$${SOAK_TIME:-6h} $(GO) test -count=1 -timeout 100h -tags hunt,nightly -v -run '^TestSoak$$' ./hunt
 
 # RULES limits it, to a promise or a rule of docs/rules.yaml: RULES=S3, RULES='S3/a_storm'.
 mutants: ## Take each rule of docs/rules.yaml out of the code, and require that its tests fail (40 min)

@@ -156,6 +156,7 @@ var notHere = map[string]string{
 	"go test -count=1 -v -run 'TestNoHistory|TestRules' ./internal/sim/explore":      "is part of make test",
 	"make mutants-sim":  measurement,
 	"make hunt-convict": inNightly,
+	"make soak":         inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench": measurement,
 	"go test -run '^$' -bench Removal -benchtime 1x ./bench":                measurement,
 	"go test -run '^$' -bench Uncontended -benchtime 1x ./bench":            measurement,
