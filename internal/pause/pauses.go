@@ -256,7 +256,7 @@ func Parse(key string, value []byte) (api.Pause, error) {
 		return r, errors.New("it is too long")
 	}
 	if err := json.Unmarshal(value, &r); err != nil {
-		return r, err
+		return r, errors.New(protocol.Clip([]byte(err.Error()), maxMatch)) // it may quote the value
 	}
 	switch {
 	case Key(r.Match) != key:

@@ -292,3 +292,23 @@ func TestCheckMatch(t *testing.T) {
 		require.Error(t, pause.CheckMatch(match), match)
 	}
 }
+
+// Any client may write a pause: what is taken from it is bounded, can be shown, and is under the key of its pattern.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"match":"nightly/**","until":"2026-11-23T10:00:00Z","since":"2026-11-23T09:00:00Z","by":"ada@host","reason":"why"}`), "x")
+	f.Add([]byte(`{"until":"9999-12-31T23:59:59-23:00"}`), "all")
+	f.Fuzz(func(t *testing.T, value []byte, key string) {
+		p, err := pause.Parse(key, value)
+		if err != nil {
+			require.LessOrEqual(t, len(err.Error()), 10_000)
+			return
+		}
+		require.Equal(t, key, pause.Key(p.Match))
+		require.LessOrEqual(t, len(pause.Words(p)), 10_000)
+		text, err := pause.Value(p)
+		require.NoError(t, err)
+		again, err := pause.Parse(key, []byte(text))
+		require.NoError(t, err)
+		require.Equal(t, p, again)
+	})
+}

@@ -105,7 +105,7 @@ func Parse(value []byte, written int64) (Record, error) {
 		err = r.check(written)
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("not a record: %w", err)
+		return Record{}, errors.New("not a record: " + protocol.Clip([]byte(err.Error()), MaxText)) // it may quote the value
 	}
 	r.At, r.By = r.When.UTC(), api.Other
 	switch {

@@ -108,3 +108,32 @@ func TestParseRefusesAndBounds(t *testing.T) {
 	require.Len(t, r.Counted, maxCounted)
 	require.Equal(t, int64(7), r.Counted[maxCounted-1].Revision)
 }
+
+// Any client may write a record: what is taken from it is bounded, can be shown, and is the same when it is written again.
+func FuzzParse(f *testing.F) {
+	r := Record{Prefix: "/mutexes/", When: time.Unix(1_700_000_000, 5).UTC(), Forced: api.Forced{
+		Name: "a/b", UUID: "u", Token: 7, Revision: 9, Trigger: verdict.Expiry, Fields: []api.Field{{Name: "x", Value: "y"}}, Verdict: &verdict.Verdict{},
+		Counted: []api.Counted{{Revision: 5, Token: 4}},
+	}}
+	f.Add([]byte(r.Encode()), int64(10))
+	f.Add([]byte(`{"name":"a","trigger":"ended","token":-1,"when":"9999-12-31T23:59:59-23:00","fields":null,"more_fields":1}`), int64(1))
+	f.Fuzz(func(t *testing.T, value []byte, written int64) {
+		r, err := Parse(value, written)
+		if err != nil {
+			require.LessOrEqual(t, len(err.Error()), 3*MaxText)
+			return
+		}
+		_, err = json.Marshal(r)
+		require.NoError(t, err)
+		for _, text := range []string{r.Name, r.UUID, r.Hostname, r.Owner, r.PID, r.Replica, r.Who, r.Reason} {
+			require.LessOrEqual(t, len(text), MaxText+len("…"))
+		}
+		require.LessOrEqual(t, len(r.Counted), maxCounted)
+		if text := r.Encode(); len(text) <= MaxBytes {
+			again, err := Parse([]byte(text), written)
+			require.NoError(t, err)
+			require.Equal(t, r.Trigger, again.Trigger)
+			require.Equal(t, r.Name, again.Name)
+		}
+	})
+}
