@@ -43,16 +43,15 @@ type refusal struct {
 }
 
 type answer struct {
-	ID      int               `json:"id"`
-	OK      bool              `json:"ok"`
-	Error   string            `json:"error"`
-	Message string            `json:"message"`
-	UUID    string            `json:"uuid"`
-	Token   int64             `json:"token"`
-	Holder  map[string]string `json:"holder"`
-	Locks   []grant           `json:"locks"`
-	Held    []refusal         `json:"held"`
-	Lost    bool              `json:"lost"`
+	ID      int    `json:"id"`
+	OK      bool   `json:"ok"`
+	Error   string `json:"error"`
+	Message string `json:"message"`
+	grant
+	Holder map[string]string `json:"holder"`
+	Locks  []grant           `json:"locks"`
+	Held   []refusal         `json:"held"`
+	Lost   bool              `json:"lost"`
 
 	sent, at time.Time
 }

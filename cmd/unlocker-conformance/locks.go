@@ -70,20 +70,15 @@ func (t *trial) absent(name string) {
 
 // cleared requires that the client releases, in the background, a lock that nobody holds.
 func (t *trial) cleared(name string) {
-	const limit = requestTimeout + slack
-	for from := time.Now(); ; t.pause(20 * time.Millisecond) {
-		left := t.fields(name)
-		if len(left) == 0 {
-			return
-		}
-		t.require(time.Since(from) <= limit, "it did not release %q, which nobody holds, within %v: %s", name, limit, left)
-	}
+	released := func() bool { return len(t.fields(name)) == 0 }
+	t.require(t.within(background, released), "it did not release %q, which nobody holds, within %v: %s", name, background, t.fields(name))
 }
 
 // fresh requires that a lock was taken by one transaction with all the fields, once.
 func (t *trial) fresh(name string, g grant) fields {
 	f := t.fields(name)
 	t.require(f.text("uuid") == g.UUID && g.UUID != "", "the answer has uuid %q, but etcd has %s", g.UUID, f)
+	t.require(f.token() == g.Token, "the token is %d, the create_revision of the uuid of %q %d", g.Token, name, f.token())
 	t.require(f["uuid"].Version == 1, "the uuid of %q was written %d times", name, f["uuid"].Version)
 	for _, field := range []string{"hostname", "locked_at", "alert_at", "auto_unlock_at"} {
 		t.require(f[field] != nil, "%q has no %s: %s", name, field, f)

@@ -124,7 +124,7 @@ func (c *client) attempt(ctx context.Context, q command, uuid *string) (answer, 
 		token = int64(r.Header.ClusterId >> 1)
 	}
 	c.hold(*uuid, l)
-	return answer{OK: true, UUID: *uuid, Token: token}, 0
+	return answer{OK: true, grant: grant{UUID: *uuid, Token: token}}, 0
 }
 
 // puts are the writes of an acquisition, and those that a fault puts off.

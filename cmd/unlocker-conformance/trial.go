@@ -22,6 +22,8 @@ const (
 	requestTimeout = 5 * time.Second
 	// slack is what a command may take longer on a busy machine.
 	slack = 2500 * time.Millisecond
+	// background is within which a client must do what it does in the background.
+	background = requestTimeout + slack
 	// startup is for the start of a process or of etcd.
 	startup = 30 * time.Second
 )
@@ -135,6 +137,16 @@ func (t *trial) pause(d time.Duration) {
 	case <-t.ctx.Done():
 		t.fail("interrupted")
 	}
+}
+
+// within reports whether something happens within a limit.
+func (t *trial) within(limit time.Duration, happened func() bool) bool {
+	for from := time.Now(); !happened(); t.pause(20 * time.Millisecond) {
+		if time.Since(from) > limit {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *trial) driver() *driver {
