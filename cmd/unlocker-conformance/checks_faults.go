@@ -77,12 +77,10 @@ func checkUnavailable(t *trial, disturb func()) {
 	locker, keeper, leaver := t.driver(), t.driver(), t.driver()
 	kept, left := t.succeed(keeper, lockCommand(invoices)), t.succeed(leaver, lockCommand(reports))
 	disturb()
-	limit := requestTimeout + slack
 	for _, p := range []*pending{
-		t.begin(locker, lockCommand("deploy/api")), t.begin(keeper, aliveCommand(kept)), t.begin(leaver, unlockCommand(left)),
+		locker.begin(lockCommand("deploy/api")), keeper.begin(aliveCommand(kept)), leaver.begin(unlockCommand(left)),
 	} {
-		a, err := p.wait(limit)
-		t.must(err)
+		a := t.answer(p)
 		t.require(!a.OK && a.Error == "unavailable", "%s answered %s while etcd could not be reached", p.c.Op, a)
 	}
 }
@@ -104,7 +102,7 @@ func checkRestart(t *trial) {
 	t.pause(time.Second)
 	var alive, lock *pending
 	t.restart(func() error {
-		alive, lock = t.begin(holder, aliveCommand(mine)), t.begin(locker, lockCommand(reports))
+		alive, lock = holder.begin(aliveCommand(mine)), locker.begin(lockCommand(reports))
 		t.pause(time.Second)
 		return nil
 	})

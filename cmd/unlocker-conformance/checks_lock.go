@@ -54,10 +54,8 @@ func checkLockHeld(t *trial) {
 
 func checkLeftovers(t *trial) {
 	d := t.driver()
-	ctx, cancel := t.request()
-	defer cancel()
 	for _, field := range []string{"purpose", "uuid"} {
-		_, err := t.etcd.Put(ctx, prefix+invoices+"/"+field, field)
+		_, err := t.etcd.Put(t.ctx, prefix+invoices+"/"+field, field)
 		t.must(err)
 	}
 	a := t.refused(d, lockCommand(invoices), "held")
@@ -180,10 +178,8 @@ func checkAnswer(t *trial) {
 	a := t.succeed(d, lockCommand(invoices))
 	t.pause(time.Second) // until it listens
 	was := t.fields(invoices)
-	ctx, cancel := t.request()
-	defer cancel()
 	for range 5 {
-		_, err := t.etcd.Put(ctx, "/unlocker/ask"+prefix+invoices+"//"+a.UUID, "not JSON")
+		_, err := t.etcd.Put(t.ctx, "/unlocker/ask"+prefix+invoices+"//"+a.UUID, "not JSON")
 		t.must(err)
 	}
 	t.pause(slack)

@@ -17,7 +17,7 @@ func (t *trial) waiting(wait float64) *pending {
 	d := t.driver()
 	c := lockCommand(invoices)
 	c.Wait = wait
-	p := t.begin(d, c)
+	p := d.begin(c)
 	t.writes(p)
 	return p
 }
@@ -59,7 +59,7 @@ func checkWaitAfter(t *trial, then func() error) {
 	c := lockCommand(invoices)
 	c.Wait = 10
 	fired := t.surround(nil, func() error { return errors.Join(t.remove(invoices), then()) })
-	p := t.begin(d, c)
+	p := d.begin(c)
 	t.writes(p)
 	t.released(p, handOff+slack)
 	_, err := fired()
@@ -68,13 +68,11 @@ func checkWaitAfter(t *trial, then func() error) {
 
 func checkWaitCompacted(t *trial) {
 	checkWaitAfter(t, func() error {
-		ctx, cancel := t.request()
-		defer cancel()
-		r, err := t.etcd.Put(ctx, "/conformance/other", "x")
+		r, err := t.etcd.Put(t.ctx, "/conformance/other", "x")
 		if err != nil {
 			return err
 		}
-		_, err = t.etcd.Compact(ctx, r.Header.Revision, clientv3.WithCompactPhysical())
+		_, err = t.etcd.Compact(t.ctx, r.Header.Revision, clientv3.WithCompactPhysical())
 		return err
 	})
 }
@@ -201,7 +199,7 @@ func checkLostSuspended(t *trial) {
 	mine := t.succeed(d, lockCommand(invoices).brief(patience))
 	t.must(d.signal(syscall.SIGSTOP))
 	t.pause(seconds(patience) + time.Second)
-	query := t.begin(d, command{Op: "lost", UUID: mine.UUID})
+	query := d.begin(command{Op: "lost", UUID: mine.UUID})
 	t.must(d.signal(syscall.SIGCONT))
 	a := t.success(query)
 	t.require(a.Lost, "it was suspended until after its deadline, and answers that the lock is not lost")

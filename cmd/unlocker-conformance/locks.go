@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,10 +33,8 @@ func (f fields) String() string {
 
 // read reads a lock; the options may be those of a revision.
 func (t *trial) read(name string, at ...clientv3.OpOption) (fields, error) {
-	ctx, cancel := t.request()
-	defer cancel()
 	dir := prefix + name + "/"
-	r, err := t.etcd.Get(ctx, dir, append(at, clientv3.WithPrefix())...)
+	r, err := t.etcd.Get(t.ctx, dir, append(at, clientv3.WithPrefix())...)
 	if err != nil {
 		return nil, err
 	}
@@ -135,13 +132,11 @@ func (t *trial) seize(name string) (fields, error) {
 }
 
 func (t *trial) write(name string, values map[string]string) error {
-	ctx, cancel := t.request()
-	defer cancel()
 	var ops []clientv3.Op
 	for field, value := range values {
 		ops = append(ops, clientv3.OpPut(prefix+name+"/"+field, value))
 	}
-	_, err := t.etcd.Txn(ctx).Then(ops...).Commit()
+	_, err := t.etcd.Txn(t.ctx).Then(ops...).Commit()
 	return err
 }
 
@@ -151,22 +146,18 @@ func (t *trial) remove(name string) error {
 	if err != nil || len(f) == 0 {
 		return err
 	}
-	ctx, cancel := t.request()
-	defer cancel()
 	var ops []clientv3.Op
 	for field := range f {
 		ops = append(ops, clientv3.OpDelete(prefix+name+"/"+field))
 	}
-	_, err = t.etcd.Txn(ctx).Then(ops...).Commit()
+	_, err = t.etcd.Txn(t.ctx).Then(ops...).Commit()
 	return err
 }
 
 // otherWrites moves the revision of etcd on.
 func (t *trial) otherWrites() error {
-	ctx, cancel := t.request()
-	defer cancel()
 	for range 3 {
-		if _, err := t.etcd.Put(ctx, "/conformance/other", "x"); err != nil {
+		if _, err := t.etcd.Put(t.ctx, "/conformance/other", "x"); err != nil {
 			return err
 		}
 	}
@@ -174,15 +165,9 @@ func (t *trial) otherWrites() error {
 }
 
 func (t *trial) revision() int64 {
-	ctx, cancel := t.request()
-	defer cancel()
-	r, err := t.etcd.Get(ctx, "/conformance/other")
+	r, err := t.etcd.Get(t.ctx, "/conformance/other")
 	t.must(err)
 	return r.Header.Revision
-}
-
-func (t *trial) request() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.ctx, startup)
 }
 
 func stamp(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }

@@ -21,10 +21,9 @@ const kitHeader = "unlocker-conformance"
 // recorder sees each request that reaches the gRPC server of etcd, also those of the JSON
 // gateway, and can act immediately before and after the next write.
 type recorder struct {
-	mu      sync.Mutex
-	seen    []request
-	next    hook
-	changed chan struct{} // closed and replaced at each request
+	mu   sync.Mutex
+	seen []request
+	next hook
 }
 
 // hook gets a write of the client in place of etcd, to which forward passes it on.
@@ -90,8 +89,6 @@ func (r *recorder) note(method string, m any) (h hook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, q)
-	close(r.changed)
-	r.changed = make(chan struct{})
 	if q.write {
 		h, r.next = r.next, nil
 	}
@@ -145,21 +142,8 @@ func (r *recorder) requests(from time.Time) []request {
 
 // writes waits until a command has sent a request that can write.
 func (t *trial) writes(p *pending) {
-	timeout := time.After(startup)
-	for {
-		t.mu.Lock()
-		sent := slices.ContainsFunc(t.seen, func(q request) bool { return q.write && !q.at.Before(p.sent) })
-		changed := t.changed
-		t.mu.Unlock()
-		if sent {
-			return
-		}
-		select {
-		case <-changed:
-		case <-timeout:
-			t.fail("%s sent no request that writes", p.c.Op)
-		}
-	}
+	sent := func() bool { return slices.ContainsFunc(t.requests(p.sent), func(q request) bool { return q.write }) }
+	t.require(t.within(startup, sent), "%s sent no request that writes", p.c.Op)
 }
 
 // writes reports whether a request can write, if its comparisons allow it.

@@ -24,8 +24,10 @@ const (
 	slack = 2500 * time.Millisecond
 	// background is within which a client must do what it does in the background.
 	background = requestTimeout + slack
-	// startup is for the start of a process or of etcd.
+	// startup is for the start of a process.
 	startup = 30 * time.Second
+	// patient is longer than any check takes.
+	patient = 15 * time.Minute
 )
 
 // trial is one check of one client, with an etcd of its own behind proxies. Its methods end
@@ -50,7 +52,9 @@ type trial struct {
 
 // try runs a check and returns why the client failed it.
 func try(ctx context.Context, c check, argv []string, log func(string)) error {
-	t := &trial{ctx: marked(ctx), argv: argv, log: log, recorder: &recorder{changed: make(chan struct{})}}
+	limited, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	t := &trial{ctx: marked(limited), argv: argv, log: log, recorder: &recorder{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -68,9 +72,7 @@ func try(ctx context.Context, c check, argv []string, log func(string)) error {
 
 func (t *trial) start(endpoints int) error {
 	var err error
-	ctx, cancel := context.WithTimeout(t.ctx, startup)
-	defer cancel()
-	if t.cluster, err = localetcd.Start(ctx, localetcd.Options{UnsafeNoFsync: true, Server: t.options()}); err != nil {
+	if t.cluster, err = localetcd.Start(t.ctx, localetcd.Options{UnsafeNoFsync: true, Server: t.options()}); err != nil {
 		return err
 	}
 	t.closers = append(t.closers, func() { _ = t.cluster.Close() })
@@ -169,12 +171,6 @@ func (t *trial) driver() *driver {
 	return d
 }
 
-func (t *trial) begin(d *driver, c command) *pending {
-	p, err := d.begin(c)
-	t.must(err)
-	return p
-}
-
 // limit is within what time a command must be answered. Each of its names may take a request, one after another.
 func (c command) limit() time.Duration {
 	return max(requestTimeout, seconds(c.Wait)) + slack*time.Duration(1+len(c.Names))
@@ -186,10 +182,10 @@ func (t *trial) answer(p *pending) answer {
 	return a
 }
 
-func (t *trial) do(d *driver, c command) answer { return t.answer(t.begin(d, c)) }
+func (t *trial) do(d *driver, c command) answer { return t.answer(d.begin(c)) }
 
 // succeed is do for a command that must succeed.
-func (t *trial) succeed(d *driver, c command) answer { return t.success(t.begin(d, c)) }
+func (t *trial) succeed(d *driver, c command) answer { return t.success(d.begin(c)) }
 
 func (t *trial) success(p *pending) answer {
 	a := t.answer(p)
@@ -260,9 +256,7 @@ func (t *trial) withhold(disturb func()) (execute func()) {
 		}
 		txn, ok := m.(*pb.TxnRequest)
 		t.require(ok, "it sent no transaction that writes")
-		ctx, cancel := t.request()
-		defer cancel()
-		_, err := pb.NewKVClient(t.etcd.ActiveConnection()).Txn(ctx, txn)
+		_, err := pb.NewKVClient(t.etcd.ActiveConnection()).Txn(t.ctx, txn)
 		t.must(err)
 	}
 }
@@ -281,7 +275,7 @@ func (t *trial) hang(d *driver, c command) (abandoned func()) {
 		}
 		return nil, status.Error(codes.Canceled, "kept by unlocker-conformance")
 	})
-	t.writes(t.begin(d, c))
+	t.writes(d.begin(c))
 	return func() {
 		t.require(<-inTime, "a request of %s without an answer was still on its way after %v", c.Op, limit)
 	}
@@ -291,9 +285,7 @@ func (t *trial) hang(d *driver, c command) (abandoned func()) {
 func (t *trial) restart(while func() error) {
 	t.cluster.Kill(0)
 	t.must(while())
-	ctx, cancel := context.WithTimeout(t.ctx, startup)
-	defer cancel()
-	t.must(t.cluster.Restart(ctx))
+	t.must(t.cluster.Restart(t.ctx))
 	t.revision() // etcd's client repeats reads only while it connects
 }
 
