@@ -48,10 +48,7 @@ func checkUnlockCut(t *trial) {
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices))
 	var other fields
-	a := t.cut(d, unlockCommand(mine), func() (err error) {
-		other, err = t.seize(reports)
-		return err
-	})
+	a := t.cut(d, unlockCommand(mine), func() error { return t.seize(reports, &other) })
 	t.require(a.OK, "its transaction has removed the lock and the answer was lost, but unlock answered %s", a)
 	t.absent(invoices)
 	t.untouched(reports, other)

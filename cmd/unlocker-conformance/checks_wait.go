@@ -9,23 +9,25 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+func lockWait(wait float64) command {
+	c := lockCommand(invoices)
+	c.Wait = wait
+	return c
+}
+
 const handOff = 1500 * time.Millisecond // within which a free lock must be taken
 
 // waiting starts a client that waits for the lock, which another holds, and returns when it
 // has tried once.
 func (t *trial) waiting(wait float64) *pending {
-	d := t.driver()
-	c := lockCommand(invoices)
-	c.Wait = wait
-	p := d.begin(c)
+	p := t.driver().begin(lockWait(wait))
 	t.writes(p)
 	return p
 }
 
 // released requires that a waiter gets the lock within a limit from now on.
 func (t *trial) released(p *pending, limit time.Duration) {
-	answered := func() bool { return len(p.answer) > 0 }
-	t.require(t.within(limit, answered), "the waiter did not take the lock within %v after it was free", limit)
+	t.require(t.within(limit, p.answered), "the waiter did not take the lock within %v after it was free", limit)
 	t.fresh(p.c.Name, t.success(p).grant)
 }
 
@@ -55,15 +57,10 @@ func checkWaitTimeout(t *trial) {
 // checkWaitAfter releases the lock immediately after the first attempt of a waiter.
 func checkWaitAfter(t *trial, then func() error) {
 	t.take(invoices)
-	d := t.driver()
-	c := lockCommand(invoices)
-	c.Wait = 10
-	fired := t.surround(nil, func() error { return errors.Join(t.remove(invoices), then()) })
-	p := d.begin(c)
-	t.writes(p)
+	met := t.surround(nothing, func() error { return errors.Join(t.remove(invoices), then()) })
+	p := t.waiting(10)
 	t.released(p, handOff+slack)
-	_, err := fired()
-	t.must(err)
+	t.must(met())
 }
 
 func checkWaitCompacted(t *trial) {
@@ -99,7 +96,7 @@ func checkContention(t *trial) {
 	tokens := map[int64]bool{}
 	for i := 0; len(waiters) > 0; waiters = slices.Delete(waiters, i, i+1) {
 		answered := func() bool {
-			i = slices.IndexFunc(waiters, func(p *pending) bool { return len(p.answer) > 0 })
+			i = slices.IndexFunc(waiters, (*pending).answered)
 			return i >= 0
 		}
 		t.require(t.within(background, answered), "the lock is free, but none of the waiters took it")
@@ -143,7 +140,7 @@ func checkLostUnreachable(t *trial) {
 func checkLostShorter(t *trial) {
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices))
-	a := t.hooked(d, aliveCommand(mine).brief(4), quietly(t.proxy.Blackhole), nil)
+	a := t.hooked(d, aliveCommand(mine).brief(4), quietly(t.proxy.Blackhole), nothing)
 	t.unanswered(d, mine, a)
 }
 

@@ -37,7 +37,7 @@ func faults() []fault {
 		{"names", "accepts any name", "lock of the invalid name \"\" answered ok"},
 		{"names", "escapes names", "but etcd has {}"},
 		{"try-lock-all", "takes all or nothing", "try_lock_all failed: error \"held\""},
-		{"quit", "exits with 1", "it exited with 1"},
+		{"quit", "exits with 1", "exit status 1"},
 		{"alive", "writes no alive_at", "alive has not written alive_at"},
 		{"alive", "writes alive_at later", "were not written in one transaction"},
 		{"alive-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -73,27 +72,22 @@ func (a answer) String() string {
 type driver struct {
 	process *exec.Cmd
 	stdin   io.WriteCloser
-	stderr  *tail
-	done    chan struct{} // closed when stdout has ended and err is set
+	stderr  bytes.Buffer
 	log     func(string)
-
-	mu      sync.Mutex
-	pending map[int]*pending
-	last    int
+	last    int         // id
+	answers chan answer // closed when stdout has ended and err is set
 	err     error
 }
 
 // startDriver runs a client in a process group of its own.
 func startDriver(argv, endpoints []string, log func(string)) (*driver, error) {
-	d := &driver{
-		process: exec.Command(argv[0], argv[1:]...), //nolint:noctx // kill ends it, with its whole group
-		stderr:  &tail{}, done: make(chan struct{}), log: log, pending: map[int]*pending{},
-	}
+	process := exec.Command(argv[0], argv[1:]...) //nolint:noctx // kill ends it, with its whole group
+	d := &driver{process: process, log: log, answers: make(chan answer, 1)}
 	d.process.Env = append(os.Environ(),
 		"UNLOCKER_ETCD_ENDPOINTS="+strings.Join(endpoints, ","),
 		"UNLOCKER_ETCD_REQUEST_TIMEOUT="+requestTimeout.String(),
 		"UNLOCKER_PREFIX="+prefix)
-	d.process.Stderr = d.stderr
+	d.process.Stderr = &d.stderr
 	d.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
 	if d.stdin, err = d.process.StdinPipe(); err != nil {
@@ -116,74 +110,55 @@ func (d *driver) greet() error {
 	return err
 }
 
-// read delivers the answers to those who wait for them.
+// read reads the answers until one is invalid.
 func (d *driver) read(stdout io.Reader) {
+	defer close(d.answers)
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 16<<20)
-	var err error
-	for err == nil && lines.Scan() {
+	for lines.Scan() {
 		d.log("< " + lines.Text())
-		err = d.deliver(lines.Bytes())
+		a := answer{at: time.Now()}
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
+			d.err = fmt.Errorf("it wrote %.200q, which is not an answer: %w", lines.Text(), err)
+			return
+		}
+		d.answers <- a
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.err = cmp.Or(err, lines.Err(), errors.New("it ended its output"))
-	close(d.done)
+	d.err = cmp.Or(lines.Err(), errors.New("it ended its output"))
 }
 
-func (d *driver) deliver(line []byte) error {
-	a := answer{at: time.Now()}
-	if err := json.Unmarshal(line, &a); err != nil {
-		return fmt.Errorf("it wrote %.200q, which is not an answer: %w", line, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.pending[a.ID]
-	if p == nil {
-		return fmt.Errorf("it answered to id %d, which is not open", a.ID)
-	}
-	delete(d.pending, a.ID)
-	a.sent = p.sent
-	p.answer <- a
-	return nil
-}
-
-// pending is a command whose answer may not have arrived.
+// pending is a command whose answer may not have arrived. A driver has one at a time.
 type pending struct {
-	d      *driver
-	c      command
-	sent   time.Time
-	answer chan answer
+	d    *driver
+	c    command
+	sent time.Time
 }
 
 func (d *driver) begin(c command) *pending {
-	d.mu.Lock()
 	d.last++
 	c.ID = d.last
-	p := &pending{d: d, c: c, sent: time.Now(), answer: make(chan answer, 1)}
-	d.pending[c.ID] = p
-	d.mu.Unlock()
+	p := &pending{d: d, c: c, sent: time.Now()}
 	line, _ := json.Marshal(c) // numbers and strings
 	d.log("> " + string(line))
 	_, _ = d.stdin.Write(append(line, '\n')) // a driver that does not read does not answer either
 	return p
 }
 
+func (p *pending) answered() bool { return len(p.d.answers) > 0 }
+
 // wait returns the answer, or an error if it does not arrive within the limit after the
 // command was sent.
 func (p *pending) wait(limit time.Duration) (answer, error) {
 	select {
-	case a := <-p.answer:
-		return a, nil
-	case <-p.d.done:
-		select {
-		case a := <-p.answer: // the last one before the end
-			return a, nil
-		default:
+	case a, ok := <-p.d.answers:
+		switch {
+		case !ok:
+			return a, fmt.Errorf("%s: the driver did not answer: %w", p.c.Op, p.d.err)
+		case a.ID != p.c.ID:
+			return a, fmt.Errorf("%s: the answer has the id %d, not %d", p.c.Op, a.ID, p.c.ID)
 		}
-		p.d.mu.Lock()
-		defer p.d.mu.Unlock()
-		return answer{}, fmt.Errorf("%s: the driver did not answer: %w", p.c.Op, p.d.err)
+		a.sent = p.sent
+		return a, nil
 	case <-time.After(time.Until(p.sent.Add(limit))):
 		return answer{}, fmt.Errorf("%s: no answer after %v", p.c.Op, limit)
 	}
@@ -191,18 +166,14 @@ func (p *pending) wait(limit time.Duration) (answer, error) {
 
 func (d *driver) signal(s syscall.Signal) error { return syscall.Kill(-d.process.Process.Pid, s) }
 
-// exit waits for the end of the process after quit. It returns the exit code.
-func (d *driver) exit(limit time.Duration) (int, error) {
+// exit waits for the end of the process after quit.
+func (d *driver) exit(limit time.Duration) error {
 	timer := time.AfterFunc(limit, func() { _ = d.signal(syscall.SIGKILL) })
-	<-d.done
-	err := d.process.Wait()
+	err := d.end()
 	if !timer.Stop() {
-		return -1, fmt.Errorf("it still ran %v after quit", limit)
+		return fmt.Errorf("it still ran %v after quit", limit)
 	}
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return -1, err
-	}
-	return d.process.ProcessState.ExitCode(), nil
+	return err
 }
 
 // kill ends the process and what it has started. It may be called more than once.
@@ -212,19 +183,18 @@ func (d *driver) kill() {
 	}
 	_ = d.signal(syscall.SIGKILL)
 	_ = d.stdin.Close()
-	<-d.done
-	_ = d.process.Wait() // fails, as it was killed
+	_ = d.end() // fails, as it was killed
 }
 
-// tail keeps the end of what is written to it, for after the end of the process.
-type tail []byte
-
-const tailSize = 4 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	*t = append(*t, p...)
-	*t = (*t)[max(0, len(*t)-tailSize):]
-	return len(p), nil
+func (d *driver) end() error {
+	for range d.answers {
+		continue
+	}
+	return d.process.Wait()
 }
 
-func (t *tail) String() string { return string(bytes.TrimSpace(*t)) }
+// complaint is the last part of what an ended driver wrote to stderr.
+func (d *driver) complaint() string {
+	text := d.stderr.String()
+	return strings.TrimSpace(text[max(0, len(text)-4<<10):])
+}

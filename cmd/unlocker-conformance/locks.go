@@ -112,23 +112,24 @@ func (t *trial) ahead(f fields, field string, of time.Time, want time.Duration) 
 
 // take acquires a lock for another client, whatever there was. It returns the fields.
 func (t *trial) take(name string) fields {
-	f, err := t.seize(name)
-	t.must(err)
+	var f fields
+	t.must(t.seize(name, &f))
 	return f
 }
 
-func (t *trial) seize(name string) (fields, error) {
+func (t *trial) seize(name string, f *fields) (err error) {
 	if err := t.remove(name); err != nil {
-		return nil, err
+		return err
 	}
 	now := time.Now()
 	if err := t.write(name, map[string]string{
 		"uuid": fmt.Sprintf("kit-%d", now.UnixNano()), "hostname": "kit", "purpose": "to be in the way",
 		"locked_at": stamp(now), "alert_at": stamp(now.Add(time.Hour)), "auto_unlock_at": stamp(now.Add(2 * time.Hour)),
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	return t.read(name)
+	*f, err = t.read(name)
+	return err
 }
 
 func (t *trial) write(name string, values map[string]string) error {

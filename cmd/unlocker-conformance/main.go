@@ -51,8 +51,6 @@ per line, and answers each on its standard output. See docs/conformance.md.
 Flags:
 `
 
-var errFailed = errors.New("the client does not conform")
-
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	k := &kit{out: out, errs: errs}
 	flags := pflag.NewFlagSet("unlocker-conformance", pflag.ContinueOnError)
@@ -190,7 +188,7 @@ func (k *kit) run(ctx context.Context) error {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
 	if k.failed > 0 {
-		return fmt.Errorf("%w: %d of %d checks failed", errFailed, k.failed, len(k.checks))
+		return fmt.Errorf("the client does not conform: %d of %d checks failed", k.failed, len(k.checks))
 	}
 	_, _ = fmt.Fprintf(k.out, "all %d checks passed\n", len(k.checks))
 	return nil
@@ -205,7 +203,7 @@ func (k *kit) probe() error {
 	err = d.greet()
 	d.kill()
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, d.stderr)
+		return fmt.Errorf("%w\n%s", err, d.complaint())
 	}
 	return nil
 }

@@ -102,29 +102,25 @@ func (r *recorder) arm(h hook) {
 	r.next = h
 }
 
-// surround sets what is done before and after the next write of the client; either may be nil.
-// fired reports whether there was one, and the errors of what was done, for which it waits.
-func (r *recorder) surround(before, after func() error) (fired func() (bool, error)) {
+func nothing() error { return nil }
+
+// surround sets what is done before and after the next write of the client. met waits for that, and returns its
+// errors, or that there was no write.
+func (r *recorder) surround(before, after func() error) (met func() error) {
 	begun, done := make(chan struct{}), make(chan error, 1)
-	call := func(f func() error) error {
-		if f == nil {
-			return nil
-		}
-		return f()
-	}
 	r.arm(func(_ context.Context, _ any, forward func() (any, error)) (any, error) {
 		close(begun)
-		err := call(before)
+		err := before()
 		answer, refused := forward()
-		done <- errors.Join(err, call(after))
+		done <- errors.Join(err, after())
 		return answer, refused
 	})
-	return func() (bool, error) {
+	return func() error {
 		select {
 		case <-begun:
-			return true, <-done
+			return <-done
 		default:
-			return false, nil
+			return errors.New("it sent no request that writes")
 		}
 	}
 }

@@ -46,7 +46,6 @@ type trial struct {
 
 	drivers []*driver
 	said    []request // the commands and answers, with mu
-	closers []func()
 	failure error
 }
 
@@ -59,7 +58,7 @@ func try(ctx context.Context, c check, argv []string, log func(string)) error {
 	go func() {
 		defer close(done)
 		defer t.close()
-		t.must(t.start(max(1, c.endpoints)))
+		t.start(max(1, c.endpoints))
 		t.began = time.Now()
 		c.run(t)
 	}()
@@ -70,35 +69,33 @@ func try(ctx context.Context, c check, argv []string, log func(string)) error {
 	return t.failure
 }
 
-func (t *trial) start(endpoints int) error {
+func (t *trial) start(endpoints int) {
 	var err error
-	if t.cluster, err = localetcd.Start(t.ctx, localetcd.Options{UnsafeNoFsync: true, Server: t.options()}); err != nil {
-		return err
-	}
-	t.closers = append(t.closers, func() { _ = t.cluster.Close() })
+	t.cluster, err = localetcd.Start(t.ctx, localetcd.Options{UnsafeNoFsync: true, Server: t.options()})
+	t.must(err)
 	for range endpoints {
 		p, err := localetcd.NewProxy(t.cluster.Addr(0))
-		if err != nil {
-			return err
-		}
+		t.must(err)
 		t.proxies = append(t.proxies, p)
-		t.closers = append(t.closers, p.Close)
 	}
 	t.proxy = t.proxies[0]
 	t.etcd, err = t.cluster.Client()
-	return err
+	t.must(err)
 }
 
-// close ends everything that the check has started, last in first out.
+// close ends everything that the check has started, the last first.
 func (t *trial) close() {
 	for _, d := range t.drivers {
 		d.kill()
-		if text := d.stderr.String(); text != "" && t.failure != nil && !strings.Contains(t.failure.Error(), text) {
+		if text := d.complaint(); text != "" && t.failure != nil && !strings.Contains(t.failure.Error(), text) {
 			t.failure = fmt.Errorf("%w\nits stderr:\n%s", t.failure, text)
 		}
 	}
-	for i := len(t.closers) - 1; i >= 0; i-- {
-		t.closers[i]()
+	for _, p := range t.proxies {
+		p.Close()
+	}
+	if t.cluster != nil {
+		_ = t.cluster.Close()
 	}
 }
 
@@ -202,11 +199,9 @@ func (t *trial) refused(d *driver, c command, kind string) answer {
 
 // hooked is do for a command whose next write meets the hooks.
 func (t *trial) hooked(d *driver, c command, before, after func() error) answer {
-	fired := t.surround(before, after)
+	met := t.surround(before, after)
 	a := t.do(d, c)
-	met, err := fired()
-	t.must(err)
-	t.require(met, "%s sent no request that writes; it answered %s", c.Op, a)
+	t.must(met())
 	return a
 }
 
@@ -214,10 +209,7 @@ func (t *trial) hooked(d *driver, c command, before, after func() error) answer 
 // client leaves the lock of the other alone, and fails with an error of this kind.
 func (t *trial) raced(d *driver, c command, name, kind string) {
 	var other fields
-	a := t.hooked(d, c, func() (err error) {
-		other, err = t.seize(name)
-		return err
-	}, nil)
+	a := t.hooked(d, c, func() error { return t.seize(name, &other) }, nothing)
 	t.untouched(name, other)
 	t.require(!a.OK && a.Error == kind, "another had taken the lock, but %s answered %s", c.Op, a)
 }
