@@ -37,7 +37,7 @@ clients: ## Test the Python and Ruby clients with a real etcd and the daemon
 
 # The drivers of our clients, in Python and Ruby as packages, and of one that was written from docs/protocol.md alone.
 PACKAGES = $(BIN)/packages
-DRIVERS = "$(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
+DRIVERS = "--strict $(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
           "env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
           "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # all.sh PROGRAM DRIVER…: judges all drivers at the same time, each with an etcd of its own. It prints each result whole.
+# A driver is a command with its arguments, after flags of PROGRAM.
 set -euo pipefail
 program=$1
 shift
@@ -8,7 +9,7 @@ pids=() failed=0
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
 for i in $(seq 0 $(($# - 1))); do
   driver=${*:i+1:1}
-  "$program" -- $driver >"$logs/$i" 2>&1 & # a driver is a command with its arguments
+  "$program" $driver >"$logs/$i" 2>&1 &
   pids+=($!)
 done
 for i in "${!pids[@]}"; do

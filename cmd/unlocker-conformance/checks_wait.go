@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"time"
@@ -26,13 +27,21 @@ func (t *trial) waiting(wait float64) *pending {
 }
 
 // released requires that a waiter gets the lock within a limit from now on.
-func (t *trial) released(p *pending, limit time.Duration) {
+func (t *trial) released(p *pending, limit time.Duration) answer {
 	t.require(t.within(limit, p.answered), "the waiter did not take the lock within %v after it was free", limit)
-	t.fresh(p.c.Name, t.success(p).grant)
+	a := t.success(p)
+	name := p.c.Name
+	for i := range p.c.Slots {
+		if slot := fmt.Sprint(p.c.Name, "/", i); t.fields(slot).text("uuid") == a.UUID {
+			name = slot
+		}
+	}
+	t.fresh(name, a.grant)
+	return a
 }
 
 func checkWait(t *trial) {
-	const idle, tolerated = 5 * time.Second, 3 // to keep its ticket alive
+	const idle, tolerated, ttl = 5 * time.Second, 3, 10 // the requests keep a lease of 10 s
 	t.take(invoices)
 	p := t.waiting(60)
 	t.pause(time.Second) // the watch begins
@@ -40,6 +49,11 @@ func checkWait(t *trial) {
 	t.pause(idle)
 	sent := len(t.requests(from))
 	t.require(sent <= tolerated, "it sent %d requests within %v while it waited", sent, idle)
+	for _, ticket := range t.queue() {
+		lease, err := t.etcd.TimeToLive(t.ctx, clientv3.LeaseID(ticket.Lease))
+		t.must(err)
+		t.require(lease.TTL >= ttl/2 && lease.TTL <= ttl, "the lease of its ticket ends in %d s", lease.TTL)
+	}
 	t.must(t.remove(invoices))
 	t.released(p, handOff)
 }
@@ -194,7 +208,7 @@ func checkLostSuspended(t *trial) {
 	const patience = 6.0 // more than it takes to suspend it on a busy machine
 	d := t.driver()
 	mine := t.succeed(d, lockCommand(invoices).brief(patience))
-	t.must(d.signal(syscall.SIGSTOP))
+	t.must(d.suspend())
 	t.pause(seconds(patience) + time.Second)
 	query := d.begin(command{Op: "lost", UUID: mine.UUID})
 	t.must(d.signal(syscall.SIGCONT))

@@ -48,12 +48,32 @@ func faults() []fault {
 		{"unlock", "leaves alive_at", "there are keys of \"billing/invoices\" which nobody holds"},
 		{"unlock-compared", "compares nothing", "changed the lock \"billing/invoices\" of another"},
 		{"wait", "polls", "requests within 5s while it waited"},
+		{"wait", "lets its ticket expire", "the lease of its ticket ends in"},
 		{"wait", "polls slowly", "the waiter did not take the lock within 1.5s after it was free"},
 		{"wait-timeout", "waits longer than asked", "it was to wait 2s, but waited "},
 		{"wait-revision", "watches from now on", "the waiter did not take the lock within 4s"},
 		{"wait-compacted", "fails if its revision is compacted", "lock failed"},
 		{"wait-cut", "does not notice the end of its watch", "the waiter did not take the lock within 10s"},
 		{"contention", "tries once after a wait", "lock failed: error \"held\""},
+		{"queue", "serves the last one first", "the waiter did not take the lock within 1.5s"},
+		{"queue", "deletes its ticket later", "took the lock by a transaction that left"},
+		{"queue", "leaves its ticket when it gives up", "it gave up, but its ticket is still there"},
+		{"queue", "puts a ticket without a lease", "this is not a ticket of a waiter"},
+		{"queue", "puts a ticket that is not JSON", "this is not a ticket of a waiter"},
+		{"queue", "puts a ticket with a single slash", "this is not a ticket of a waiter"},
+		{"queue", "has another uuid than its ticket", ", its ticket \"another\""},
+		{"queue-newcomer", "overtakes others", "it waits no more, although the lock is held or others wait"},
+		{"queue-newcomer", "always queues", "lock failed: error \"held\""},
+		{"queue-passed-over", "waits for others without end", "the waiter did not take the lock within 4s"},
+		{"queue-passed-over", "passes over others at once", "it passed over another waiter after"},
+		{"queue-passed-over", "leaves the ticket that it passes over", "took the lock by a transaction that left"},
+		{"queue-passed-over", "fails if it was passed over", "it waits no more, although the lock is held or others wait"},
+		{"queue-passed-over", "waits without a ticket once it was passed over", "it put no ticket for 2.5s, although it did before"},
+		{"queue-ticketless", "gives its place up when it is refused", "the waiter did not take the lock within 1.5s"},
+		{"queue-ticketless", "fails if another was faster", "lock failed: error \"held\""},
+		{"slots", "takes a slot too many", "lock answered ok instead of error \"held\""},
+		{"slots", "queues at a slot", "this is not a ticket of a waiter"},
+		{"slots", "sees releases only", "the waiter did not take the lock within 1.5s"},
 		{"lock-answer-cut", "has a new uuid for each attempt", "the answer was lost, but lock answered error \"held\""},
 		{"lock-answer-cut", "takes the token of the last answer", "the token is"},
 		{"alive-answer-cut", "tries once", "the lock is still held, but alive answered error"},
@@ -92,6 +112,21 @@ func TestTheGoodClientPasses(t *testing.T) {
 			t.Parallel()
 			require.NoError(t, judge(t, c, goodClient))
 		})
+		t.Run(c.name+"/plain", func(t *testing.T) {
+			t.Parallel()
+			err := judge(t, c, "has no tickets")
+			if c.name != "slots" && !strings.HasPrefix(c.name, "queue") {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, "not judged: it waits without a ticket")
+		})
+		if c.name == "slots" {
+			t.Run("none", func(t *testing.T) {
+				t.Parallel()
+				require.EqualError(t, judge(t, c, "has no slots"), "not judged: it takes a lock, not a slot")
+			})
+		}
 		if c.name == "try-lock-all" {
 			t.Run("slow", func(t *testing.T) {
 				t.Parallel()
@@ -128,12 +163,18 @@ func TestReport(t *testing.T) {
 		var out, errs bytes.Buffer
 		args := slices.Concat(flags, []string{"--run", pattern, "--", "env", faultVariable + "=" + fault, os.Args[0]})
 		code := run(t.Context(), args, &out, &errs)
-		require.Equal(t, len(flags) > 0, strings.Contains(errs.String(), `> {"id":2,"op":"lock"`))
+		require.Equal(t, slices.Contains(flags, "-v"), strings.Contains(errs.String(), `> {"id":2,"op":"lock"`))
 		return code, out.String() + errs.String()
 	}
 	code, text := report(goodClient, "^(lock|token)$", "-v")
 	require.Equal(t, exitOK, code, text)
-	require.Contains(t, text, "all 2 checks passed")
+	require.Contains(t, text, "2 checks passed, 0 not judged")
+	code, text = report("has no slots", "^slots$")
+	require.Equal(t, exitOK, code, text)
+	require.Regexp(t, `(?m)^skip slots .*\n {5}not judged: it takes a lock, not a slot\n0 checks passed, 1 not judged\n\z`, text)
+	code, text = report("has no slots", "^slots$", "--strict")
+	require.Equal(t, exitFailure, code, text)
+	require.Regexp(t, `(?m)^FAIL slots .*\n {5}not judged: it takes a lock, not a slot\nunlocker-conformance: .* 1 of 1 checks failed\n\z`, text)
 	code, text = report("reads, then writes", "^lock-(atomic|held)$")
 	require.Equal(t, exitFailure, code, text)
 	require.Regexp(t, `(?m)^FAIL lock-atomic .*\n {5}the client changed the lock`, text)

@@ -26,6 +26,7 @@ type command struct {
 	Patience   float64  `json:"patience,omitempty"`
 	Purpose    string   `json:"purpose,omitempty"`
 	Wait       float64  `json:"wait"`
+	Slots      int      `json:"slots,omitempty"`
 }
 
 // grant is a lock that the client holds.
@@ -86,7 +87,8 @@ func startDriver(argv, endpoints []string, log func(string)) (*driver, error) {
 	d.process.Env = append(os.Environ(),
 		"UNLOCKER_ETCD_ENDPOINTS="+strings.Join(endpoints, ","),
 		"UNLOCKER_ETCD_REQUEST_TIMEOUT="+requestTimeout.String(),
-		"UNLOCKER_PREFIX="+prefix)
+		"UNLOCKER_PREFIX="+prefix,
+		"UNLOCKER_WAITERS_PREFIX="+waitersPrefix)
 	d.process.Stderr = &d.stderr
 	d.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
@@ -165,6 +167,15 @@ func (p *pending) wait(limit time.Duration) (answer, error) {
 }
 
 func (d *driver) signal(s syscall.Signal) error { return syscall.Kill(-d.process.Process.Pid, s) }
+
+// suspend returns when all threads of the process have stopped.
+func (d *driver) suspend() error {
+	err := d.signal(syscall.SIGSTOP)
+	if err == nil {
+		_, err = syscall.Wait4(d.process.Process.Pid, nil, syscall.WUNTRACED, nil)
+	}
+	return err
+}
 
 // exit waits for the end of the process after quit.
 func (d *driver) exit(limit time.Duration) error {

@@ -30,10 +30,12 @@ const (
 type client struct {
 	etcd    *clientv3.Client
 	prefix  string
+	waiters string
 	timeout time.Duration
 	fault   string
 	uuid    string // of the fault
 	held    map[string]*heldLock
+	turn    *turn // nil if it waits without a ticket
 }
 
 type heldLock struct {
@@ -64,7 +66,7 @@ func serve(fault string, in io.Reader, out io.Writer) int {
 	}
 	defer func() { _ = etcd.Close() }()
 	c := &client{
-		etcd: etcd, prefix: os.Getenv("UNLOCKER_PREFIX"), timeout: timeout,
+		etcd: etcd, prefix: os.Getenv("UNLOCKER_PREFIX"), waiters: os.Getenv("UNLOCKER_WAITERS_PREFIX"), timeout: timeout,
 		fault: fault, uuid: rand.Text(), held: map[string]*heldLock{},
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
@@ -164,15 +166,44 @@ func (c *client) lock(q command) answer {
 	}
 	defer stop()
 	uuid := c.newUUID()
-	for tries := 0; ; tries++ {
-		a, revision := c.attempt(ctx, q, &uuid)
-		if a.Error != "held" || wait.Err() != nil || tries > 0 && c.is("tries once after a wait") {
-			return a
-		}
-		if !c.await(wait, q.Name, revision) {
+	if q.Wait > 0 && c.queues() {
+		var err error
+		c.turn, err = c.enter(ctx, q, uuid)
+		defer c.leave()
+		if err != nil {
 			return failed("unavailable")
 		}
 	}
+	for tries := 0; ; tries++ {
+		a, revision := c.attemptAny(ctx, q, &uuid)
+		if a.Error != "held" || wait.Err() != nil || tries > 0 && c.is("tries once after a wait") {
+			return a
+		}
+		if c.turn != nil {
+			ok := c.refused()
+			if ok {
+				revision, ok = c.approach(wait, q)
+			}
+			if !ok {
+				return a
+			}
+			if revision == 0 {
+				continue
+			}
+		}
+		if !c.await(wait, q, revision) {
+			return failed("unavailable")
+		}
+	}
+}
+
+func (c *client) attemptAny(ctx context.Context, q command, uuid *string) (a answer, revision int64) {
+	for _, q.Name = range c.names(q) {
+		if a, revision = c.attempt(ctx, q, uuid); a.Error != "held" {
+			break
+		}
+	}
+	return a, revision
 }
 
 func (c *client) newUUID() string {
@@ -183,21 +214,25 @@ func (c *client) newUUID() string {
 }
 
 // await waits until a lock may be free.
-func (c *client) await(ctx context.Context, name string, revision int64) bool {
+func (c *client) await(ctx context.Context, q command, revision int64) bool {
 	pause := map[string]time.Duration{"polls": 500 * time.Millisecond, "polls slowly": 18 * time.Second}[c.fault]
 	if pause > 0 {
 		<-time.After(pause)
 		return true
 	}
 	if c.is("does not notice the end of its watch") {
-		c.watchOnce(ctx, name, revision)
+		c.watchOnce(ctx, q.Name, revision)
 		return true
 	}
 	options := []clientv3.OpOption{clientv3.WithRev(revision), clientv3.WithFilterPut()}
 	if c.is("watches from now on") {
 		options = options[1:]
 	}
-	for r := range c.etcd.Watch(ctx, c.prefix+name+"/uuid", options...) {
+	key := c.key(q.Name, "uuid")
+	if q.Slots > 0 {
+		key, options = c.key(q.Name, ""), append(options, clientv3.WithPrefix())
+	}
+	for r := range c.etcd.Watch(ctx, key, options...) {
 		if r.Err() != nil {
 			return !c.is("fails if its revision is compacted")
 		}

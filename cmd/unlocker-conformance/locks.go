@@ -141,17 +141,19 @@ func (t *trial) write(name string, values map[string]string) error {
 	return err
 }
 
-// remove deletes all keys of a lock, as the daemon does.
-func (t *trial) remove(name string) error {
-	f, err := t.read(name)
-	if err != nil || len(f) == 0 {
-		return err
-	}
+// remove deletes all keys of locks, as the daemon does.
+func (t *trial) remove(names ...string) error {
 	var ops []clientv3.Op
-	for field := range f {
-		ops = append(ops, clientv3.OpDelete(prefix+name+"/"+field))
+	for _, name := range names {
+		f, err := t.read(name)
+		if err != nil {
+			return err
+		}
+		for field := range f {
+			ops = append(ops, clientv3.OpDelete(prefix+name+"/"+field))
+		}
 	}
-	_, err = t.etcd.Txn(t.ctx).Then(ops...).Commit()
+	_, err := t.etcd.Txn(t.ctx).Then(ops...).Commit()
 	return err
 }
 

@@ -85,9 +85,9 @@ func (s recordedStream) RecvMsg(m any) error {
 // note records a request. It returns the hook that is armed, and disarms it, if the request can write.
 func (r *recorder) note(method string, m any) (h hook) {
 	text := strings.ReplaceAll(fmt.Sprintf("%s %v", path.Base(method), m), prefix, "")
-	q := request{time.Now(), text, writes(m)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	q := request{time.Now(), text, writes(m)}
 	r.seen = append(r.seen, q)
 	if q.write {
 		h, r.next = r.next, nil
@@ -129,10 +129,7 @@ func (r *recorder) surround(before, after func() error) (met func() error) {
 func (r *recorder) requests(from time.Time) []request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.seen, func(q request) bool { return !q.at.Before(from) })
-	if i < 0 {
-		return nil
-	}
+	i, _ := slices.BinarySearchFunc(r.seen, from, func(q request, at time.Time) int { return q.at.Compare(at) })
 	return slices.Clone(r.seen[i:])
 }
 

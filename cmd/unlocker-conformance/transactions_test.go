@@ -85,18 +85,19 @@ func (c *client) attempt(ctx context.Context, q command, uuid *string) (answer, 
 			return a, revision
 		}
 	}
-	free := clientv3.Compare(clientv3.Version(c.key(q.Name, "uuid")), "=", 0)
+	compares := []clientv3.Cmp{clientv3.Compare(clientv3.Version(c.key(q.Name, "uuid")), "=", 0)}
 	get := []clientv3.Op{clientv3.OpGet(c.key(q.Name, ""), clientv3.WithPrefix())}
 	if c.is("writes to a held lock") {
 		get = append(get, clientv3.OpPut(c.key(q.Name, "waiters"), "1"))
 	}
+	compares, puts, get = c.inOrder(q, compares, puts, get)
 	l := &heldLock{name: q.Name, deadline: now.Add(seconds(q.Patience)), expires: now.Add(seconds(q.Patience))}
 	r, unanswered, err := c.commit(ctx, func() clientv3.Op {
 		if c.is("has a new uuid for each attempt") {
 			*uuid = c.newUUID()
 			puts, late = c.puts(q, *uuid, now)
 		}
-		return clientv3.OpTxn([]clientv3.Cmp{free}, puts, get)
+		return clientv3.OpTxn(compares, puts, get)
 	})
 	l.late = unanswered
 	if err != nil {

@@ -35,6 +35,7 @@ type command struct {
 	AlertAfter float64  `json:"alert_after"`
 	Patience   float64  `json:"patience"`
 	Wait       float64  `json:"wait"`
+	Slots      int      `json:"slots"`
 }
 
 type reply map[string]any
@@ -55,7 +56,7 @@ func run(in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = etcd.Close() }()
-	client, err := mutex.New(etcd, mutex.Prefix(os.Getenv("UNLOCKER_PREFIX")))
+	client, err := mutex.New(etcd, mutex.Prefix(os.Getenv("UNLOCKER_PREFIX")), mutex.WaitersPrefix(os.Getenv("UNLOCKER_WAITERS_PREFIX")))
 	if err != nil {
 		return err
 	}
@@ -96,6 +97,9 @@ func (d *driver) do(q command) (reply, error) {
 	case "quit":
 		return reply{}, nil
 	case "lock":
+		if q.Slots > 0 {
+			terms = append(terms, mutex.Slots(q.Slots))
+		}
 		l, err := d.client.Lock(ctx, q.Name, append(terms, mutex.Purpose(q.Purpose), mutex.Wait(seconds(q.Wait)))...)
 		if err != nil {
 			return nil, err
