@@ -52,6 +52,7 @@ func faults() []fault {
 		{"wait", "polls slowly", "the waiter did not take the lock within 1.5s after it was free"},
 		{"wait-timeout", "waits longer than asked", "it was to wait 2s, but waited "},
 		{"wait-revision", "watches from now on", "the waiter did not take the lock within 4s"},
+		{"wait-revision", "watches from now on once it has a ticket", "the waiter did not take the lock within 4s"},
 		{"wait-compacted", "fails if its revision is compacted", "lock failed"},
 		{"wait-cut", "does not notice the end of its watch", "the waiter did not take the lock within 10s"},
 		{"contention", "tries once after a wait", "lock failed: error \"held\""},

@@ -225,7 +225,7 @@ func (c *client) await(ctx context.Context, q command, revision int64) bool {
 		return true
 	}
 	options := []clientv3.OpOption{clientv3.WithRev(revision), clientv3.WithFilterPut()}
-	if c.is("watches from now on") {
+	if c.is("watches from now on") || c.is("watches from now on once it has a ticket") {
 		options = options[1:]
 	}
 	key := c.key(q.Name, "uuid")

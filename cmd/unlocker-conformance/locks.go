@@ -111,8 +111,7 @@ func (t *trial) ahead(f fields, field string, of time.Time, want time.Duration) 
 }
 
 // take acquires a lock for another client, whatever there was. It returns the fields.
-func (t *trial) take(name string) fields {
-	var f fields
+func (t *trial) take(name string) (f fields) {
 	t.must(t.seize(name, &f))
 	return f
 }

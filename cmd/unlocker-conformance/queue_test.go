@@ -25,7 +25,7 @@ type turn struct {
 
 // queues reports whether the client waits with tickets. Those whose fault is another do not.
 func (c *client) queues() bool {
-	return c.is(goodClient) || c.is("lets its ticket expire") || slices.ContainsFunc(faults(), func(f fault) bool {
+	return c.is(goodClient) || strings.Contains(c.fault, "a ticket") || c.is("lets its ticket expire") || slices.ContainsFunc(faults(), func(f fault) bool {
 		return f.does == c.fault && (f.check == "slots" || strings.HasPrefix(f.check, "queue"))
 	})
 }

@@ -19,25 +19,21 @@ import (
 const kitHeader = "unlocker-conformance"
 
 // recorder sees each request that reaches the gRPC server of etcd, also those of the JSON
-// gateway, and can act immediately before and after the next write.
+// gateway, and can act immediately before and after the next one of a kind.
 type recorder struct {
-	mu   sync.Mutex
-	seen []request
-	next hook
+	mu    sync.Mutex
+	seen  []request
+	next  hook
+	meets func(request any) bool
 }
 
-// hook gets a write of the client in place of etcd, to which forward passes it on.
+// hook gets a request of the client in place of etcd, to which forward passes it on.
 type hook func(ctx context.Context, m any, forward func() (any, error)) (any, error)
 
 type request struct {
 	at    time.Time
 	text  string // one line of evidence
 	write bool
-}
-
-// marked is a context for the requests of the kit.
-func marked(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, kitHeader, "1")
 }
 
 func ours(ctx context.Context) bool {
@@ -76,39 +72,42 @@ type recordedStream struct {
 // RecvMsg notes a message. Requests for progress and cancellations are noted, too.
 func (s recordedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
-	if err == nil {
-		s.r.note(s.method, m)
+	if err != nil {
+		return err
+	}
+	if h := s.r.note(s.method, m); h != nil {
+		_, err = h(s.Context(), m, func() (any, error) { return m, nil })
 	}
 	return err
 }
 
-// note records a request. It returns the hook that is armed, and disarms it, if the request can write.
+// note records a request. It returns the hook that is armed, and disarms it, if the request meets it.
 func (r *recorder) note(method string, m any) (h hook) {
 	text := strings.ReplaceAll(fmt.Sprintf("%s %v", path.Base(method), m), prefix, "")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := request{time.Now(), text, writes(m)}
 	r.seen = append(r.seen, q)
-	if q.write {
+	if r.next != nil && r.meets(m) {
 		h, r.next = r.next, nil
 	}
 	return h
 }
 
-// arm sets the hook of the next write of the client.
-func (r *recorder) arm(h hook) {
+// arm sets the hook of the next request of a kind.
+func (r *recorder) arm(meets func(any) bool, h hook) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.next = h
+	r.meets, r.next = meets, h
 }
 
 func nothing() error { return nil }
 
-// surround sets what is done before and after the next write of the client. met waits for that, and returns its
-// errors, or that there was no write.
-func (r *recorder) surround(before, after func() error) (met func() error) {
+// surround sets what is done before and after the next request of a kind. met waits for that, and returns its
+// errors, or that there was no such request.
+func (r *recorder) surround(meets func(any) bool, before, after func() error) (met func() error) {
 	begun, done := make(chan struct{}), make(chan error, 1)
-	r.arm(func(_ context.Context, _ any, forward func() (any, error)) (any, error) {
+	r.arm(meets, func(_ context.Context, _ any, forward func() (any, error)) (any, error) {
 		close(begun)
 		err := before()
 		answer, refused := forward()
@@ -120,7 +119,7 @@ func (r *recorder) surround(before, after func() error) (met func() error) {
 		case <-begun:
 			return <-done
 		default:
-			return errors.New("it sent no request that writes")
+			return errors.New("it sent no such request")
 		}
 	}
 }
@@ -137,6 +136,12 @@ func (r *recorder) requests(from time.Time) []request {
 func (t *trial) writes(p *pending) {
 	sent := func() bool { return slices.ContainsFunc(t.requests(p.sent), func(q request) bool { return q.write }) }
 	t.require(t.within(startup, sent), "%s sent no request that writes", p.c.Op)
+}
+
+// watches reports whether a request begins a watch.
+func watches(m any) bool {
+	w, _ := m.(*pb.WatchRequest)
+	return w.GetCreateRequest() != nil
 }
 
 // writes reports whether a request can write, if its comparisons allow it.

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
@@ -42,6 +43,7 @@ type trial struct {
 	etcd    *clientv3.Client
 	proxies []*localetcd.Proxy
 	proxy   *localetcd.Proxy // the first one
+	urls    []string
 	*recorder
 
 	drivers []*driver
@@ -52,9 +54,9 @@ type trial struct {
 
 // try runs a check and returns why the client failed it.
 func try(ctx context.Context, c check, argv []string, log func(string)) error {
-	limited, cancel := context.WithTimeout(ctx, patient)
+	marked, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, kitHeader, "1"), patient)
 	defer cancel()
-	t := &trial{ctx: marked(limited), argv: argv, log: log, recorder: &recorder{}}
+	t := &trial{ctx: marked, argv: argv, log: log, recorder: &recorder{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -77,7 +79,7 @@ func (t *trial) start(endpoints int) {
 	for range endpoints {
 		p, err := localetcd.NewProxy(t.cluster.Addr(0))
 		t.must(err)
-		t.proxies = append(t.proxies, p)
+		t.proxies, t.urls = append(t.proxies, p), append(t.urls, "http://"+p.Addr())
 	}
 	t.proxy = t.proxies[0]
 	t.etcd, err = t.cluster.Client()
@@ -156,12 +158,8 @@ func (t *trial) within(limit time.Duration, happened func() bool) bool {
 }
 
 func (t *trial) driver() *driver {
-	var urls []string
-	for _, p := range t.proxies {
-		urls = append(urls, "http://"+p.Addr())
-	}
 	n := len(t.drivers) + 1
-	d, err := startDriver(t.argv, urls, func(line string) {
+	d, err := startDriver(t.argv, t.urls, func(line string) {
 		line = fmt.Sprintf("%d %s", n, line)
 		t.log(line)
 		t.mu.Lock()
@@ -206,7 +204,7 @@ func (t *trial) refused(d *driver, c command, kind string) answer {
 
 // hooked is do for a command whose next write meets the hooks.
 func (t *trial) hooked(d *driver, c command, before, after func() error) answer {
-	met := t.surround(before, after)
+	met := t.surround(writes, before, after)
 	a := t.do(d, c)
 	t.must(met())
 	return a
@@ -241,7 +239,7 @@ func quietly(f func()) func() error {
 // disturbed instead of an answer. The function that it returns lets the write reach etcd.
 func (t *trial) withhold(disturb func()) (execute func()) {
 	withheld := make(chan any, 1)
-	t.arm(func(_ context.Context, m any, _ func() (any, error)) (any, error) {
+	t.arm(writes, func(_ context.Context, m any, _ func() (any, error)) (any, error) {
 		withheld <- m
 		t.proxy.HoldReplies()
 		disturb()
@@ -261,7 +259,7 @@ func (t *trial) withhold(disturb func()) (execute func()) {
 func (t *trial) hang(d *driver, c command) (abandoned func()) {
 	const limit = requestTimeout + slack
 	inTime := make(chan bool, 1)
-	t.arm(func(ctx context.Context, _ any, _ func() (any, error)) (any, error) {
+	t.arm(writes, func(ctx context.Context, _ any, _ func() (any, error)) (any, error) {
 		select {
 		case <-ctx.Done():
 			inTime <- true
