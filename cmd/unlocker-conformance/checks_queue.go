@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -59,10 +60,15 @@ func (t *trial) inTurn(w waiter, over ...*mvccpb.KeyValue) answer {
 	a := t.released(w.pending, handOff+time.Duration(len(over))*slack)
 	said, _ := protocol.ParseTicket(w.ticket.Value)
 	t.require(a.UUID == said.UUID, "its lock has the uuid %q, its ticket %q", a.UUID, said.UUID)
-	before, after := t.queue(clientv3.WithRev(a.Token-1)), t.queue(clientv3.WithRev(a.Token))
-	same := func(a, b *mvccpb.KeyValue) bool { return string(a.Key) == string(b.Key) }
-	t.require(slices.EqualFunc(before, slices.Concat(over, []*mvccpb.KeyValue{w.ticket}, after), same),
-		"the waiter of %s took the lock by a transaction that left, of %s, %s", w.ticket, before, after)
+	keys := func(tickets ...*mvccpb.KeyValue) (keys []string) {
+		for _, kv := range tickets {
+			keys = append(keys, strings.TrimPrefix(string(kv.Key), waitersPrefix))
+		}
+		return keys
+	}
+	before, after := keys(t.queue(clientv3.WithRev(a.Token-1))...), keys(t.queue(clientv3.WithRev(a.Token))...)
+	t.require(slices.Equal(before, slices.Concat(keys(over...), keys(w.ticket), after)),
+		"%q took the lock by a transaction that left, of the tickets\n%q,\n%q", keys(w.ticket), before, after)
 	return a
 }
 
