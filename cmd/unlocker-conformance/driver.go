@@ -29,16 +29,11 @@ type command struct {
 	Slots      int      `json:"slots,omitempty"`
 }
 
-// grant is a lock that the client holds.
+// grant is a lock that the client holds, or another, the holder.
 type grant struct {
-	Name  string `json:"name"`
-	UUID  string `json:"uuid"`
-	Token int64  `json:"token"`
-}
-
-// refusal is a lock that another holds.
-type refusal struct {
 	Name   string            `json:"name"`
+	UUID   string            `json:"uuid"`
+	Token  int64             `json:"token"`
 	Holder map[string]string `json:"holder"`
 }
 
@@ -48,10 +43,9 @@ type answer struct {
 	Error   string `json:"error"`
 	Message string `json:"message"`
 	grant
-	Holder map[string]string `json:"holder"`
-	Locks  []grant           `json:"locks"`
-	Held   []refusal         `json:"held"`
-	Lost   bool              `json:"lost"`
+	Locks []grant `json:"locks"`
+	Held  []grant `json:"held"`
+	Lost  bool    `json:"lost"`
 
 	sent, at time.Time
 }

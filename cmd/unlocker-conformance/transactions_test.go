@@ -110,7 +110,7 @@ func (c *client) attempt(ctx context.Context, q command, uuid *string) (answer, 
 		holder, created := c.holder(q.Name, r.Responses[0].GetResponseRange())
 		if unanswered == 0 || holder["uuid"] != *uuid {
 			c.release(l, *uuid, false)
-			return answer{Error: "held", Holder: holder}, token
+			return answer{Error: "held", grant: grant{Holder: holder}}, token
 		}
 		if !c.is("takes the token of the last answer") {
 			token = created
@@ -187,7 +187,7 @@ func (c *client) tryLockAll(q command) answer {
 		case c.is("takes all or nothing"):
 			return a
 		default:
-			all.Held = append(all.Held, refusal{Name: name, Holder: a.Holder})
+			all.Held = append(all.Held, grant{Name: name, Holder: a.Holder})
 		}
 	}
 	return all
