@@ -130,10 +130,9 @@ func deletions(b *testing.B, client *clientv3.Client, n int) func() (first, last
 	}
 }
 
-// measureClient locks and unlocks over its own connection until it is stopped. stop returns
+// measureClient locks and unlocks over a connection of its own until it is stopped. stop returns
 // the duration of each round.
-func measureClient(b *testing.B, cluster *etcdtest.Etcd) (stop func() []time.Duration) {
-	client := cluster.Connect()
+func measureClient(b *testing.B, client *clientv3.Client) (stop func() []time.Duration) {
 	ctx, cancel := context.WithCancel(b.Context())
 	took := make(chan []time.Duration, 1)
 	go func() {

@@ -158,9 +158,14 @@ type process struct {
 
 // launch starts the daemon, waits until it is ready, and returns how long that took.
 func launch(b *testing.B, binary string, endpoints ...string) (*process, time.Duration) {
+	return launchWith(b, binary, nil, endpoints...)
+}
+
+// launchWith is launch with further flags.
+func launchWith(b *testing.B, binary string, flags []string, endpoints ...string) (*process, time.Duration) {
 	// The cleanup stops the daemon, and the context of b ends before it runs.
-	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, "serve", "--ops-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0",
-		"--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(endpoints, ","))
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), binary, append([]string{"serve", "--ops-listen", "127.0.0.1:0",
+		"--web-listen", "127.0.0.1:0", "--reaper-storm-min-locks", "0", "--etcd-endpoints", strings.Join(endpoints, ",")}, flags...)...)
 	cmd.Dir = b.TempDir()
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "UNLOCKER_") })
 	stderr, err := cmd.StderrPipe()
@@ -184,6 +189,11 @@ func launch(b *testing.B, binary string, endpoints ...string) (*process, time.Du
 		return status == http.StatusOK
 	}, time.Minute, 5*time.Millisecond)
 	return d, time.Since(start)
+}
+
+// awaitNoHold waits until the daemon removes locks that are due.
+func (d *process) awaitNoHold() {
+	require.Eventually(d.b, func() bool { return d.metric("unlocker_reaper_hold") == 0 }, time.Minute, 100*time.Millisecond)
 }
 
 func (d *process) get(path string) (int, string) {

@@ -17,6 +17,7 @@ const holdTime = 5 * time.Millisecond
 // BenchmarkHandoff hands a lock on among waiters, whose number stays the same: who has
 // released it waits again as soon as another has it.
 func BenchmarkHandoff(b *testing.B) {
+	etcd := func(b *testing.B) server { return startEtcd(b) }
 	for _, waiters := range []int{2, 10, 100, 1000} {
 		for _, c := range []struct {
 			name     string
@@ -24,8 +25,8 @@ func BenchmarkHandoff(b *testing.B) {
 			join     func(server) locker
 			requests func(server) float64
 		}{
-			{"mutex", startEtcd, newMutex, server.etcdRequests},
-			{"concurrency", startEtcd, newConcurrency, server.etcdRequests},
+			{"mutex", etcd, newMutex, server.etcdRequests},
+			{"concurrency", etcd, newConcurrency, server.etcdRequests},
 			{"redsync-fsync", func(b *testing.B) server { return startRedis(b, true) }, newRedsync, server.redisRequests},
 		} {
 			b.Run(fmt.Sprintf("%s-%d", c.name, waiters), func(b *testing.B) {

@@ -50,11 +50,11 @@ func removeByDaemon(b *testing.B, batch, inFlight int) (rate float64, idle, busy
 	finish := deletions(b, e.Client, removals)
 	unlock := time.Now().Add(10 * time.Second).Truncate(time.Second)
 	putLocks(e, removals, unlock, unlock)
-	measure := measureClient(b, e)
+	measure := measureClient(b, e.Connect())
 	time.Sleep(3 * time.Second) //nolint:forbidigo // the duration of the measurement
 	idle = quantile(measure(), .99)
 	time.Sleep(time.Until(unlock.Add(config.Default().Reaper.Grace))) //nolint:forbidigo // until the locks are due
-	measure = measureClient(b, e)
+	measure = measureClient(b, e.Connect())
 	first, last := finish()
 	return removals / last.Sub(first).Seconds(), idle, quantile(measure(), .99)
 }

@@ -29,8 +29,8 @@ type server struct {
 	pid  int
 }
 
-// startEtcd runs etcd with its default settings, which sync each commit to disk.
-func startEtcd(b *testing.B) server {
+// startEtcd runs etcd with its default settings, which sync each commit to disk, and further flags.
+func startEtcd(b *testing.B, flags ...string) server {
 	cache, err := os.UserCacheDir()
 	require.NoError(b, err)
 	const version = "3.7.3"
@@ -38,9 +38,9 @@ func startEtcd(b *testing.B) server {
 	out, err := exec.CommandContext(b.Context(), "../e2e/etcd.sh", version, cache).CombinedOutput()
 	require.NoError(b, err, "%s", out)
 	addr, peer := etcdtest.FreeAddr(b), etcdtest.FreeAddr(b)
-	s := run(b, addr, filepath.Join(cache, "etcd-"+version), "--data-dir", b.TempDir(), "--log-level", "warn",
+	s := run(b, addr, filepath.Join(cache, "etcd-"+version), append(flags, "--data-dir", b.TempDir(), "--log-level", "warn",
 		"--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
-		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)
+		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)...)
 	client := s.etcd()
 	require.Eventually(b, func() bool {
 		ctx, cancel := context.WithTimeout(b.Context(), time.Second)

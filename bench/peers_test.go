@@ -1,0 +1,284 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/etcd-unlocker/unlocker/internal/config"
+	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
+)
+
+// BenchmarkPeers measures unlocker beside what others use for the same, in one run. etcd, Redis and the daemon run in
+// processes of their own. make bench-peers makes tables and plots of it.
+//
+// Not measured: Consul, whose sessions live for ten seconds at least, and which Debian does not have.
+func BenchmarkPeers(b *testing.B) {
+	binary := buildDaemon(b)
+	b.Run("due", func(b *testing.B) { peersDue(b, binary) })
+	for _, n := range sizes(b, 20_000, 100_000) {
+		b.Run(fmt.Sprintf("removal-%d", n), func(b *testing.B) { peersRemoval(b, binary, n) })
+	}
+	for _, n := range sizes(b, 1_000, 10_000, 100_000, 1_000_000) {
+		b.Run(fmt.Sprintf("growth/%d", n), func(b *testing.B) { growth(b, binary, n) })
+	}
+}
+
+// sizes returns those up to the environment variable BENCH_LOCKS (1,000,000).
+func sizes(b *testing.B, all ...int) []int {
+	limit := math.MaxInt
+	if text := os.Getenv("BENCH_LOCKS"); text != "" {
+		var err error
+		limit, err = strconv.Atoi(text)
+		require.NoError(b, err)
+	}
+	return slices.DeleteFunc(all, func(n int) bool { return n > limit })
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// peersDue measures how long after a lock is due a watcher sees that it is gone, on an idle system.
+func peersDue(b *testing.B, binary string) {
+	const rounds = 50
+	etcd := startEtcd(b)
+	client := etcd.etcd()
+	d, _ := launch(b, binary, etcd.addr)
+	d.awaitNoHold()
+	redisExpires := redisExpiry(b)
+	var bare float64
+	for _, way := range []struct {
+		name string
+		once func(i int) time.Duration
+	}{
+		{"bare-transaction", func(i int) time.Duration { return bareDelete(b, client, name(i)) }},
+		{"unlocker", func(i int) time.Duration { return dueDelete(b, client, name(i), time.Now().Add(idleTime)) }},
+		{"etcd-lease", func(i int) time.Duration { return leaseDelete(b, client, name(i)) }},
+		{"redis-expiry", redisExpires},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			var took []time.Duration
+			for i := range rounds {
+				took = append(took, way.once(i))
+			}
+			median := milliseconds(quantile(took, .5))
+			if bare == 0 {
+				bare = median
+			}
+			b.ReportMetric(median, "median-ms")
+			b.ReportMetric(milliseconds(quantile(took, .99)), "p99-ms")
+			b.ReportMetric(median/bare, "x-bare")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// leaseDelete returns how long after the end of a lease with the shortest TTL that etcd grants its key is gone.
+func leaseDelete(b *testing.B, client *clientv3.Client, lock string) time.Duration {
+	finish := deletions(b, client, 1)
+	lease, err := client.Grant(b.Context(), 1)
+	require.NoError(b, err)
+	due := time.Now().Add(time.Duration(lease.TTL) * time.Second)
+	_, err = client.Txn(b.Context()).Then(lockOps(lock, due, due, clientv3.WithLease(lease.ID))...).Commit()
+	require.NoError(b, err)
+	gone, _ := finish()
+	return gone.Sub(due)
+}
+
+// redisExpiry measures how long after the end of a key's time to live Redis publishes that it has expired.
+func redisExpiry(b *testing.B) func(int) time.Duration {
+	s := startRedis(b, true)
+	conn, err := redis.Dial("tcp", s.addr)
+	require.NoError(b, err)
+	events, err := redis.Dial("tcp", s.addr)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, conn.Close()); require.NoError(b, events.Close()) })
+	_, err = conn.Do("CONFIG", "SET", "notify-keyspace-events", "Ex")
+	require.NoError(b, err)
+	subscription := redis.PubSubConn{Conn: events}
+	require.NoError(b, subscription.Subscribe("__keyevent@0__:expired"))
+	require.IsType(b, redis.Subscription{}, subscription.Receive())
+	return func(i int) time.Duration {
+		const ttl = 500 * time.Millisecond
+		_, err := conn.Do("SET", name(i), "x", "PX", ttl.Milliseconds())
+		require.NoError(b, err)
+		due := time.Now().Add(ttl)
+		require.IsType(b, redis.Message{}, subscription.Receive())
+		return time.Since(due)
+	}
+}
+
+// peersRemoval removes n locks of five keys that are due at once, each way on an etcd of its own, while another client
+// locks and unlocks.
+func peersRemoval(b *testing.B, binary string, n int) {
+	daemon := func(batch, inFlight int) func(*testing.B, server, *etcdtest.Etcd, time.Time) int {
+		return func(b *testing.B, s server, e *etcdtest.Etcd, due time.Time) int {
+			d, _ := launchWith(b, binary, []string{"--reaper-batch-size", strconv.Itoa(batch), "--reaper-concurrency", strconv.Itoa(inFlight)}, s.addr)
+			d.awaitNoHold()
+			deadline := due.Add(-config.Default().Reaper.Grace)
+			putLocks(e, n, deadline, deadline)
+			return d.pid
+		}
+	}
+	naive := func(inFlight int) func(*testing.B, server, *etcdtest.Etcd, time.Time) int {
+		return func(b *testing.B, _ server, e *etcdtest.Etcd, due time.Time) int {
+			putLocks(e, n, due, due)
+			go naiveReaper(b, e.Client, n, inFlight, due)
+			return os.Getpid()
+		}
+	}
+	var bare float64
+	for _, way := range []struct {
+		name string
+		// prepare has the locks removed when they are due, and returns the process that does it: 0 for etcd itself.
+		prepare func(*testing.B, server, *etcdtest.Etcd, time.Time) int
+	}{
+		{"bare-range-delete", func(b *testing.B, _ server, e *etcdtest.Etcd, due time.Time) int {
+			putLocks(e, n, due, due)
+			time.AfterFunc(time.Until(due), func() { _, _ = e.Client.Delete(b.Context(), prefix+"bench/", clientv3.WithPrefix()) })
+			return os.Getpid()
+		}},
+		{"unlocker-default", daemon(config.Default().Reaper.BatchSize, config.Default().Reaper.Concurrency)},
+		{"unlocker-fast", daemon(64, 4)},
+		{"etcd-leases", func(b *testing.B, _ server, e *etcdtest.Etcd, due time.Time) int {
+			putLeases(b, e.Client, n, due)
+			return 0
+		}},
+		{"naive-in-sequence", naive(1)},
+		{"naive-64-in-flight", naive(64)},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			s := startEtcd(b)
+			client := s.etcd()
+			e := etcdtest.On(b, client)
+			measure := measureClient(b, s.etcd())
+			<-time.After(3 * time.Second)
+			idle := quantile(measure(), .99)
+			due := time.Now().Add(30*time.Second + time.Duration(n)*time.Millisecond/4).Truncate(time.Second)
+			finish := deletions(b, client, n)
+			pid := way.prepare(b, s, e, due)
+			require.Positive(b, time.Until(due), "the locks were not ready in time")
+			<-time.After(time.Until(due))
+			server, remover := cpuTime(b, s.pid), time.Duration(0)
+			if pid != 0 {
+				remover = cpuTime(b, pid)
+			}
+			measure = measureClient(b, s.etcd())
+			_, last := finish()
+			busy := quantile(measure(), .99)
+			rate := float64(n) / last.Sub(due).Seconds()
+			if bare == 0 {
+				bare = rate
+			}
+			b.ReportMetric(rate, "locks/s")
+			b.ReportMetric(rate/bare, "x-bare")
+			b.ReportMetric(milliseconds(busy), "others-p99-ms")
+			b.ReportMetric(float64(busy)/float64(idle), "others-p99-x-idle")
+			b.ReportMetric((cpuTime(b, s.pid) - server).Seconds(), "etcd-cpu-s")
+			if pid != 0 && pid != os.Getpid() {
+				b.ReportMetric((cpuTime(b, pid) - remover).Seconds(), "remover-cpu-s")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// putLeases writes n locks, each with a lease of its own that ends when it is due or up to a second later.
+func putLeases(b *testing.B, client *clientv3.Client, n int, due time.Time) {
+	g, ctx := errgroup.WithContext(b.Context())
+	g.SetLimit(64)
+	for i := range n {
+		g.Go(func() error {
+			lease, err := client.Grant(ctx, int64(math.Ceil(time.Until(due).Seconds())))
+			if err != nil {
+				return err
+			}
+			_, err = client.Txn(ctx).Then(lockOps(name(i), due, due, clientv3.WithLease(lease.ID))...).Commit()
+			return err
+		})
+	}
+	require.NoError(b, g.Wait())
+}
+
+// naiveReaper is what many have written: a list of the locks when they are due, and one transaction for each that compares
+// the uuid.
+func naiveReaper(b *testing.B, client *clientv3.Client, n, inFlight int, due time.Time) {
+	<-time.After(time.Until(due))
+	g, ctx := errgroup.WithContext(context.WithoutCancel(b.Context()))
+	g.SetLimit(inFlight)
+	for i := range n {
+		g.Go(func() error {
+			from := prefix + name(i) + "/"
+			held, err := client.Get(ctx, from+"uuid")
+			if err != nil {
+				return err
+			}
+			_, err = client.Txn(ctx).If(clientv3.Compare(clientv3.Value(from+"uuid"), "=", string(held.Kvs[0].Value))).
+				Then(clientv3.OpDelete(from, clientv3.WithPrefix())).Commit()
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		b.Error(err)
+	}
+}
+
+// growth measures a daemon with n locks, 10 seconds long with 1,000 renewals a second.
+func growth(b *testing.B, binary string, n int) {
+	s := startEtcd(b, "--quota-backend-bytes", strconv.Itoa(8<<30))
+	client := s.etcd()
+	future := time.Now().Add(2 * time.Hour)
+	putLocks(etcdtest.On(b, client), n, future, future)
+	began := time.Now()
+	stream, err := client.GetStream(b.Context(), prefix, clientv3.WithPrefix())
+	require.NoError(b, err)
+	for chunk := range stream {
+		require.NoError(b, chunk.Err())
+	}
+	bare := time.Since(began)
+	d, ready := launch(b, binary, s.addr)
+	took := func(url string) time.Duration {
+		var all []time.Duration
+		for range 5 {
+			began := time.Now()
+			resp, err := http.Get(url)
+			require.NoError(b, err)
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(b, err)
+			require.NoError(b, resp.Body.Close())
+			require.Equal(b, http.StatusOK, resp.StatusCode)
+			all = append(all, time.Since(began))
+		}
+		return quantile(all, .5)
+	}
+	b.ReportMetric(ready.Seconds(), "ready-s")
+	b.ReportMetric(ready.Seconds()/bare.Seconds(), "x-bare-stream")
+	b.ReportMetric(milliseconds(took(d.base+"/metrics")), "scrape-ms")
+	b.ReportMetric(milliseconds(took(d.web+"/")), "page-ms")
+	b.ReportMetric(d.metric("process_resident_memory_bytes")/(1<<20), "resident-MiB")
+	during := func() (etcd, daemon float64) {
+		const long = 10 * time.Second
+		before, mine := cpuTime(b, s.pid), cpuTime(b, d.pid)
+		<-time.After(long)
+		return 100 * (cpuTime(b, s.pid) - before).Seconds() / long.Seconds(), 100 * (cpuTime(b, d.pid) - mine).Seconds() / long.Seconds()
+	}
+	_, idle := during()
+	b.ReportMetric(idle, "idle-cpu%")
+	stop := renew(b, client, n)
+	etcd, busy := during()
+	stop()
+	b.ReportMetric(busy, "renewals-cpu%")
+	b.ReportMetric(etcd, "renewals-etcd-cpu%")
+	b.ReportMetric(0, "ns/op")
+}
