@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,7 +92,7 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 lint: ## Run golangci-lint, and bound the lines of production Go
 	.ci/lines.sh
 	golangci-lint run --build-tags e2e,hunt,man,nightly ./...
-	for module in mutex mutex/otel mutex/prom; do (cd $$module && golangci-lint run --allow-parallel-runners ./...) || exit; done
+	for module in mutex mutex/otel mutex/prom bench/report; do (cd $$module && golangci-lint run --allow-parallel-runners ./...) || exit; done
 
 FUZZTIME ?= 20s
 fuzz: ## Run each fuzz target for FUZZTIME (20s)
@@ -110,6 +110,13 @@ bench-compare: ## Compare the small benchmarks with those of the commit BASE (ma
 
 bench-big: ## Run the measurements that docs/performance.md reports
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...
+
+# BENCH_LOCKS limits the number of locks (1,000,000). It needs redis-server.
+bench-peers: ## Measure unlocker beside its peers in one run: tables, and plots into docs/plots (40 min)
+	mkdir -p $(BIN)
+	$(GO) test -run '^$$' -bench '^Benchmark(Peers|Uncontended|Handoff)$$' -benchtime 1x -timeout 3h ./bench >$(BIN)/peers.txt || { cat $(BIN)/peers.txt; exit 1; }
+	@grep cpu: $(BIN)/peers.txt; $(GO) version; redis-server --version
+	@$(GO) -C bench/report run . -plots $(CURDIR)/docs/plots <$(BIN)/peers.txt
 
 # With podman or buildah: BUILDER='buildah bud'. The image layer depends only on the commit if BUILDER sets
 # times to SOURCE_DATE_EPOCH: buildah with --timestamp, docker buildx with rewrite-timestamp=true.

@@ -127,14 +127,16 @@ func BenchmarkUncontended(b *testing.B) {
 				took[i] = append(took[i], time.Since(start))
 			}
 		}
-		median := func(i int) float64 { return float64(quantile(took[i], .5)) }
+		mutex := quantile(took[0], .5)
 		for i, c := range contenders {
-			b.ReportMetric(median(i)/float64(time.Microsecond), c.name+"-µs")
-			if i > 0 {
-				b.ReportMetric(median(0)/median(i), "x-"+c.name)
-			}
+			b.Run(c.name, func(b *testing.B) {
+				median := quantile(took[i], .5)
+				b.ReportMetric(milliseconds(median), "median-ms")
+				b.ReportMetric(milliseconds(quantile(took[i], .99)), "p99-ms")
+				b.ReportMetric(float64(mutex)/float64(median), "mutex-x")
+				b.ReportMetric(0, "ns/op")
+			})
 		}
-		b.ReportMetric(0, "ns/op")
 	}
 }
 

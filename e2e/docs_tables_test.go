@@ -139,6 +139,7 @@ var notHere = map[string]string{
 	"make fuzz":                         inNightly,
 	"make bench":                        measurement,
 	"make bench-big":                    measurement,
+	"make bench-peers":                  measurement,
 	"make bench-compare BASE=main":      measurement,
 	".ci/test.sh race internal/reaper$": "is part of make race",
 	"go test -run TestS6_TwoReplicas ./internal/app":                                                "is part of make test",

@@ -77,7 +77,7 @@ func read(in io.Reader) (groups []*group, err error) {
 		if !ok {
 			continue
 		}
-		full, _, _ := strings.Cut(string(result.Name), "-"+gomaxprocs(result))
+		full := strings.TrimSuffix(string(result.Name), "-"+gomaxprocs(result))
 		cut := strings.LastIndexByte(full, '/')
 		name := full[:max(cut, 0)]
 		if len(groups) == 0 || groups[len(groups)-1].name != name {

@@ -9,7 +9,7 @@ import (
 
 const output = `goos: linux
 BenchmarkPeers/due/bare-2 1 1.511 median-ms 1.000 x-bare
-BenchmarkPeers/due/etcd-lease-2 1 491.3 median-ms
+BenchmarkPeers/due/etcd-lease-2-2 1 491.3 median-ms
 BenchmarkPeers/growth/1000-2 1 1.5 ready-s 20 scrape-ms
 BenchmarkPeers/growth/100000-2 1 6.544 ready-s 25.68 scrape-ms
 PASS
@@ -27,7 +27,7 @@ func TestTablesAndPlots(t *testing.T) {
 | | median-ms | x-bare |
 |---|---|---|
 | bare | 1.51 | 1 |
-| etcd-lease | 491 |  |
+| etcd-lease-2 | 491 |  |
 
 ### Peers/growth
 
