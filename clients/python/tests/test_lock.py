@@ -99,10 +99,10 @@ class LockTest(TestCase):
         uniform = random.uniform
         self.addCleanup(setattr, random, "uniform", uniform)
         random.uniform = lambda least, most: most  # so that the waiter tries last
-        self.addCleanup(setattr, unlocker_mutex, "_JITTER", unlocker_mutex._JITTER)
-        unlocker_mutex._JITTER = 3  # in which the next holder comes, also on a busy machine
-        self.addCleanup(setattr, unlocker_mutex, "_LAST", unlocker_mutex._LAST)
-        unlocker_mutex._LAST = 4  # for the answer that tells the holder
+        self.addCleanup(setattr, unlocker_mutex._etcd, "_JITTER", unlocker_mutex._etcd._JITTER)
+        unlocker_mutex._etcd._JITTER = 3  # in which the next holder comes, also on a busy machine
+        self.addCleanup(setattr, unlocker_mutex._etcd, "_LAST", unlocker_mutex._etcd._LAST)
+        unlocker_mutex._etcd._LAST = 4  # for the answer that tells the holder
         with ThreadPoolExecutor() as pool:
             waiter = pool.submit(self.client.lock, "a", timeout=12)
             eventually(lambda: self.etcd.requests("Watch") == 1)
