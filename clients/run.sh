@@ -53,7 +53,7 @@ test_python() {
     (
       export PYENV_VERSION=$oldest PYTHONPATH=$work/pip:clients/python/tests
       python3.9 -m pip install --quiet --no-index --root-user-action ignore --target "$work/pip" ./clients/python
-      exec python3.9 -W error -m unittest test_lock test_aio
+      exec python3.9 -W error -m unittest test_lock test_queue test_aio
     ) &
     pids+=($!)
   else

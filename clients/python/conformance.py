@@ -24,6 +24,7 @@ class Driver:
         self.client = Client(
             os.environ["UNLOCKER_ETCD_ENDPOINTS"].split(","),
             prefix=os.environ["UNLOCKER_PREFIX"],
+            waiters_prefix=os.environ.get("UNLOCKER_WAITERS_PREFIX", ""),
             request_timeout=float(os.environ["UNLOCKER_ETCD_REQUEST_TIMEOUT"].rstrip("s")),
         )
         self.locks: Dict[str, Lock] = {}

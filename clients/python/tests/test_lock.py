@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import math
 import multiprocessing
 import os
 import pathlib
@@ -86,24 +87,22 @@ class LockTest(TestCase):
         waiter.start()
         eventually(lambda: self.etcd.requests("Watch") == 1)
         time.sleep(1)  # in which a client that polls sends requests
-        self.assertEqual(self.etcd.requests("Txn"), before + 1)
+        self.assertEqual(self.etcd.requests("Txn"), before + 2, "without a ticket, and with one")
         first.unlock()
         released = time.monotonic()
         waiter.join()
         self.assertLess(got[0][1] - released, 10)
-        self.assertEqual((self.etcd.requests("Txn"), self.etcd.requests("Watch")), (before + 3, 1))
+        self.assertEqual((self.etcd.requests("Txn"), self.etcd.requests("Watch")), (before + 4, 1))
         self.assertGreater(got[0][0].token, first.token)
 
-    def test_a_waiter_does_not_try_when_it_sees_the_next_holder(self):
+    def test_a_waiter_without_a_ticket_does_not_try_when_it_sees_the_next_holder(self):
+        self.client._plain = math.inf
         first = self.client.lock("a")
         uniform = random.uniform
         self.addCleanup(setattr, random, "uniform", uniform)
         random.uniform = lambda least, most: most  # so that the waiter tries last
-        self.addCleanup(setattr, unlocker_mutex._etcd, "_JITTER", unlocker_mutex._etcd._JITTER)
-        unlocker_mutex._etcd._JITTER = 3  # in which the next holder comes, also on a busy machine
-        self.addCleanup(setattr, unlocker_mutex._etcd, "_LAST", unlocker_mutex._etcd._LAST)
-        unlocker_mutex._etcd._LAST = 4  # for the answer that tells the holder
-        with ThreadPoolExecutor() as pool:
+        # For the next holder to come, also on a busy machine; and for the answer that tells who that is.
+        with mock.patch.multiple(unlocker_mutex._queue, _JITTER=3, _LAST=4), ThreadPoolExecutor() as pool:
             waiter = pool.submit(self.client.lock, "a", timeout=12)
             eventually(lambda: self.etcd.requests("Watch") == 1)
             before = self.etcd.requests("Txn")

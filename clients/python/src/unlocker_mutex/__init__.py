@@ -41,18 +41,20 @@ import time
 import traceback
 import uuid
 from collections import deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import FrameType, TracebackType
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type
 
 from ._etcd import (
-    _IDLE, _JITTER, _SILENCE, Cancel, MutexError, Refused, Unreachable, _Answer, _b64, _Endpoint, _Etcd, _get, _Json, _put, _telling, _text,
+    _IDLE, Cancel, Canceled, MutexError, Refused, Unreachable, _Answer, _b64, _delete, _Endpoint, _Etcd, _get, _Json, _put, _text,
 )
+from ._queue import _SILENCE, _Leases, _Waiter
 
 __all__ = ["Cancel", "Canceled", "Client", "Holder", "Lock", "Lost", "MutexError", "Held", "Refused", "Removal", "Unreachable"]
 __version__ = "0.1.0"
-for _public in (Cancel, MutexError, Refused, Unreachable):
+for _public in (Cancel, Canceled, MutexError, Refused, Unreachable):
     _public.__module__ = __name__  # as tracebacks show them
 
 _EXPECTED = ("uuid", "hostname", "locked_at", "alert_at", "auto_unlock_at", "alive_at", "owner", "purpose", "pid", "status")
@@ -61,10 +63,11 @@ _RESERVED = (*_FIELDS, "identity")  # by which a Go client may take its own lock
 _MAX_TEXT = 4 << 10  # of owner, purpose, status, backtrace and stack
 _MAX_VALUE = 64 << 10  # of metadata
 _MAX_RECORD = 32 << 10  # of a removal
+_MAX_HOLDS = 64  # of a ticket
 _YEAR = 366 * 86400.0
 _RETRY = 1.0  # between two renewals if the first one failed
 _RENEWAL = 100.0  # between two renewals at most: the daemon's patience ends after five minutes
-_LONGEST = 10.0  # between two attempts to release what late attempts have taken
+_SHORTEST, _LONGEST = 0.02, 10.0  # between two attempts to release what late attempts have taken
 _ANSWER = 5.0  # between two answers of a lock to questions, whoever asks
 _SETTLED = 0.5  # for which a lock is held before its client listens to questions
 _DEAF = 600.0  # between two attempts to listen without the right to
@@ -126,10 +129,6 @@ class Held(MutexError):
         return Held, (self.holder,)
 
 
-class Canceled(MutexError):
-    """A call of lock was canceled by its Cancel. It holds no lock."""
-
-
 @dataclass(frozen=True)
 class Holder:
     """The record of who holds a lock, as the holder wrote it: untrusted text."""
@@ -188,8 +187,11 @@ class Lock:
     was lost meanwhile, unless the block raises something else.
     """
 
-    def __init__(self, client: Client, name: str, terms: _Terms) -> None:
-        self.name = name
+    def __init__(self, client: Client, name: str, terms: _Terms, slots: int = 0) -> None:
+        self._base, self._slots = name, slots
+        self._names = [f"{name}/{slot}" for slot in range(slots)] or [name]
+        self.name = random.choice(self._names)
+        """The name of the lock, or of the slot that was taken."""
         self.uuid = str(uuid.uuid4())
         self.token = self._revision = 0  # _revision is that of auto_unlock_at
         """The fencing token: it grows with each acquisition of the name."""
@@ -206,6 +208,10 @@ class Lock:
         self._lost: Optional[Lost] = None
         self._holding = False  # the lock may be in etcd, by an attempt that was answered
         self._late = 0  # attempts to take it that were not answered, and may be executed late
+        self._doubts: Dict[str, int] = {}  # likewise, of other slots
+        self._ticket: str = f"{client._waiters}{name}//{self.uuid}"
+        self._queued: bool = False  # the ticket may be in etcd
+        self._holds: List[str] = [lock.uuid for lock in _held.get() if lock.lost is None]
         self._expires = 0.0  # when the last deadline that was sent passes
         self._trouble = "deadline"  # what the loss will be put down to if no renewal goes through
         self._deadline = self._wall_deadline = self._renew_at = self._acquired_at = 0.0
@@ -297,8 +303,16 @@ class Lock:
         return {
             "compare": [{"target": "VERSION", "result": "EQUAL", "key": _b64(self._key("uuid")), "version": "0"}],
             "success": [_put(self._key(name), value) for name, value in fields.items()],
-            "failure": [_get(self._key(name)) for name in _EXPECTED],
+            "failure": self._reading(),
         }
+
+    def _reading(self) -> List[_Json]:
+        return [_get(self._key(name)) for name in _EXPECTED]
+
+    def _holder(self, found: Mapping[str, Tuple[str, int, int]]) -> Holder:
+        """Who has the lock, by the keys that were read, without those that an earlier holder has left; no fields if it is free."""
+        created = found.get(self._key("uuid"), ("", math.inf, 0))[1]
+        return Holder(self.name, {name: found[key][0] for name in _EXPECTED for key in [self._key(name)] if key in found and found[key][2] >= created})
 
     def _acquired(self, answer: _Answer) -> Optional[Holder]:
         """Reads the answer of an acquisition, and returns the holder if it is another one."""
@@ -306,14 +320,12 @@ class Lock:
         stamp, started = max(self._started.items(), key=lambda item: item[1])
         self._late += answer.unanswered
         if not answer.succeeded:
-            found = answer.found
-            own = found.get(self._key("uuid"), ("", 0, 0))
-            fields = {name: found[key][0] for name in _EXPECTED for key in [self._key(name)] if key in found and found[key][2] >= own[1]}
-            if own[0] != self.uuid:
-                return Holder(self.name, fields)
+            holder = self._holder(answer.found)
+            if holder.fields.get("uuid") != self.uuid:
+                return holder
             # An answer was lost. That attempt took the lock.
             self._late -= 1
-            revision, stamp = own[1], fields.get("locked_at", stamp)
+            revision, stamp = answer.found[self._key("uuid")][1], holder.fields.get("locked_at", stamp)
             started = self._started.get(stamp, started)
         self._holding, self._cluster = True, answer.cluster
         self.token, self._acquired_at, self._revision = revision, started, revision
@@ -359,7 +371,20 @@ class Lock:
         return answer.succeeded and not reason
 
     def _removal(self) -> _Json:
-        return self._if_mine([{"requestDeleteRange": {"key": _b64(self._key(name))}} for name in dict.fromkeys([*self._written, *_FIELDS])], "uuid")
+        """The transaction that releases the lock, if it is or may be in etcd, and the ticket, if that may be there."""
+        fields = dict.fromkeys([*self._written, *_FIELDS]) if self._holding or self._late > 0 else ()
+        txn = self._if_mine([_delete(self._key(name)) for name in fields], "uuid")
+        if self._queued:
+            for branch in ("success", "failure"):
+                txn[branch].append(_delete(self._ticket))
+        return txn
+
+    def _released(self, answer: _Answer) -> None:
+        """Reads the answer of a removal in the background."""
+        if not self._holding and answer.succeeded:
+            self._late -= 1
+        queued, self._holding, self._queued = self._queued, False, False
+        self._queued = queued and self._left()  # late attempts may put it again
 
     def _if_mine(self, requests: List[_Json], *otherwise: str) -> _Json:
         mine = {"target": "VALUE", "result": "EQUAL", "key": _b64(self._key("uuid")), "value": _b64(self.uuid)}
@@ -396,11 +421,39 @@ class Lock:
 
     def _left(self) -> bool:
         """Reports whether something in etcd is to be released, or may be."""
-        return self._holding or (self._late > 0 and time.monotonic() < self._expires)
+        return self._holding or self._queued or (self._late > 0 and time.monotonic() < self._expires)
+
+    def _move(self, name: str) -> None:
+        """Has the next attempt take this slot."""
+        self._doubts[self.name], self.name = self._late, name
+        self._late = self._doubts.pop(name, 0)
+
+    def _leave(self, taken: bool) -> None:
+        """Releases in the background what the call that has ended leaves in etcd: a ticket, what late attempts take, and the lock if it is not taken."""
+        lefts = [(name, late, False) for name, late in self._doubts.items() if late > 0]
+        if not taken:
+            self._client._background.release(self)
+        elif self._queued:
+            self._queued = False
+            lefts.append((self.name, 0, True))
+        for name, late, queued in lefts:
+            left = Lock(self._client, name, self._terms)
+            left.uuid, left._ticket, left._written, left._expires = self.uuid, self._ticket, self._written, self._expires
+            left._late, left._queued = late, queued
+            self._client._background.release(left)
 
     def _failed(self, error: MutexError) -> None:
         with self._mutex:
             self._trouble = "no space" if isinstance(error, Refused) and error.no_space else "unreachable"
+
+
+_held: ContextVar[Sequence[Lock]] = ContextVar("unlocker_mutex", default=())  # taken in this thread or task
+
+
+def _hold(locks: List[Lock]) -> List[Lock]:
+    """Notes that this thread or task has taken the locks, for the tickets of its later waits."""
+    _held.set([*(lock for lock in _held.get() if lock.lost is None), *locks][-_MAX_HOLDS:])
+    return locks
 
 
 class Client:
@@ -412,7 +465,9 @@ class Client:
     removals (see Lost.removal), /unlocker/audit followed by the prefix by default. ask_prefix is where
     unlocker ask asks the holders of locks, /unlocker/ask followed by the prefix by default: a thread
     listens there while locks are held, and answers with the stack and the last status. Without the right
-    to read there, the logger unlocker_mutex says so once, and the rest works.
+    to read there, the logger unlocker_mutex says so once, and the rest works. waiters_prefix is where
+    waits leave their tickets, /unlocker/waiters followed by the prefix by default. Without the right to
+    read and write there, the logger says so once, and waiters get locks in no order.
 
     release_on_sigterm, for the main thread of a main program: SIGTERM ends the program as sys.exit(143)
     does, so that with blocks are left, unless the program has a handler of its own; and all locks that
@@ -423,7 +478,7 @@ class Client:
         self, endpoints: Sequence[str] = ("127.0.0.1:2379",), *, user: str = "", password: str = "",
         ca_file: Optional[str] = None, cert_file: Optional[str] = None, key_file: Optional[str] = None, server_name: Optional[str] = None,
         prefix: str = "/mutexes/", owner: str = "", request_timeout: float = 5.0, audit_prefix: str = "", ask_prefix: str = "",
-        release_on_sigterm: bool = False,
+        waiters_prefix: str = "", release_on_sigterm: bool = False,
     ) -> None:
         if isinstance(endpoints, str) or not endpoints:
             raise ValueError("endpoints must be a list of at least one URL")
@@ -434,6 +489,8 @@ class Client:
         self._prefix, self._timeout = prefix, request_timeout
         self._audit = (audit_prefix or "/unlocker/audit" + prefix).removesuffix("/") + "/"
         self._ask = (ask_prefix or "/unlocker/ask" + prefix).removesuffix("/") + "/"
+        self._waiters = (waiters_prefix or "/unlocker/waiters" + prefix).removesuffix("/") + "/"
+        self._plain, self._said_plain = 0.0, False  # until when waits do without tickets, and whether that was said
         self._owner = owner or os.path.basename(sys.argv[0])
         self._etcd = _Etcd([_Endpoint(e) for e in endpoints], user, password, server_name, request_timeout)
         if any(e.tls for e in self._etcd.endpoints):
@@ -485,18 +542,21 @@ class Client:
         are further fields. backtrace=False writes neither the stack at the call nor the one at the
         alert.
 
-        Waiting sends no requests, and returns when the lock is released. Waiters are served in no
-        particular order. It waits for etcd, too. Another thread may cancel it. Raises Held with the holder
-        when timeout is over, Unreachable if etcd does not answer then, and Refused if it does not accept
-        the request.
+        Waiters get the lock in the order in which they came, each with a ticket, whose lease of 10 seconds
+        is all that is renewed meanwhile: see waiters_prefix. The ticket says which locks this thread, or
+        asyncio task, holds, those of the task that created it included, so that deadlocks are found. Waiting
+        returns when the lock is released. It waits for etcd, too. Another thread may cancel it. Raises Held
+        with the holder when timeout is over, Unreachable if etcd does not answer then, and Refused if it does
+        not accept the request.
         """
-        return self._take(self._new([name], expect, patience, max_hold, owner, purpose, metadata, backtrace)[0], timeout, cancel or Cancel())
+        lock = self._new([name], expect, patience, max_hold, owner, purpose, metadata, backtrace)[0]
+        return _hold([self._take(lock, timeout, cancel or Cancel())])[0]
 
     def _new(
         self, names: Iterable[str], expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> List[Lock]:
-        """Returns locks that are to be taken, with the stack and the thread of the caller."""
+        """Returns locks that are to be taken, with the stack, the thread and the locks of the caller."""
         terms = _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace)
         locks = [Lock(self, _checked(name), terms) for name in names]
         if len({lock.name for lock in locks}) < len(locks):
@@ -506,16 +566,17 @@ class Client:
     def _take(self, lock: Lock, timeout: Optional[float], cancel: Cancel) -> Lock:
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be at least 0, not {timeout}")
+        waiter = _Waiter(lock, math.inf if not timeout else time.monotonic() + timeout, cancel)
         try:
-            if timeout == 0:
-                holder = self._attempt(lock)[0]
-            else:
-                holder = self._wait(lock, math.inf if timeout is None else time.monotonic() + timeout, cancel)
+            holder = waiter.take() if timeout == 0 else waiter.wait()
         except BaseException as error:
-            self._abandon(error, lock)
+            lock._late += not isinstance(error, MutexError)
+            lock._leave(False)
             raise
+        finally:
+            waiter.close()
+        lock._leave(holder is None)
         if holder is not None:
-            self._background.release(lock)
             raise Held(holder)
         return lock
 
@@ -524,7 +585,7 @@ class Client:
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
         owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
     ) -> Lock:
-        """Takes a lock if it is free, as lock does, or raises Held with the holder."""
+        """Takes a lock if it is free, also where others wait, as lock does, or raises Held with the holder."""
         return self.lock(
             name, timeout=0, expect=expect, patience=patience, max_hold=max_hold, owner=owner, purpose=purpose, metadata=metadata, backtrace=backtrace
         )
@@ -538,7 +599,8 @@ class Client:
 
         The options are those of lock, in seconds. Raises Unreachable or Refused; then it holds none of them.
         """
-        return self._take_all(self._new(names, expect, patience, max_hold, owner, purpose, metadata, backtrace))
+        taken, held = self._take_all(self._new(names, expect, patience, max_hold, owner, purpose, metadata, backtrace))
+        return _hold(taken), held
 
     def _take_all(self, locks: Sequence[Lock]) -> Tuple[List[Lock], List[Held]]:
         taken: List[Lock] = []
@@ -570,36 +632,6 @@ class Client:
         """Closes the idle connections. It releases no locks, and the client may be used again."""
         for endpoint in self._etcd.endpoints:
             endpoint.close()
-
-    def _attempt(self, lock: Lock, end: float = math.inf) -> Tuple[Optional[Holder], int]:
-        """Tries to take the lock once. Returns who has it otherwise, and the revision to wait from."""
-        answer = next(self._etcd.send([lock._acquisition()], end))
-        return lock._acquired(answer), answer.revision
-
-    def _wait(self, lock: Lock, end: float, cancel: Cancel) -> Optional[Holder]:
-        pause = 0.05
-        failed: Optional[Unreachable] = None
-        while True:
-            if cancel._called.is_set():
-                raise Canceled(f"the wait for lock {lock.name!r} was canceled")
-            watched = False
-            try:
-                holder, revision = self._attempt(lock, end)
-                if holder is None:
-                    return None
-                failed = None
-                watched = self._etcd.watch(lock._key("uuid"), lock.uuid, revision, end, cancel)
-                if time.monotonic() >= end:
-                    return holder
-            except Unreachable as error:
-                failed = _telling(failed, error)
-                if time.monotonic() >= end:
-                    failed._unanswered = error._unanswered
-                    raise failed from failed.__cause__
-                lock._late += error._unanswered
-            pause = 0.05 if watched else min(2 * pause, _RETRY)
-            if not watched:
-                cancel._called.wait(max(0, min(pause * random.uniform(0.5, 1), end - time.monotonic())))
 
     def _renew(self, locks: Sequence[Lock], end: float = math.inf, *, kept: bool = False, status: Optional[str] = None) -> None:
         """Renews locks, and ends those that turn out to be lost. The caller holds _renewing of each."""
@@ -661,6 +693,7 @@ class _Background:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.leases = _Leases(client._etcd)
         self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
         self._ear: Optional[threading.Thread] = None
@@ -685,7 +718,7 @@ class _Background:
         lock._end("released")
         with self._changed:
             if lock not in self._leftovers and lock._left():
-                self._leftovers[lock] = (0.0, _JITTER)
+                self._leftovers[lock] = (0.0, _SHORTEST)
                 self._nudge(0.0)
 
     def _nudge(self, at: float) -> None:
@@ -771,8 +804,8 @@ class _Background:
             try:
                 found, revision = etcd.list(keys)
                 self._asked(found)
-                for _, events in etcd.stream({**keys, "startRevision": str(revision + 1)}, time.monotonic() + _SILENCE, Cancel()):
-                    self._asked([_text(e["kv"]["key"]) for e in events if e.get("type") != "DELETE"])
+                for _, result in etcd.stream({**keys, "startRevision": str(revision + 1)}, time.monotonic() + _SILENCE):
+                    self._asked([_text(e["kv"]["key"]) for e in result.get("events", []) if e.get("type") != "DELETE"])
             except TimeoutError:
                 pause = 0.0
             except Refused as refused:
@@ -795,11 +828,11 @@ class _Background:
         end = time.monotonic() + _RETRY
         try:
             for lock, answer in zip(locks, self._client._etcd.send([lock._removal() for lock in locks], end)):
-                if not lock._holding and answer.succeeded:
-                    lock._late -= 1
-                lock._holding = False
-        except MutexError:
-            pass  # it is tried again
+                lock._released(answer)
+        except MutexError as error:  # it is tried again
+            if isinstance(error, Refused):
+                for lock in locks:
+                    lock._queued = False  # there may be no right to tickets any more, which expire
         with self._changed:
             for lock in [lock for lock in locks if lock in self._leftovers]:
                 pause = self._leftovers[lock][1]

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, cast
+from typing import Any, Deque, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 _Json = Dict[str, Any]
@@ -23,9 +23,6 @@ _Json = Dict[str, Any]
 _MAX_OPS = 128  # etcd's --max-txn-ops, which counts each level of nested transactions
 _MAX_BYTES = 1 << 20  # below etcd's --max-request-bytes of 1.5 MiB
 _IDLE = 10.0  # for which a connection is kept: less than what balancers and firewalls allow
-_SILENCE = 60.0  # after which a watch without an event is replaced
-_JITTER = 0.02  # over which the waiters for one lock spread when it is released
-_LAST = 0.2  # before the end of a wait, when a waiter tries again if the holder has changed
 _ATTEMPT = 5.0  # for which a request may be on its way: the daemon counts on it
 
 
@@ -56,6 +53,10 @@ class Refused(MutexError):
     def no_space(self) -> bool:
         """Reports whether etcd has reached its quota."""
         return "database space exceeded" in str(self)
+
+
+class Canceled(MutexError):
+    """A call of lock was canceled by its Cancel. It holds no lock."""
 
 
 class Cancel:
@@ -103,9 +104,12 @@ class _Answer(NamedTuple):
 
     @property
     def found(self) -> Dict[str, Tuple[str, int, int]]:
-        """The values, create revisions and mod revisions of the keys that the transaction read."""
-        pairs = [kv for response in self.txn.get("responses", []) for kv in response.get("response_range", {}).get("kvs", [])]
-        return {_text(kv["key"]): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
+        """The values, create revisions and mod revisions of the keys that the transaction read, nested ones included."""
+        pairs, responses = [], list(self.txn.get("responses", []))
+        for response in responses:
+            pairs += response.get("response_range", {}).get("kvs", [])
+            responses += response.get("response_txn", {}).get("responses", [])
+        return {_text(kv["key"], "surrogateescape"): (_text(kv.get("value", "")), int(kv["create_revision"]), int(kv["mod_revision"])) for kv in pairs}
 
 
 class _Failure(Exception):
@@ -236,28 +240,17 @@ class _Etcd:
         answer, _ = self._call("/v3/kv/range", {**keys, "keysOnly": True}, time.monotonic() + self._timeout, math.inf)
         return [_text(kv["key"]) for kv in answer.get("kvs", [])], int(answer["header"]["revision"])
 
-    def watch(self, key: str, own: str, revision: int, end: float, cancel: Cancel) -> bool:
-        """Waits until the key is deleted, or has our own value, or end, or a while has passed. Returns False if the watch failed.
+    def grant(self, ttl: float, end: float) -> str:
+        """Returns a new lease."""
+        answer, _ = self._call("/v3/lease/grant", {"TTL": str(int(ttl))}, min(end, time.monotonic() + self._timeout), math.inf)
+        return str(answer["ID"])
 
-        Waiters spread over a moment after the deletion. Those that see the next holder in time do
-        not try, so that a release does not make all of them send a request.
-        """
-        until = min(end, time.monotonic() + _SILENCE * random.uniform(1, 1.25))
-        try:
-            for connection, shown in self.stream({"key": _b64(key), "startRevision": str(revision)}, until, cancel):
-                events = [e for e in shown if int(e["kv"]["mod_revision"]) > revision]
-                if events and events[-1].get("type") == "DELETE":
-                    connection.deadline = min(until, time.monotonic() + random.uniform(0, _JITTER))
-                elif events and events[-1]["kv"].get("value") == _b64(own):
-                    return True  # by an attempt without an answer
-                elif events:
-                    until = connection.deadline = min(until, end - _LAST)  # to say in the end who holds it
-        except TimeoutError:
-            return True
-        return False
+    def keep(self, lease: str, end: float) -> bool:
+        """Prolongs a lease, and reports whether there still is one."""
+        return "TTL" in self._call("/v3/lease/keepalive", {"ID": lease}, end, math.inf)[0]
 
-    def stream(self, request: _Json, until: float, cancel: Cancel) -> Iterator[Tuple[_Connection, List[_Json]]]:
-        """Yields the events of a watch, and its connection, whose deadline is until. It ends if the watch fails, and raises TimeoutError at the deadline."""
+    def stream(self, request: _Json, until: float, *cancels: Cancel) -> Generator[Tuple[_Connection, _Json], None, None]:
+        """Yields the results of a watch, and its connection, whose deadline is until. It ends if the watch fails or is canceled, and raises TimeoutError at the deadline."""
         endpoint, streaming = self.endpoints[self._current], False
         connection = _Connection(endpoint, self.tls, self._server_name)
         connection.deadline = min(until, time.monotonic() + self._attempt)
@@ -265,16 +258,19 @@ class _Etcd:
             # Without a leader the stream must end, not fall silent.
             headers = {**self._headers(endpoint, connection.deadline), "Grpc-Metadata-Hasleader": "true"}
             connection.request("POST", "/v3/watch", json.dumps({"createRequest": request}).encode(), headers)
-            with cancel._aborts(connection), connection.getresponse() as response:
+            with contextlib.ExitStack() as exits:
+                for cancel in cancels:
+                    exits.enter_context(cancel._aborts(connection))
+                response = exits.enter_context(connection.getresponse())
                 while response.status == 200:
                     result = json.loads(response.readline() or "{}").get("result", {"canceled": True})
                     if result.get("canceled"):
                         break
                     if not streaming:
                         streaming, connection.deadline = True, until
-                    yield connection, result.get("events", [])
+                    yield connection, result
         except (TimeoutError, socket.timeout):  # the same since Python 3.10
-            if streaming:
+            if streaming or time.monotonic() >= until:
                 raise TimeoutError from None
             self._advance(endpoint)
         except (OSError, http.client.HTTPException, ValueError, _Failure):
@@ -365,6 +361,8 @@ def _object(text: bytes, status: int) -> _Json:
         answer = json.loads(text)
     except ValueError:
         answer = None
+    if isinstance(answer, dict):
+        answer = answer.get("result", answer)  # of a stream
     if isinstance(answer, dict) and (status != 200 or "header" in answer):
         return answer
     gateway = ", there is no JSON gateway (etcd needs --enable-grpc-gateway)" if status == 404 else ""
@@ -410,17 +408,21 @@ def _batches(txns: Iterable[_Json]) -> Iterator[List[_Json]]:
         yield batch
 
 
-def _b64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+def _b64(text: str, errors: str = "strict") -> str:
+    return base64.b64encode(text.encode("utf-8", errors)).decode()
 
 
-def _text(encoded: str) -> str:
-    return base64.b64decode(encoded).decode("utf-8", "replace")
+def _text(encoded: str, errors: str = "replace") -> str:
+    return base64.b64decode(encoded).decode("utf-8", errors)
 
 
-def _put(key: str, value: str) -> _Json:
-    return {"requestPut": {"key": _b64(key), "value": _b64(value)}}
+def _put(key: str, value: str, **options: str) -> _Json:
+    return {"requestPut": {"key": _b64(key), "value": _b64(value), **options}}
 
 
-def _get(key: str) -> _Json:
-    return {"requestRange": {"key": _b64(key)}}
+def _get(key: str, **options: Any) -> _Json:
+    return {"requestRange": {"key": _b64(key), **options}}
+
+
+def _delete(key: str) -> _Json:
+    return {"requestDeleteRange": {"key": _b64(key, "surrogateescape")}}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         request_timeout: float
         audit_prefix: str
         ask_prefix: str
+        waiters_prefix: str
         release_on_sigterm: bool
 
     class _Terms(TypedDict, total=False):
@@ -141,7 +142,8 @@ class _Taking:
     async def _take(self) -> Lock:
         client, name, timeout, terms = self._arguments
         lock, cancel = client._new([name], **terms)[0], unlocker_mutex.Cancel()
-        return Lock(await _run(lambda: client._take(lock, timeout, cancel), cancel, client._background.release))
+        await _run(lambda: client._take(lock, timeout, cancel), cancel, client._background.release)
+        return Lock(unlocker_mutex._hold([lock])[0])
 
     def __await__(self) -> Generator[Any, None, Lock]:
         return self._take().__await__()
@@ -186,7 +188,7 @@ class Client:
                 client._background.release(lock)
 
         taken, held = await _run(lambda: client._take_all(locks), undo=release)
-        return [Lock(lock) for lock in taken], held
+        return [Lock(lock) for lock in unlocker_mutex._hold(taken)], held
 
     async def unlock_all(self, locks: Sequence[Lock]) -> None:
         """Releases several locks as Lock.unlock does, in few transactions. Raises the first Lost, or Unreachable or Refused."""
