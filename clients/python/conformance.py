@@ -30,7 +30,7 @@ class Driver:
         self.locks: Dict[str, Lock] = {}
 
     def lock(self, q: Json) -> Json:
-        terms = {"expect": q["alert_after"], "patience": q["patience"], "purpose": q["purpose"]}
+        terms = {"expect": q["alert_after"], "patience": q["patience"], "purpose": q["purpose"], "slots": q.get("slots") or None}
         return self.taken(self.client.lock(q["name"], timeout=q["wait"], **terms))
 
     def try_lock_all(self, q: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Waiting in order, by tickets."""
+"""Waiting in order, by tickets, and slots."""
 
 import asyncio
 import base64
@@ -11,7 +11,7 @@ from queue import Queue
 from unittest import mock
 
 from support import SOON, TestCase, b64, eventually
-from unlocker_mutex import Cancel, Canceled, Lost, Refused, _queue, aio
+from unlocker_mutex import Cancel, Canceled, Held, Lost, Refused, _queue, aio
 
 WAITERS = "/unlocker/waiters/mutexes/"
 
@@ -70,10 +70,11 @@ class QueueTest(TestCase):
 
 class OrderTest(QueueTest):
     def test_five_waiters_are_served_in_their_order(self):
-        lock = self.connect().lock("a")
-        for who in range(5):
-            self.join(who)
-        self.serves(lock, 0, 1, 2, 3, 4)
+        for slots in (None, 1):
+            lock = self.connect().lock("a", slots=slots)
+            for who in range(5):
+                self.join(who, slots=slots)
+            self.serves(lock, 0, 1, 2, 3, 4)
 
     def test_who_releases_the_lock_and_wants_it_again_is_the_last(self):
         client = self.connect()
@@ -87,12 +88,13 @@ class OrderTest(QueueTest):
         self.serves(lock, 2, 3)
 
     def test_a_newcomer_does_not_take_what_is_free_while_others_wait(self):
-        self.forge("t")
-        began = time.monotonic()
-        lock = self.connect().lock("a")
-        self.assertGreater(time.monotonic() - began, 0.9, "the other is passed over")
-        lock.unlock()
-        self.left()
+        for slots in (None, 2):
+            self.forge("t")
+            began = time.monotonic()
+            lock = self.connect().lock("a", slots=slots)
+            self.assertGreater(time.monotonic() - began, 0.9, "the other is passed over")
+            lock.unlock()
+            self.left()
 
     def test_without_waiters_a_lock_costs_one_request(self):
         client = self.connect()
@@ -113,12 +115,12 @@ class OrderTest(QueueTest):
 
     def test_a_ticket_says_who_waits(self):
         client, before = self.connect(owner="billing"), time.time()
-        holder = client.lock("a")
-        self.join(1, client, purpose="日" * 200)
-        self.join(2, client, owner="x" * 999)
+        holder = client.lock("a", slots=1)
+        self.join(1, client, slots=1, purpose="日" * 200)
+        self.join(2, client, slots=1, owner="x" * 999)
         first, second = self.tickets()
         self.assertEqual({**first, "since": "", "hostname": ""}, {
-            "uuid": first["uuid"], "hostname": "", "pid": str(os.getpid()), "owner": "billing", "purpose": "日" * 83, "since": "",
+            "uuid": first["uuid"], "hostname": "", "pid": str(os.getpid()), "owner": "billing", "purpose": "日" * 83, "since": "", "slots": 1,
         })
         self.assertRegex(first["since"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")
         self.assertAlmostEqual(time.mktime(time.strptime(first["since"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone, before, delta=SOON)
@@ -226,6 +228,10 @@ class WithoutTicketsTest(QueueTest):
         self.guard()
         self.waits(self.connect(user="ada", password="ada"))
 
+    def test_slots_without_the_right(self):
+        self.guard()
+        self.waits(self.connect(user="ada", password="ada"), slots=1)
+
     def test_tickets_are_tried_again_later(self):
         self.guard()
         with mock.patch.multiple(_queue, _PLAIN=1.0, _SILENCE=1.0), self.assertLogs("unlocker_mutex") as logs:
@@ -274,6 +280,128 @@ class WithoutTicketsTest(QueueTest):
         self.assertEqual(len(self.found()), 1)
 
 
+class SlotsTest(QueueTest):
+    def test_at_most_n_hold_a_name(self):
+        clients, locks = [self.connect() for _ in range(3)], []
+        for client in clients:
+            before = self.etcd.requests("Txn")
+            locks.append(client.lock("a", slots=3))
+            self.assertEqual(self.etcd.requests("Txn") - before, 2, "one to read, one to take")
+            self.assertEqual(self.etcd.keys()[locks[-1].name + "/uuid"], locks[-1].uuid)
+        self.assertEqual(sorted(lock.name for lock in locks), ["a/0", "a/1", "a/2"])
+        for call in (lambda: clients[0].try_lock("a", slots=3), lambda: clients[0].lock("a", slots=3, timeout=1)):
+            with self.assertRaisesRegex(Held, "^the 3 slots of 'a' are held, one of them by 'python") as raised:
+                call()
+            self.assertEqual(raised.exception.slots, 3)
+            self.assertIn(raised.exception.holder.name, ("a/0", "a/1", "a/2"))
+        eventually(lambda: not self.found())
+        smaller = next(lock for lock in locks if lock.name == "a/2")
+        self.join(1, slots=2)
+        smaller.unlock()
+        time.sleep(1.5)
+        self.assertTrue(self.taken.empty(), "it is of no use to one that gives less")
+        again = clients[1].try_lock("a", slots=3)
+        self.assertEqual(again.name, "a/2")
+        freed = next(lock for lock in locks if lock is not smaller)
+        freed.unlock()
+        last = self.next()[1]
+        self.assertEqual(last.name, freed.name)
+        for lock in (again, last, *locks):
+            if lock.lost is None:
+                lock.alive()
+                lock.unlock()
+        self.left()
+
+    def test_two_slots_that_are_freed_at_once_wake_two(self):
+        client = self.connect()
+        locks = [client.lock("a", slots=2) for _ in range(2)]
+        for who in range(3):
+            self.join(who, slots=2)
+        client.unlock_all(locks)
+        got = [self.next() for _ in range(2)]
+        self.assertEqual({who for who, _, _ in got}, {0, 1})
+        self.assertLess(max(after for _, _, after in got), 0.9, "none waits for the one before to be passed over")
+        got[0][1].unlock()
+        who, lock, _ = self.next()
+        self.assertEqual(who, 2)
+        lock.unlock()
+        got[1][1].unlock()
+        self.left()
+
+    def test_never_more_than_n(self):
+        inside, most, guard = [0], [0], threading.Lock()
+
+        def work():
+            client = self.connect()
+            for _ in range(3):
+                with client.lock("a", slots=2, timeout=SOON):
+                    with guard:
+                        inside[0] += 1
+                        most[0] = max(most[0], inside[0])
+                    time.sleep(0.01)
+                    with guard:
+                        inside[0] -= 1
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON)
+        self.assertEqual(most[0], 2)
+        self.left()
+
+    def test_a_thousand_slots_are_read_in_one_request(self):
+        client = self.connect()
+        for group in range(0, 1000, 100):
+            puts = [{"requestPut": {"key": b64(f"/mutexes/a/{n}/uuid"), "value": b64("u")}} for n in range(group, group + 100) if n != 777]
+            self.etcd.post("/v3/kv/txn", {"success": puts})
+        before = self.etcd.requests("Txn")
+        lock = client.lock("a", slots=1000)
+        self.assertEqual((lock.name, self.etcd.requests("Txn") - before), ("a/777", 2))
+        self.assertRaises(Held, client.try_lock, "a", slots=1000)
+        self.join(1, client, slots=1000)
+        lock.unlock()
+        _, lock, _ = self.next()
+        self.assertEqual(lock.name, "a/777")
+        lock.unlock()
+
+    def test_what_a_late_attempt_takes_of_another_slot_is_released(self):
+        client = self.connect()
+        lock = client._new(["a"], slots=2)[0]
+        lock.name = "a/0"
+        late = lock._acquisition()  # on its way
+        lock._late += 1
+        lock._move("a/1")
+        self.assertEqual((lock.name, lock._late), ("a/1", 0))
+        waiter = _queue._Waiter(lock, SOON + time.monotonic(), Cancel())
+        waiter._free = {"a/1"}
+        waiter._attempt()
+        lock._leave(True)
+        self.etcd.post("/v3/kv/txn", late)
+        eventually(lambda: "a/0/uuid" not in self.etcd.keys())
+        self.assertIn("a/1/uuid", self.etcd.keys())
+        lock.check()
+        lock.unlock()
+        self.left()
+
+    def test_an_attempt_without_an_answer_that_has_taken_a_slot_is_found(self):
+        client = self.connect()
+        lock = client._new(["a"], slots=2)[0]
+        lock.name = "a/0"
+        self.etcd.post("/v3/kv/txn", lock._acquisition())
+        lock._late += 1
+        lock._move("a/1")
+        self.etcd.put("a/1/uuid", "other")
+        client._take(lock, 5, Cancel())
+        self.assertEqual((lock.name, self.etcd.keys()["a/0/uuid"]), ("a/0", lock.uuid))
+        lock.unlock()
+
+    def test_slots_refused(self):
+        for slots in (0, -1, 1001):
+            with self.assertRaisesRegex(ValueError, f"slots must be from 1 to 1000, not {slots}"):
+                self.connect().lock("a", slots=slots)
+
+
 class AioTest(QueueTest):
     def run_async(self, test):
         client = aio.Client([self.etcd.url], request_timeout=SOON)
@@ -286,11 +414,11 @@ class AioTest(QueueTest):
     def test_tasks_are_served_in_their_order(self):
         async def test(client):
             async def work(who):
-                async with client.lock("a"):
+                async with client.lock("a", slots=1):
                     served.append(who)
 
             served, tasks = [], []
-            async with client.lock("a"):
+            async with client.lock("a", slots=1):
                 for who in range(5):
                     tasks.append(asyncio.ensure_future(work(who)))
                     await self.tickets_are(who + 1)

@@ -63,6 +63,7 @@ _RESERVED = (*_FIELDS, "identity")  # by which a Go client may take its own lock
 _MAX_TEXT = 4 << 10  # of owner, purpose, status, backtrace and stack
 _MAX_VALUE = 64 << 10  # of metadata
 _MAX_RECORD = 32 << 10  # of a removal
+_MAX_SLOTS = 1000
 _MAX_HOLDS = 64  # of a ticket
 _YEAR = 366 * 86400.0
 _RETRY = 1.0  # between two renewals if the first one failed
@@ -119,14 +120,15 @@ class Removal:
 
 
 class Held(MutexError):
-    """Another holder has the lock."""
+    """Another holder has the lock. If slots is above 0, all slots of a name are held, and holder has one of them."""
 
-    def __init__(self, holder: Holder) -> None:
-        super().__init__(f"lock {holder.name!r} is held by {holder}")
-        self.holder = holder
+    def __init__(self, holder: Holder, slots: int = 0) -> None:
+        what = f"the {slots} slots of {holder.name.rpartition('/')[0]!r} are held, one of them" if slots else f"lock {holder.name!r} is held"
+        super().__init__(f"{what} by {holder}")
+        self.holder, self.slots = holder, slots
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return Held, (self.holder,)
+        return Held, (self.holder, self.slots)
 
 
 @dataclass(frozen=True)
@@ -530,7 +532,7 @@ class Client:
     def lock(
         self, name: str, *, timeout: Optional[float] = None, cancel: Optional[Cancel] = None,
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
-        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True, slots: Optional[int] = None,
     ) -> Lock:
         """Takes a lock, and waits for it for up to timeout; None is without limit, 0 is try_lock. Times are seconds.
 
@@ -540,7 +542,8 @@ class Client:
         is no max_hold. With max_hold a background thread renews the lock until then, and does not
         put off the alert. owner is the name of the service, that of the client by default. metadata
         are further fields. backtrace=False writes neither the stack at the call nor the one at the
-        alert.
+        alert. slots, 1 to 1000, is how many may hold the name at once: Lock.name is then the name of the
+        slot, which is a lock of its own, name/0 to name/N-1. All should give the same number.
 
         Waiters get the lock in the order in which they came, each with a ticket, whose lease of 10 seconds
         is all that is renewed meanwhile: see waiters_prefix. The ticket says which locks this thread, or
@@ -549,16 +552,18 @@ class Client:
         with the holder when timeout is over, Unreachable if etcd does not answer then, and Refused if it does
         not accept the request.
         """
-        lock = self._new([name], expect, patience, max_hold, owner, purpose, metadata, backtrace)[0]
+        lock = self._new([name], expect, patience, max_hold, owner, purpose, metadata, backtrace, slots)[0]
         return _hold([self._take(lock, timeout, cancel or Cancel())])[0]
 
     def _new(
         self, names: Iterable[str], expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
-        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True, slots: Optional[int] = None,
     ) -> List[Lock]:
         """Returns locks that are to be taken, with the stack, the thread and the locks of the caller."""
+        if slots is not None and not 1 <= slots <= _MAX_SLOTS:
+            raise ValueError(f"slots must be from 1 to {_MAX_SLOTS}, not {slots}")
         terms = _Terms(expect, patience, max_hold, owner or self._owner, purpose, metadata, backtrace)
-        locks = [Lock(self, _checked(name), terms) for name in names]
+        locks = [Lock(self, _checked(name), terms, slots or 0) for name in names]
         if len({lock.name for lock in locks}) < len(locks):
             raise ValueError("names has a name twice")
         return locks
@@ -577,18 +582,17 @@ class Client:
             waiter.close()
         lock._leave(holder is None)
         if holder is not None:
-            raise Held(holder)
+            raise Held(holder, lock._slots)
         return lock
 
     def try_lock(
         self, name: str, *,
         expect: Optional[float] = None, patience: Optional[float] = None, max_hold: Optional[float] = None,
-        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True,
+        owner: str = "", purpose: str = "", metadata: Optional[Mapping[str, str]] = None, backtrace: bool = True, slots: Optional[int] = None,
     ) -> Lock:
         """Takes a lock if it is free, also where others wait, as lock does, or raises Held with the holder."""
-        return self.lock(
-            name, timeout=0, expect=expect, patience=patience, max_hold=max_hold, owner=owner, purpose=purpose, metadata=metadata, backtrace=backtrace
-        )
+        terms: Dict[str, Any] = {"expect": expect, "patience": patience, "max_hold": max_hold, "metadata": metadata, "backtrace": backtrace}
+        return self.lock(name, timeout=0, owner=owner, purpose=purpose, slots=slots, **terms)
 
     def try_lock_all(
         self, names: Iterable[str], *,

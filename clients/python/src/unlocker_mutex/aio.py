@@ -52,6 +52,9 @@ if TYPE_CHECKING:
         metadata: Optional[Mapping[str, str]]
         backtrace: bool
 
+    class _SlotTerms(_Terms, total=False):
+        slots: Optional[int]
+
 
 __all__ = ["Canceled", "Client", "Held", "Holder", "Lock", "Lost", "MutexError", "Refused", "Removal", "Unreachable"]
 
@@ -135,7 +138,7 @@ class Lock:
 class _Taking:
     """What Client.lock returns: to be awaited, or entered."""
 
-    def __init__(self, client: unlocker_mutex.Client, name: str, timeout: Optional[float], terms: _Terms) -> None:
+    def __init__(self, client: unlocker_mutex.Client, name: str, timeout: Optional[float], terms: _SlotTerms) -> None:
         self._arguments = client, name, timeout, terms
         self._lock: Optional[Lock] = None
 
@@ -163,7 +166,7 @@ class Client:
     def __init__(self, endpoints: Sequence[str] = ("127.0.0.1:2379",), **options: Unpack[_Options]) -> None:
         self._client = unlocker_mutex.Client(endpoints, **options)
 
-    def lock(self, name: str, *, timeout: Optional[float] = None, **terms: Unpack[_Terms]) -> _Taking:
+    def lock(self, name: str, *, timeout: Optional[float] = None, **terms: Unpack[_SlotTerms]) -> _Taking:
         """Takes a lock, to be awaited or entered by async with, and waits for it for up to timeout seconds.
 
         None is without limit, 0 is try_lock. The options are those of unlocker_mutex.Client.lock, in seconds.
@@ -172,7 +175,7 @@ class Client:
         """
         return _Taking(self._client, name, timeout, terms)
 
-    def try_lock(self, name: str, **terms: Unpack[_Terms]) -> _Taking:
+    def try_lock(self, name: str, **terms: Unpack[_SlotTerms]) -> _Taking:
         """Takes a lock if it is free, as lock does, or raises Held with the holder."""
         return _Taking(self._client, name, 0, terms)
 
