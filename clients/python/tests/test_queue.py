@@ -4,14 +4,17 @@ import asyncio
 import base64
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import unittest
 from queue import Queue
 from unittest import mock
 
-from support import SOON, TestCase, b64, eventually
-from unlocker_mutex import Cancel, Canceled, Held, Lost, Refused, _queue, aio
+from support import SOON, Proxy, TestCase, b64, eventually
+from unlocker_mutex import Cancel, Canceled, Held, Lost, Refused, Unreachable, _queue, aio
 
 WAITERS = "/unlocker/waiters/mutexes/"
 
@@ -66,6 +69,14 @@ class QueueTest(TestCase):
 
     def left(self):
         eventually(lambda: self.etcd.keys(WAITERS) == {} and self.etcd.keys() == {})
+
+    def process(self, code, *arguments):
+        """Starts a program, which prints lines."""
+        command = [sys.executable, "-c", "import sys\nfrom unlocker_mutex import Client\nclient = Client(sys.argv[1:2])\n" + code, self.etcd.url, *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for clean in (process.stdout.close, process.stdin.close, process.wait, process.kill):
+            self.addCleanup(clean)
+        return process
 
 
 class OrderTest(QueueTest):
@@ -164,6 +175,30 @@ class OrderTest(QueueTest):
         self.serves(holder, 1, 2)
         thread.join()
 
+    def test_a_deadlock_is_found(self):
+        client, cancel = self.connect(), Cancel()
+
+        def work(name, other):
+            with client.lock(name):
+                held.wait()
+                self.taken.put(self.assertRaises(Canceled, client.lock, other, cancel=cancel))
+
+        def deadlocks():
+            command = [os.environ["UNLOCKER"], "deadlocks", "--etcd-endpoints", self.etcd.url, "-o", "json"]
+            return subprocess.run(command, capture_output=True, text=True)
+
+        held = threading.Barrier(2)
+        for names in (("a", "b"), ("b", "a")):
+            threading.Thread(target=work, args=names, daemon=True).start()
+        found = eventually(lambda: (run := deadlocks()).returncode == 1 and run.stdout)
+        self.assertIn('"a"', found)
+        self.assertIn('"b"', found)
+        cancel()
+        for _ in range(2):
+            self.taken.get(timeout=SOON)
+        self.left()
+        self.assertEqual(deadlocks().returncode, 0)
+
     def test_at_most_64_locks_are_named(self):
         client = self.connect()
         holder = client.lock("a")
@@ -192,6 +227,273 @@ class OrderTest(QueueTest):
             self.join(2, client)
             self.assertNotEqual(self.found()[0]["lease"], lease)
             self.serves(holder, 2)
+
+
+class PassedOverTest(QueueTest):
+    def test_a_process_that_is_stopped_is_passed_over_and_queues_again(self):
+        for slots in (None, 1):
+            holder = self.connect().lock("a", slots=slots)
+            process = self.process(f"with client.lock('a', slots={slots}): print('taken', flush=True), sys.stdin.readline()")
+            eventually(lambda: len(self.found()) == 1)
+            self.assertEqual(self.etcd.post("/v3/lease/timetolive", {"ID": self.found()[0]["lease"]})["grantedTTL"], "10")
+            self.join(2, slots=slots)
+            self.join(3, slots=slots)
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            holder.unlock()
+            who, lock, after = self.next()
+            self.assertEqual(who, 2)
+            self.assertGreater(after, 0.9)
+            self.assertLess(after, 2 + 2)  # for a busy machine
+            self.assertEqual(len(self.found()), 1, "its ticket is gone")
+            process.send_signal(signal.SIGCONT)
+            eventually(lambda: len(self.found()) == 2)
+            lock.unlock()
+            who, lock, after = self.next()
+            self.assertEqual(who, 3)
+            lock.unlock()
+            self.assertEqual(process.stdout.readline(), "taken\n")
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.wait()
+            self.left()
+
+    def test_tickets_without_waiters_block_nobody_for_ever(self):
+        first = base64.b64encode(WAITERS.encode() + b"a//\xff").decode()
+        for others in (1, 3):
+            holder = self.connect().lock("a")
+            self.etcd.post("/v3/kv/put", {"key": first})
+            for ticket in range(others):
+                self.forge(ticket)
+            with mock.patch.object(_queue, "_SILENCE", 1.0):
+                self.join(1)
+                self.join(2)
+                for _ in range(2):
+                    holder.unlock()
+                    _, holder, _ = self.next()
+                holder.unlock()
+            self.assertNotIn(first, [kv["key"] for kv in self.found()], "passed over")
+            self.assertEqual(len(self.found()), others + 1 - 2)
+
+    def test_a_waiter_far_behind_passes_over_the_first_only_if_that_is_the_same_a_second_later(self):
+        for ticket in range(3):
+            self.forge(ticket)
+        with mock.patch.object(_queue, "_PASS", 3.0):
+            self.join(1, slots=2)
+            time.sleep(0.5)  # in which it reads the queue twice
+            began = time.monotonic()
+            self.etcd.post("/v3/kv/deleterange", {"key": self.found()[0]["key"]})
+            _, lock, _ = self.next()
+        self.assertGreater(time.monotonic() - began, 3, "the lock was free, but it had another first")
+        self.assertEqual(len(self.found()), 1)
+        lock.unlock()
+
+    def test_the_tickets_of_a_process_that_died_vanish(self):
+        holder = self.connect().lock("a")
+        process = self.process("from unlocker_mutex import _queue; _queue._TTL = 2.0; client.lock('a')")
+        eventually(lambda: len(self.found()) == 1)
+        self.join(2)
+        process.kill()
+        process.wait()
+        eventually(lambda: len(self.found()) == 1)
+        self.serves(holder, 2)
+
+    def test_a_malformed_lock_is_held(self):
+        self.etcd.put("a/uuid", "")
+        self.join(1)
+        for _ in range(2):
+            time.sleep(1)  # in which a client that takes it to be free sends many requests
+            before = self.etcd.requests("Txn")
+            time.sleep(1)
+            self.assertLessEqual(self.etcd.requests("Txn") - before, 1)
+            self.etcd.put("a/uuid", "")
+        self.etcd.delete("a/uuid")
+        self.next()[1].unlock()
+
+
+class GivingUpTest(QueueTest):
+    def test_whoever_gives_up_leaves_the_others_in_order(self):
+        holder = self.connect().lock("a")
+        for who in range(4):
+            cancel, order = Cancel(), []
+            for other in range(4):
+                order += [other] if other != who else []
+                self.join(other, **({"cancel": cancel} if other == who else {}))
+            uuid = self.tickets()[who]["uuid"]
+            cancel()
+            self.assertIsInstance(self.next()[1], Canceled)
+            eventually(lambda: uuid not in str(self.tickets()))
+            for want in order:
+                holder.unlock()
+                got, holder, _ = self.next()
+                self.assertEqual(got, want)
+        self.serves(holder)
+
+    def test_a_timeout_deletes_the_ticket_when_etcd_answers_again(self):
+        proxy = Proxy(self, self.etcd.port)
+        client, holder = self.connect(proxy.url), self.connect().lock("a")
+        self.join(1, client, timeout=4)
+        self.hurry(client, 1)
+        proxy.hold = threading.Event()
+        self.assertIsInstance(self.next()[1], (Held, Unreachable))
+        self.assertEqual(len(self.found()), 1)
+        proxy.hold.set()
+        eventually(lambda: not self.found())
+        holder.unlock()
+
+    def test_a_wait_ends_in_time_and_says_who_has_the_lock(self):
+        holder = self.connect().lock("a", purpose="first")
+        self.join(1, purpose="second")
+        self.join(2, timeout=4)
+        holder.unlock()
+        second = self.next()[1]
+        who, held, _ = self.within(4, self.next)
+        self.assertEqual((who, held.holder.fields["uuid"], held.holder.fields["purpose"]), (2, second.uuid, "second"))
+        self.serves(second)
+
+    def test_a_late_attempt_in_turn_is_refused(self):
+        client, holder = self.connect(), self.connect().lock("a")
+        lock = client._new(["a"])[0]
+        waiter = _queue._Waiter(lock, time.monotonic() + SOON, Cancel())
+        waiter._try()
+        late = lock._acquisition()  # sent, and on its way
+        waiter._queue(late)
+        self.assertEqual(len(self.found()), 1)
+        waiter.close()
+        lock._leave(False)  # it gives up
+        eventually(lambda: not self.found())
+        holder.unlock()
+        self.assertNotIn("succeeded", self.etcd.post("/v3/kv/txn", late))
+        self.left()
+
+    def test_an_attempt_in_turn_that_is_repeated_elsewhere_takes_the_lock_once(self):
+        proxy = Proxy(self, self.etcd.port)
+        client, holder = self.connect(proxy.url, self.etcd.url), self.connect().lock("a")
+        self.join(1, client)
+        self.watches(proxy)
+        self.hurry(client, 2)
+        proxy.hold = threading.Event()
+        before = self.etcd.requests("Txn")
+        holder.unlock()
+        lock = self.next()[1]
+        self.assertGreater(lock._late, 0)
+        lock.unlock()
+        proxy.hold.set()
+        eventually(lambda: self.etcd.requests("Txn") > before + 3)  # two releases, an attempt, and a late one
+        time.sleep(0.5)
+        self.left()
+
+    def lose(self, proxy, client, after=0):
+        """Loses the answer to the next transaction, or to a later one."""
+        exchange, seen = client._etcd._exchange, []
+
+        def counted(endpoint, path, *arguments):
+            seen.extend([path] if path == "/v3/kv/txn" else [])
+            proxy.lose = int(path == "/v3/kv/txn" and len(seen) == after + 1)
+            return exchange(endpoint, path, *arguments)
+
+        client._etcd._exchange = counted
+
+    def watches(self, proxy):
+        """Returns when a waiter has nothing to do."""
+        eventually(lambda: b'"created":true' in proxy.seen)
+        before = -1
+        while before != (before := self.etcd.requests("Txn")):
+            time.sleep(0.5)
+
+    def test_the_answer_to_an_attempt_in_turn_is_lost(self):
+        proxy = Proxy(self, self.etcd.port)
+        client, holder = self.connect(proxy.url), self.connect().lock("a")
+        self.join(1, client)
+        self.watches(proxy)
+        self.lose(proxy, client)
+        holder.unlock()
+        lock = self.next()[1]
+        self.assertEqual((proxy.lost, self.etcd.keys()["a/uuid"]), (1, lock.uuid))
+        self.serves(lock)
+
+    def test_the_answer_that_shows_the_ticket_is_lost(self):
+        proxy = Proxy(self, self.etcd.port)
+        client, holder = self.connect(proxy.url), self.connect().lock("a")
+        self.forge("t")
+        self.lose(proxy, client, after=1)
+        self.join(1, client)
+        eventually(lambda: proxy.lost == 1)
+        self.join(2)
+        holder.unlock()
+        who, lock, after = self.next()
+        self.assertEqual(who, 1)
+        self.assertGreater(after, 0.9, "it is not the first")
+        self.serves(lock, 2)
+
+    def test_the_ticket_of_a_lock_whose_answer_was_lost_is_deleted_and_the_lock_is_not(self):
+        proxy = Proxy(self, self.etcd.port)
+        client, holder = self.connect(proxy.url), self.connect().lock("a")
+        self.join(1, client)  # so that the process has a lease
+        self.watches(proxy)
+        self.lose(proxy, client)
+        lock = client.lock("b")
+        self.assertEqual(proxy.lost, 1)
+        eventually(lambda: not self.found("b"))
+        lock.alive()
+        lock.unlock()
+        self.serves(holder, 1)
+
+
+class LostTicketTest(QueueTest):
+    def test_whichever_ticket_is_deleted_all_get_the_lock(self):
+        for lost in range(3):
+            holder = self.connect().lock("a")
+            for who in range(3):
+                self.join(who)
+            self.etcd.post("/v3/kv/deleterange", {"key": self.found()[lost]["key"]})
+            served = set()
+            for _ in range(3):
+                holder.unlock()
+                who, holder, after = self.next()
+                served.add(who)
+                self.assertLess(after, 2 + 4)
+            self.assertEqual(served, {0, 1, 2})
+            self.serves(holder)
+
+    def test_a_waiter_without_its_lease_queues_again(self):
+        client, holder = self.connect(), self.connect().lock("a")
+        with mock.patch.object(_queue, "_TTL", 3.0):
+            self.join(1, client)
+            self.join(2, client)
+            first = self.tickets()[0]["uuid"]
+            lease = self.found()[0]["lease"]
+            self.etcd.post("/v3/lease/revoke", {"ID": lease})
+            self.assertEqual(self.found(), [])
+            eventually(lambda: len(self.found()) == 2)
+            self.assertNotIn(lease, [kv["lease"] for kv in self.found()])
+            self.assertIn(first, [ticket["uuid"] for ticket in self.tickets()])
+            holder.unlock()
+            lock = self.next()[1]
+            lock.unlock()
+            self.next()[1].unlock()
+            self.left()
+
+    def test_a_lease_that_may_have_expired_is_replaced_and_the_place_is_kept(self):
+        client, holder = self.connect(), self.connect().lock("a")
+        self.join(1, client)
+        self.join(2)
+        before = self.found()
+        client._background.leases._lease.lost()  # as after a while without an answer
+        eventually(lambda: self.found()[0]["lease"] != before[0]["lease"])
+        self.assertEqual([kv["create_revision"] for kv in self.found()], [kv["create_revision"] for kv in before])
+        self.serves(holder, 1, 2)
+
+    def test_a_newcomer_whose_process_has_lost_its_lease_gets_another(self):
+        client, holder = self.connect(), self.connect().lock("a")
+        self.join(1, client)
+        self.etcd.post("/v3/lease/revoke", {"ID": self.found()[0]["lease"]})
+        self.join(2, client)
+        eventually(lambda: len(self.found()) == 2)
+        holder.unlock()
+        self.next()[1].unlock()
+        self.next()[1].unlock()
+        self.left()
 
 
 class WithoutTicketsTest(QueueTest):
@@ -400,6 +702,34 @@ class SlotsTest(QueueTest):
         for slots in (0, -1, 1001):
             with self.assertRaisesRegex(ValueError, f"slots must be from 1 to 1000, not {slots}"):
                 self.connect().lock("a", slots=slots)
+
+
+class ForkTest(QueueTest):
+    def test_a_child_shares_neither_lease_nor_holds(self):
+        client = self.connect()
+        outer, holder = client.lock("outer"), self.connect().lock("a")
+        self.join(1, client)
+        lease = self.found()[0]["lease"]
+        child = os.fork()
+        if child == 0:
+            try:
+                client.lock("a", timeout=SOON).unlock()
+                os._exit(0)
+            except BaseException:
+                os._exit(3)
+        eventually(lambda: len(self.found()) == 2)
+        first, second = self.found()
+        self.assertEqual(first["lease"], lease)
+        self.assertNotEqual(second["lease"], lease)
+        self.assertNotIn("holds", self.tickets()[1])
+        self.join(2, client)
+        self.assertEqual(self.found()[2]["lease"], lease)
+        holder.unlock()
+        self.next()[1].unlock()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.next()[1].unlock()
+        outer.unlock()
+        self.left()
 
 
 class AioTest(QueueTest):
