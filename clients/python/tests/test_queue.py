@@ -288,6 +288,24 @@ class PassedOverTest(QueueTest):
         self.assertEqual(len(self.found()), 1)
         lock.unlock()
 
+    def test_a_waiter_is_passed_over_once(self):
+        for ticket in range(3):
+            self.forge(ticket)
+        queue, others = _queue._Waiter._queue, []
+
+        def behind_another(waiter, txn, *over):
+            queue(waiter, txn, *over)
+            if over and not others:  # which passes the same one over first
+                others.append(time.monotonic())
+                self.etcd.post("/v3/kv/deleterange", {"key": self.found()[0]["key"]})
+
+        with mock.patch.object(_queue._Waiter, "_queue", behind_another), mock.patch.object(_queue, "_SILENCE", 0.2):
+            self.join(1)
+            _, lock, _ = self.next()
+        self.assertGreater(time.monotonic() - others[0], 0.9)
+        self.assertEqual(len(self.found()), 1)
+        lock.unlock()
+
     def test_the_tickets_of_a_process_that_died_vanish(self):
         holder = self.connect().lock("a")
         process = self.process("from unlocker_mutex import _queue; _queue._TTL = 2.0; client.lock('a')")

@@ -202,8 +202,12 @@ class _Waiter:
         if not head:
             return now, self._try
         if self._looked:
-            return self._freed + _PASS, lambda: self._try(head)
+            return self._freed + _PASS, lambda: self._pass_over(head)
         return self._freed + (_LOOK if len(self._before) == 1 else _PASS), self._look
+
+    def _pass_over(self, head: str) -> None:
+        self._try(head)
+        self._freed = math.inf  # if another has passed it over, what is known is of before
 
     def _try(self, *over: str) -> None:
         """Takes the lock, if it is free and the waiter's turn, and deletes the tickets that are passed over. Without a ticket it queues otherwise."""
@@ -291,7 +295,8 @@ class _Waiter:
         if not self._fair:
             return
         if self._ticket:
-            txn["compare"].append(self._mine())
+            there = [{"target": "VERSION", "result": "GREATER", "key": _b64(key, "surrogateescape"), "version": "0"} for key in over]
+            txn["compare"] += [self._mine(), *there]  # one is passed over only once
             txn["success"] += [_delete(key) for key in (lock._ticket, *over)]
             txn["failure"].append(_get(lock._ticket, keysOnly=True))
             return
