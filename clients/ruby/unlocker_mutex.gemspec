@@ -6,7 +6,7 @@ Gem::Specification.new do |spec|
   spec.name = "unlocker_mutex"
   spec.version = UnlockerMutex::VERSION
   spec.summary = "Locks in etcd that are removed when their holder dies"
-  spec.description = "A client of unlocker, of the standard library only: lock, try_lock, try_lock_all, renewals, fencing tokens."
+  spec.description = "A client of unlocker, of the standard library only: lock, try_lock, try_lock_all, slots, waiting in order, renewals, fencing tokens."
   spec.authors = ["The unlocker authors"]
   spec.homepage = "https://github.com/etcd-unlocker/unlocker"
   spec.license = "Apache-2.0"

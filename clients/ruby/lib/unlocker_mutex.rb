@@ -25,7 +25,8 @@ require "uri"
 # Guaranteed: every call ends in time, name resolution excepted. An answer that was lost never leads
 # to a second lock, nor to a lock that is held without its caller knowing: the call is repeated with
 # the same uuid. A lock reports its loss before its deadline by the monotonic and by the wall clock,
-# so also after the process was suspended. Only keys of one's own are written and deleted.
+# so also after the process was suspended. Only keys of one's own are written and deleted, and the
+# tickets of waiters that hang.
 #
 # Not guaranteed: that work stops when the lock is lost. Call check! before each step, and send the
 # token to the resource that the lock protects. A manual unlock is noticed at the next renewal only.
@@ -46,8 +47,13 @@ module UnlockerMutex
   YEAR = 366 * 86_400
   IDLE = 10 # for which a connection is kept: less than what balancers and firewalls allow
   SILENCE = 60 # after which a watch without an event is replaced
-  JITTER = 0.02 # over which the waiters for one lock spread when it is released
-  LAST = 0.2 # before the end of a wait, when a waiter tries again if the holder has changed
+  JITTER = 0.02 # over which the waiters without tickets spread when a lock is released
+  LAST = 0.2 # before the end of a wait, when a waiter reads again who holds the lock if that has changed
+  TICKET = 10 # for which the tickets of a process stay after it has died
+  GLANCE = 0.05 # for which the second in the queue sees the lock free before it looks whether there still is a first
+  PASS = 1 # for which it sees the lock free before it passes over the first
+  PLAIN = 60 # between two attempts to wait with tickets without the right to
+  MAX_HOLDS = 64 # uuids in a ticket
   RETRY = 1 # between two renewals if the first one failed
   ATTEMPT = 5.0 # for which a request may be on its way: the daemon counts on it
   RENEWAL = 100 # between two renewals at most: the daemon's patience ends after five minutes
@@ -119,13 +125,16 @@ module UnlockerMutex
     end
   end
 
-  # Another holder has the lock.
+  # Another holder has the lock, or others all its slots; or others wait for it.
   class Held < Error
-    # The Holder.
+    # The Holder. Of slots it is that of one of them.
     attr_reader :holder
 
-    def initialize(holder)
-      super("lock #{holder.name.inspect} is held by #{holder}")
+    def initialize(holder, name = holder.name, slots = 1)
+      super(if holder.fields.empty? then "lock #{name.inspect} has other waiters"
+            elsif slots > 1 then "the #{slots} slots of #{name.inspect} are held, one of them by #{holder}"
+            else "lock #{holder.name.inspect} is held by #{holder}"
+            end)
       @holder = holder
     end
   end
@@ -222,7 +231,11 @@ module UnlockerMutex
     end
 
     def text(encoded)
-      encoded.unpack1("m").force_encoding(Encoding::UTF_8).scrub
+      bytes(encoded).scrub
+    end
+
+    def bytes(encoded)
+      encoded.unpack1("m").force_encoding(Encoding::UTF_8)
     end
 
     def put(key, value)
@@ -231,6 +244,23 @@ module UnlockerMutex
 
     def get(key)
       { requestRange: { key: b64(key) } }
+    end
+
+    def del(key)
+      { requestDeleteRange: { key: b64(key) } }
+    end
+
+    def valid(name)
+      return name.encode("UTF-8") if name.encode("UTF-8").valid_encoding? && "#{name}/".split("/", -1)[..-2].all?(/./m)
+
+      raise ArgumentError, "name #{name.inspect} is not a name: it is not UTF-8, or empty, or has an empty segment"
+    end
+
+    # Starts a thread. Ruby permits none in what is left of a process that ends.
+    def start(name, &block)
+      Thread.new(&block).tap { |thread| thread.name = name }
+    rescue ThreadError
+      nil
     end
 
     # Untrusted text, bounded and in one line.
@@ -247,7 +277,7 @@ module UnlockerMutex
     def stack(frames)
       return "the thread that locked has ended" unless frames
 
-      frames.drop_while { |frame| frame.start_with?("#{__FILE__}:") }.join("\n")[0, MAX_TEXT].scrub
+      frames.drop_while { |frame| frame.start_with?("#{__FILE__}:", "<internal:") }.join("\n")[0, MAX_TEXT].scrub
     end
 
     # When a holder gives up a lock: early, to stop before another can hold it.
@@ -266,9 +296,13 @@ module UnlockerMutex
     end
 
     # The value, create revision and mod revision of each key that the transaction has read.
-    def found
-      pairs = (txn["responses"] || []).flat_map { |response| response.dig("response_range", "kvs") || [] }
-      pairs.to_h { |kv| [text(kv["key"]), [text(kv["value"] || ""), kv["create_revision"].to_i, kv["mod_revision"].to_i]] }
+    def found(txn = self.txn)
+      (txn["responses"] || []).each_with_object({}) do |response, all|
+        all.update(found(response["response_txn"])) if response["response_txn"]
+        (response.dig("response_range", "kvs") || []).each do |kv|
+          all[bytes(kv["key"])] = [text(kv["value"] || ""), kv["create_revision"].to_i, kv["mod_revision"].to_i]
+        end
+      end
     end
   end
   private_constant :Answer
@@ -281,22 +315,18 @@ module UnlockerMutex
     # The fencing token: it grows with each acquisition of the name.
     attr_reader :token
     # What the client looks at.
-    attr_reader :terms, :acquired_at, :renewing, :thread, :deadline, :process # :nodoc:
+    attr_reader :terms, :acquired_at, :renewing, :thread, :fiber, :deadline, :process # :nodoc:
     attr_accessor :alert_at, :renew_at # :nodoc:
     attr_reader :answer_at # :nodoc:
     # holding: the lock may be in etcd, by an attempt that was answered. late: attempts to take it that
     # were not answered, and may be executed late.
     attr_accessor :holding, :late # :nodoc:
 
-    def initialize(client, name, terms) # :nodoc:
-      unless name.encode("UTF-8").valid_encoding? && "#{name}/".split("/", -1)[..-2].all?(/./m)
-        raise ArgumentError, "name #{name.inspect} is not a name: it is not UTF-8, or empty, or has an empty segment"
-      end
-
+    def initialize(client, name, terms, uuid = SecureRandom.uuid) # :nodoc:
       @client = client
-      @name = name.encode("UTF-8")
+      @name = valid(name)
       @terms = terms
-      @uuid = SecureRandom.uuid
+      @uuid = uuid
       @backtrace = terms.backtrace ? stack(caller) : ""
       @process = Process.pid
       @holding = false
@@ -305,6 +335,7 @@ module UnlockerMutex
       @started = {} # monotonic time of each attempt, by its locked_at
       @written = []
       @thread = Thread.current
+      @fiber = Fiber.current
       @renewing = Mutex.new # held during a renewal
       @mutex = Mutex.new # guards the end and the deadlines
       @trouble = :deadline # what the loss will be put down to if no renewal goes through
@@ -342,6 +373,7 @@ module UnlockerMutex
       @renewing.synchronize do
         @terms = Terms.new(expect: expect || terms.expect, patience: patience || terms.patience, max_hold: terms.max_hold, backtrace: terms.backtrace)
         @thread = Thread.current
+        @fiber = Fiber.current
         @status = status[0, MAX_TEXT] if status
         @client.renew([self], status: status)
       ensure
@@ -389,15 +421,13 @@ module UnlockerMutex
       at, began = @started.max_by(&:last)
       @late += answer.unanswered
       unless answer.succeeded?
-        found = answer.found
-        value, created = found.fetch(key("uuid"), ["", 0])
-        fields = EXPECTED.select { |field| found[key(field)] && found[key(field)][2] >= created }.to_h { |field| [field, found[key(field)][0]] }
-        return Holder.new(name, fields) unless value == uuid
+        other = holder(answer.found)
+        return other unless other.fields["uuid"] == uuid
 
         # An answer was lost. That attempt took the lock.
         @late -= 1
-        revision = created
-        at, began = @started.assoc(fields["locked_at"]) || [at, began]
+        revision = answer.found[key("uuid")][1]
+        at, began = @started.assoc(other.fields["locked_at"]) || [at, began]
       end
       @holding = true
       @cluster = answer.cluster
@@ -406,6 +436,12 @@ module UnlockerMutex
       granted(began, at.to_f, terms.length, true)
       @client.background.add(self)
       nil
+    end
+
+    # Who holds the lock by the fields that were found, without those that an earlier holder has left.
+    def holder(found) # :nodoc:
+      created = found.fetch(key("uuid"), [])[1] || Float::INFINITY
+      Holder.new(name, EXPECTED.select { |field| found[key(field)] && found[key(field)][2] >= created }.to_h { |field| [field, found[key(field)][0]] })
     end
 
     # Notes the deadlines that a transaction has written, as of the time before it was sent.
@@ -449,7 +485,7 @@ module UnlockerMutex
     end
 
     def removal # :nodoc:
-      if_mine((@written | FIELDS).map { |field| { requestDeleteRange: { key: b64(key(field)) } } }, "uuid")
+      if_mine((@written | FIELDS).map { |field| del(key(field)) }, "uuid")
     end
 
     # What the holder does now. The answer to a question has more, and is no renewal.
@@ -527,7 +563,7 @@ module UnlockerMutex
   class Client
     include Helpers
 
-    attr_reader :prefix, :audit, :questions # :nodoc:
+    attr_reader :prefix, :audit, :questions, :waiters # :nodoc:
 
     # endpoints are URLs or host:port of etcd members; the next one is asked when one fails. owner is
     # the default of its locks, which is otherwise the name of the script. request_timeout bounds
@@ -535,8 +571,10 @@ module UnlockerMutex
     # (see Lost#removal), /unlocker/audit followed by the prefix by default. ask_prefix is where unlocker ask asks the
     # holders of locks, /unlocker/ask followed by the prefix by default: a thread listens there while locks are held,
     # and answers with the stack and the last status. Without the right to read there it warns once, and the rest works.
+    # waiters_prefix is where waiters queue, /unlocker/waiters followed by the prefix by default: see lock.
     def initialize(endpoints = ["127.0.0.1:2379"], user: "", password: "", ca_file: nil, cert_file: nil, key_file: nil, server_name: nil,
-                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5, audit_prefix: "/unlocker/audit#{prefix}", ask_prefix: "/unlocker/ask#{prefix}")
+                   prefix: "/mutexes/", owner: File.basename($PROGRAM_NAME), request_timeout: 5, audit_prefix: "/unlocker/audit#{prefix}", ask_prefix: "/unlocker/ask#{prefix}",
+                   waiters_prefix: "/unlocker/waiters#{prefix}")
       raise ArgumentError, "endpoints must be an array of at least one URL" unless endpoints.is_a?(Array) && !endpoints.empty?
       raise ArgumentError, "prefix must end with a slash: #{prefix.inspect}" unless prefix.end_with?("/")
       raise ArgumentError, "request_timeout must be above 0, not #{request_timeout}" unless request_timeout.positive?
@@ -544,10 +582,13 @@ module UnlockerMutex
       @prefix = prefix
       @audit = "#{audit_prefix.delete_suffix('/')}/"
       @questions = "#{ask_prefix.delete_suffix('/')}/"
+      @waiters = "#{waiters_prefix.delete_suffix('/')}/"
       @owner = owner
       @timeout = request_timeout
       @etcd = Etcd.new(endpoints, user, password, { ca_file: ca_file, cert_file: cert_file, key_file: key_file, server_name: server_name }, request_timeout)
       @background = Background.new(self, @etcd)
+      @tickets = Tickets.new(@etcd)
+      @plain_until = 0
     end
 
     # Times are seconds. Takes a lock, and waits for it for up to timeout; nil is without limit, 0 is try_lock. With a
@@ -564,21 +605,19 @@ module UnlockerMutex
     # metadata:: further fields, a Hash
     # backtrace:: false: write neither the stack at the call nor the one at the alert
     #
-    # Waiting sends no requests, and returns when the lock is released. Waiters are served in no particular
-    # order. It waits for etcd, too. Raises Held with the holder when timeout is over, Unreachable if
+    # slots:: up to so many holders, 1 to 1000, may have the name at once. Each takes one of the locks NAME/0, NAME/1, …:
+    #         the name of the lock says which
+    #
+    # Waiters get the lock in the order in which they came. Each has a ticket under waiters_prefix meanwhile, with a lease that a
+    # thread keeps alive, and is woken when the lock is released. Without the right to read and write there it warns once, and
+    # there is no order. It waits for etcd, too. Raises Held with the holder when timeout is over, Unreachable if
     # etcd does not answer then, and Refused if it does not accept the request.
-    def lock(name, timeout: nil, **terms, &block)
+    def lock(name, timeout: nil, slots: nil, **terms, &block)
       raise ArgumentError, "timeout must be at least 0, not #{timeout}" unless timeout.nil? || timeout >= 0
+      raise ArgumentError, "slots must be from 1 to 1000, not #{slots}" unless slots.nil? || (slots.is_a?(Integer) && slots.between?(1, 1000))
 
-      lock = Lock.new(self, name, Terms.new(owner: @owner, **terms))
-      holder = releasing([lock]) do
-        timeout&.zero? ? attempt(lock)[0] : wait(lock, timeout ? monotonic + timeout : Float::INFINITY)
-      end
-      if holder
-        background.release(lock)
-        raise Held, holder
-      end
-
+      claim = Claim.new(self, @etcd, name, slots, Terms.new(owner: @owner, **terms))
+      lock = timeout&.zero? ? claim.take(monotonic + @timeout) : claim.wait(timeout ? monotonic + timeout : Float::INFINITY)
       block ? hold(lock, &block) : lock
     end
 
@@ -681,6 +720,29 @@ module UnlockerMutex
       @background
     end
 
+    # So are the tickets of waiters.
+    def tickets # :nodoc:
+      @tickets = Tickets.new(@etcd) unless @tickets.process == Process.pid
+      @tickets
+    end
+
+    # Reports whether waiters queue.
+    def ordered? # :nodoc:
+      monotonic >= @plain_until
+    end
+
+    # Has waiters do without tickets for a while, since etcd refuses them.
+    def unordered(error) # :nodoc:
+      @plain_until = monotonic + PLAIN
+      @refused ||= error
+    end
+
+    # Says so, once, after etcd has accepted an attempt without.
+    def accepted # :nodoc:
+      warn "unlocker_mutex: no tickets under #{waiters}: #{@refused.message}: this process waits for locks in no order" if @refused && !@said
+      @said ||= @refused
+    end
+
     private
 
     def hold(lock)
@@ -719,37 +781,421 @@ module UnlockerMutex
         end
       end
     end
+  end
 
-    # Tries to take the lock once. Returns who has it otherwise, and the revision to wait from.
-    def attempt(lock, end_at = Float::INFINITY)
-      result = nil
-      @etcd.send_all([lock.acquisition], end_at) { |_, answer| result = [lock.acquired(answer), answer.revision] }
-      result
+  # One call for a lock, or for one of several slots, and its place among those that wait for the name. The queue never
+  # decides who holds a lock: each transaction that takes one compares that it is free.
+  class Claim # :nodoc:
+    include Helpers
+
+    def initialize(client, etcd, name, slots, terms)
+      @client = client
+      @etcd = etcd
+      @tickets = client.tickets
+      @name = valid(name)
+      @slots = slots
+      names = slots ? Array.new(slots) { |n| "#{@name}/#{n}" } : [@name]
+      @names = names.to_h { |it| ["#{client.prefix}#{it}/uuid", it] }
+      @terms = terms
+      @uuid = SecureRandom.uuid
+      @locks = Hash.new { |locks, it| locks[it] = Lock.new(client, it, terms, @uuid) }
+      @slot = names.sample # the name of the next attempt
+      @free = [] # those of its names that are free
+      @line = "#{client.waiters}#{@name}//" # which the tickets of the name begin with
+      @own = "#{@line}#{@uuid}"
+      @since = Time.now.utc.iso8601(3)
+      @left = false # whether its ticket may be in etcd
+      @created = nil # the create revision of its ticket, if it has one
+      @before = [] # the tickets before its own, the nearest first, at most two; nil if they are not known
+      @head = nil # the first ticket, if that is before its own
+      @revision = 0 # as of which it knows that
     end
 
-    def wait(lock, end_at)
-      pause = 0.05
-      failed = nil
-      loop do
-        watched = false
-        begin
-          holder, revision = attempt(lock, end_at)
-          return nil unless holder
+    # Takes what is free. Raises Held if nothing is.
+    def take(end_at)
+      settle(end_at) { try }
+    end
 
-          failed = nil
-          watched = @etcd.watch(lock.key("uuid"), lock.uuid, revision, end_at)
-          return holder if monotonic >= end_at
-        rescue Unreachable => e
-          failed = telling(failed, e)
-          raise failed.tap { |error| error.unanswered = e.unanswered } if monotonic >= end_at
+    # Takes the lock in its turn. Raises Held if the end comes before.
+    def wait(end_at)
+      @patient = true
+      settle(end_at) do
+        failed = nil
+        pause = 0.05
+        action = :try
+        until @lock
+          begin
+            send(action)
+            failed = nil
+            watched = @lock || (action = follow)
+          rescue Unreachable => e
+            raise telling(failed, e) if monotonic >= @end_at && (failed || !@holder)
 
-          lock.late += e.unanswered
+            failed = telling(failed, e)
+            watched = nil
+          end
+          break if @lock || monotonic >= @end_at
+          next pause = 0.05 if watched
+
+          action = :look
+          pause = [2 * pause, RETRY].min
+          sleep([[pause * rand(0.5..1.0), @end_at - monotonic].min, 0].max)
         end
-        pause = watched ? 0.05 : [2 * pause, RETRY].min
-        sleep([[pause * rand(0.5..1.0), end_at - monotonic].min, 0].max) unless watched
       end
     end
+
+    private
+
+    # Returns the lock that the block has taken. All else that it has left in etcd is deleted.
+    def settle(end_at)
+      @end_at = end_at
+      yield
+      raise Held.new(@holder, @name, @names.size) unless @lock
+
+      taken = @lock
+    ensure
+      @locks.each_value { |lock| @client.background.release(lock) unless lock.equal?(taken) }
+      @tickets.leave(self, @left ? @own : nil, doubtful?)
+    end
+
+    # Reports whether an attempt was not answered, and may be executed late.
+    def doubtful?
+      @locks.each_value.any? { |lock| lock.late.positive? }
+    end
+
+    # Takes the lock, if it is free and its turn. Without a ticket it queues otherwise.
+    def try(passed = nil)
+      look_around if @slots && !@created
+      wanted = @lease
+      loop do
+        join(wanted) unless @created
+        begin
+          attempt(passed)
+        rescue Refused => e
+          raise unless @fair && [5, 7].include?(e.code)
+
+          e.code == 7 ? @client.unordered(e) : @tickets.lost(@lease)
+          @created = nil
+          next
+        end
+        look_around if @created && @before.nil?
+        return if @lock || @created || (!@fair && @free.empty?)
+
+        wanted = true
+        passed = nil
+      end
+    end
+
+    # Gets a lease for the next attempt, if the client has one or one is wanted.
+    def join(wanted)
+      @before, @head = [], nil
+      @fair = @patient && @client.ordered?
+      @lease = @fair ? @tickets.join(self, wanted, @end_at) : nil
+    rescue Refused => e
+      @client.unordered(e)
+      @fair = @lease = nil
+    end
+
+    def attempt(passed)
+      @slot = @free.sample unless @free.empty? || @free.include?(@slot) # it stays where an attempt was not answered
+      lock = @locks[@slot]
+      unanswered = 1
+      @etcd.send_all([in_turn(lock.acquisition, passed)], @end_at) do |_, answer|
+        unanswered = 0
+        @client.accepted unless @fair
+        holder = lock.acquired(answer)
+        @left &&= !answer.succeeded? || doubtful?
+        holder ? seat(holder, answer) : @lock = lock
+      end
+    rescue Error => e
+      unanswered = e.unanswered
+      raise
+    ensure
+      lock.late += unanswered if unanswered
+    end
+
+    # Has an attempt take the lock only if no others wait, or by its ticket; with a lease it puts one.
+    def in_turn(txn, passed)
+      if @created
+        txn[:compare] << mine
+        txn[:compare] << { target: "VERSION", result: "GREATER", key: b64(passed), version: "0" } if passed # it is passed over only once
+        txn[:success].concat([@own, *passed].map { |key| del(key) })
+        txn[:failure] << get(@own)
+      elsif @fair
+        txn[:compare] << { target: "VERSION", result: "EQUAL", key: b64(@line), range_end: b64(after(@line)), version: "0" }
+        if @lease
+          @left = true
+          ticket = { requestPut: { key: b64(@own), value: b64(said), lease: @lease } }
+          txn[:failure].push(*earlier, get(@own), ticket)
+        end
+      end
+      txn
+    end
+
+    def mine
+      { target: "CREATE", result: "EQUAL", key: b64(@own), create_revision: @created.to_s }
+    end
+
+    # The end of the range of keys that begin so.
+    def after(prefix)
+      "#{prefix.delete_suffix('/')}0"
+    end
+
+    # What its ticket says.
+    def said
+      texts = { hostname: Socket.gethostname, pid: Process.pid.to_s, **@terms.fields.slice("owner", "purpose") }
+      texts.transform_values! { |it| it.encode("UTF-8", invalid: :replace, undef: :replace)[0, 250] }
+      JSON.generate({ uuid: @uuid, **texts, since: @since, slots: @slots, holds: @client.background.held }.compact)
+    end
+
+    # Reads the last two of the tickets before its own, and the first.
+    def earlier
+      range = { key: b64(@line), range_end: b64(after(@line)), keys_only: true, sort_target: "CREATE",
+                max_create_revision: [@created.to_i - 1, 0].max.to_s } # 0 is no limit
+      { "DESCEND" => 2, "ASCEND" => 1 }.map { |order, limit| { requestRange: { **range, sort_order: order, limit: limit } } }
+    end
+
+    # Notes its place after an attempt that has not taken the lock.
+    def seat(holder, answer)
+      @holder = holder unless @holder && holder.fields.empty?
+      @revision = answer.revision unless @created || @slots
+      saw(@slot, holder.fields["uuid"])
+      found = answer.found
+      if found[@own]
+        @before = nil unless @created # an attempt that was not answered has put it
+        @created = found[@own][1]
+      elsif @created || !@lease
+        @created = nil
+      else
+        @created = answer.revision
+        line_up(found)
+      end
+    end
+
+    # Notes the tickets before its own.
+    def line_up(found)
+      keys = found.keys.select { |key| key.start_with?(@line) && key != @own }.sort_by { |key| [found[key][1], key] }
+      @before = keys.last(2).reverse
+      @head = keys.first
+    end
+
+    # Notes who holds one of its names, or that it is free.
+    def saw(name, uuid)
+      @free -= [name]
+      @free += [name] unless uuid
+      @changed ||= name == @slot && uuid && uuid != @holder.fields["uuid"]
+      @before, @head = [], nil if uuid && @before == [@line + uuid] # which was before this one
+    end
+
+    # Reads which of its names are free, and its place, if it still has one.
+    def look_around
+      gets = @names.each_key.map { |key| get(key) }
+      gets = gets.each_slice(100).map { |group| { requestTxn: { success: group } } } if gets.size > 100
+      txn = { compare: @created ? [mine] : [], success: @created ? earlier + gets : gets, failure: gets }
+      @etcd.send_all([txn], @end_at) do |_, answer|
+        found = answer.found
+        @revision = answer.revision
+        @free = @names.reject { |key, _| found[key] }.values
+        answer.succeeded? && @created ? line_up(found) : @created = nil
+      end
+    rescue Refused => e
+      raise unless @created && e.code == 7
+
+      @created = nil # without the right to it
+    end
+
+    # Does so after something has changed, or nothing for long.
+    def look
+      look_around if @created
+      @looked = true
+      try unless @created
+    end
+
+    # Takes the lock instead of the first, which does not.
+    def pass_over
+      try(@head)
+      @freed = nil # if another has passed it over, what is known is of before
+    end
+
+    # Reads who holds the lock.
+    def describe
+      @changed = false
+      lock = @locks[@slot]
+      @etcd.send_all([{ success: EXPECTED.map { |field| get(lock.key(field)) }, failure: [] }], @end_at) do |_, answer|
+        holder = lock.holder(answer.found)
+        @holder = holder unless holder.fields.empty?
+      end
+    end
+
+    # Watches until something is to be done, and returns that; nil if the watch failed. The watch begins now, and what has
+    # changed before is read again: etcd shows a watch what it already has only every 100 ms.
+    def follow
+      @quiet = monotonic + SILENCE * rand(1.0..1.25)
+      at, action = plan
+      return action if at <= monotonic
+
+      since = @revision
+      ranges = watched
+      beginning = ranges.size
+      good = @etcd.watch(ranges, [@quiet, @end_at].min) do |result|
+        if result["created"] && (beginning -= 1).zero? && result["header"]["revision"].to_i > @revision
+          look_around
+          return :look if ranges != watched
+
+          since = @revision
+        end
+        events = (result["events"] || []).select { |event| event["kv"]["mod_revision"].to_i > since }
+        found = events.filter_map { |event| see(event) }.first
+        return found if found
+
+        at, action = plan
+        return action if at <= monotonic
+
+        at
+      end
+      action if good
+    end
+
+    # What to watch: the first two the lock, or all slots, and the others the ticket two before their own. All watch their own ticket.
+    def watched
+      slots = "#{@client.prefix}#{@name}/"
+      place = @slots ? [slots, after(slots)] : [@names.key(@name)]
+      place = [@before[1]] if @before.size > 1
+      [place, *([[@own]] if @created)]
+    end
+
+    # Notes what an event says. Returns what is to be done at once.
+    def see(event)
+      key = bytes(event["kv"]["key"])
+      uuid = text(event["kv"]["value"] || "") unless event["type"] == "DELETE"
+      @revision = [@revision, event["kv"]["mod_revision"].to_i].max
+      if key == @own || key == @before[1]
+        :look unless uuid
+      elsif @names[key]
+        return :try if uuid == @uuid # by an attempt that was not answered
+
+        saw(@names[key], uuid)
+        nil
+      end
+    end
+
+    # What is to be done next without another event, and when. The first takes a lock that is free. If it does not, the second
+    # does, or any that has found that out.
+    def plan
+      steps = [[@quiet, :look]]
+      steps << [@end_at - LAST, :describe] if @changed
+      if @free.empty?
+        @freed = nil
+        return steps.min
+      end
+
+      @freed, @first, @looked, @scatter = monotonic, @head, false, rand(0.001..JITTER) if @freed.nil? || @first != @head
+      steps << if !@created then [@freed + @scatter, :try]
+               elsif @head.nil? then [@freed, :try]
+               elsif @looked then [@freed + PASS, :pass_over]
+               else [@freed + (@before.size == 1 ? GLANCE : PASS), :look]
+               end
+      steps.min
+    end
   end
+
+  # The lease of the tickets of a client: one for all its waits, which a thread keeps alive while one of them lasts. The thread
+  # also deletes what they leave, and ends with the last of that. Locks have no lease.
+  class Tickets # :nodoc:
+    include Helpers
+
+    attr_reader :process
+
+    def initialize(etcd)
+      @etcd = etcd
+      @process = Process.pid
+      @mutex = Mutex.new
+      @changed = ConditionVariable.new
+      @waits = {}.compare_by_identity
+      @left = {} # until when tickets are deleted that waits have left
+      @kept = 0 # when the lease was last kept alive
+    end
+
+    # Returns the lease for a wait, which is to leave it; nil if there is none, and none is wanted.
+    def join(wait, wanted, end_at)
+      began = monotonic
+      lease = @etcd.grant(TICKET, [end_at, began + ATTEMPT].min) if wanted && !live
+      @mutex.synchronize do
+        @lease, @kept = lease, began if lease && !live
+        next unless live
+
+        @waits[wait] = true
+        nudge
+        @lease
+      end
+    end
+
+    # Ends a wait. If its ticket may be in etcd it is deleted, and again while a late attempt may put it.
+    def leave(wait, ticket, late)
+      return unless @process == Process.pid
+
+      @mutex.synchronize do
+        @waits.delete(wait)
+        next unless ticket
+
+        @left[ticket] = late ? monotonic + TICKET : 0
+        @new = true
+        nudge
+      end
+    end
+
+    # Notes that etcd does not know the lease.
+    def lost(lease)
+      @mutex.synchronize { @lease = nil if @lease == lease }
+    end
+
+    private
+
+    def live
+      @lease && monotonic < @kept + TICKET / 2.0
+    end
+
+    def nudge
+      @thread&.alive? ? @changed.signal : @thread = start("unlocker-mutex-tickets") { run }
+    end
+
+    def run
+      loop do
+        lease, tickets = @mutex.synchronize do
+          @changed.wait(@mutex, RETRY) unless @new
+          @new = false
+          return @thread = nil if @waits.empty? && @left.empty?
+
+          [(@lease if @waits.any? && monotonic >= @kept + TICKET / 3.0), @left.keys]
+        end
+        keep(lease) if lease
+        delete(tickets) if tickets.any?
+      rescue Etcd::Overdue
+        next # as in Background
+      end
+    end
+
+    def keep(lease)
+      began = monotonic
+      alive = @etcd.keep(lease, began + TICKET / 5.0)
+      @mutex.synchronize { alive ? @kept = began : @lease = nil if @lease == lease }
+    rescue Error
+      nil # it is tried again
+    end
+
+    def delete(tickets)
+      @etcd.send_all(tickets.map { |key| { success: [del(key)], failure: [] } }, monotonic + TICKET / 5.0) { nil }
+      @mutex.synchronize { @left.delete_if { |ticket, until_at| tickets.include?(ticket) && monotonic >= until_at } }
+    rescue Refused
+      return tickets.each { |ticket| delete([ticket]) } if tickets.size > 1
+
+      @mutex.synchronize { @left.delete(tickets[0]) } # its lease ends
+    rescue Unreachable
+      nil # it is tried again
+    end
+  end
+  private_constant :Claim, :Tickets
+
 
   # The thread of a client that renews locks with max_hold, writes stacks at alert_at, and releases
   # what a failed call may have left. It starts when there is work, and ends some seconds after the
@@ -770,6 +1216,11 @@ module UnlockerMutex
       @wakes = Float::INFINITY
     end
 
+    # The uuids of the locks that this flow of work holds, as the ticket of a wait says them.
+    def held
+      @mutex.synchronize { @locks.keys }.select { |lock| lock.fiber == Fiber.current && !lock.lost? }.first(MAX_HOLDS).map(&:uuid)
+    end
+
     # Looks after the lock until it ends. To be called again when its times have moved.
     def add(lock)
       @mutex.synchronize do
@@ -777,8 +1228,7 @@ module UnlockerMutex
         nudge([lock.renew_at, lock.alert_at].min)
         next if @ear&.alive?
 
-        @ear = Thread.new { listen }
-        @ear.name = "unlocker-mutex-questions"
+        @ear = start("unlocker-mutex-questions") { listen }
       end
     end
 
@@ -799,8 +1249,7 @@ module UnlockerMutex
 
     def nudge(at)
       if !@thread&.alive?
-        @thread = Thread.new { run }
-        @thread.name = "unlocker-mutex"
+        @thread = start("unlocker-mutex") { run }
       elsif at < @wakes
         @changed.signal
       end
@@ -890,9 +1339,10 @@ module UnlockerMutex
       last = "#{prefix[0..-2]}0"
       found, revision = @etcd.list(prefix, last)
       asked(found)
-      @etcd.watching(prefix, revision, monotonic + SILENCE, last) do |http, events|
-        http.read_timeout = SILENCE
-        asked(events.reject { |event| event["type"] == "DELETE" }.map { |event| text(event["kv"]["key"]) })
+      end_at = monotonic + SILENCE
+      @etcd.watch([[prefix, last]], end_at, revision + 1) do |result|
+        asked((result["events"] || []).reject { |event| event["type"] == "DELETE" }.map { |event| text(event["kv"]["key"]) })
+        end_at
       end
     end
 
@@ -967,38 +1417,31 @@ module UnlockerMutex
       end
     end
 
-    # Waits until the key is deleted, or has our own value, or the end, or a while has passed. Returns
-    # false if the watch failed. Waiters spread over a moment after the deletion. Those that see the next holder in time
-    # do not try, so that a release does not make all of them send a request.
-    def watch(key, own, revision, end_at)
-      until_at = [end_at, monotonic + SILENCE * rand(1.0..1.25)].min
-      watching(key, revision, until_at) do |http, events|
-        if events.last && events.last["type"] == "DELETE"
-          http.read_timeout = rand(0.001..JITTER)
-        elsif events.last && events.last["kv"]["value"] == b64(own)
-          return true # by an attempt without an answer
-        else
-          until_at = [until_at, end_at - LAST].min if events.any? # to say in the end who holds it
-          http.read_timeout = [until_at - monotonic, 0.001].max
-        end
-      end
-    end
-
     # The keys of a range, and the revision.
     def list(key, range_end)
       answer, = call("/v3/kv/range", { key: b64(key), rangeEnd: b64(range_end), keysOnly: true }, monotonic + @timeout, Float::INFINITY)
       [(answer["kvs"] || []).map { |kv| text(kv["key"]) }, answer["header"]["revision"].to_i]
     end
 
-    # Yields the connection and the events of a watch of a key, or of a range, after a revision. Returns true when its
-    # time or the read_timeout of the connection is over, and false if the watch failed.
-    def watching(key, revision, until_at, range_end = nil)
+    # The id of a new lease for so many seconds.
+    def grant(seconds, end_at)
+      call("/v3/lease/grant", { TTL: seconds }, end_at, Float::INFINITY)[0]["ID"]
+    end
+
+    # Keeps a lease alive. Reports whether it was.
+    def keep(lease, end_at)
+      call("/v3/lease/keepalive", { ID: lease }, end_at, Float::INFINITY)[0].key?("TTL")
+    end
+
+    # Yields what a watch of keys and ranges (a key, and its end) shows, after a revision, or from now on. The block returns until
+    # when to wait for more. Returns true when that or the limit is over, and false if the watch failed.
+    def watch(ranges, limit, revision = nil)
       endpoint = @endpoints[@current]
       streaming = false
-      Timeout.timeout([until_at - monotonic, 0.001].max, Overdue) do
-        follow(endpoint, key, revision, [until_at, monotonic + @attempt].min, range_end) do |http, events|
+      Timeout.timeout([limit - monotonic, 0.001].max, Overdue) do
+        follow(endpoint, ranges, revision, [limit, monotonic + @attempt].min) do |http, result|
           streaming = true
-          yield http, events
+          http.read_timeout = [yield(result) - monotonic, 0.001].max
         end
       end
       false
@@ -1072,7 +1515,7 @@ module UnlockerMutex
     end
 
     def request(path, body, headers)
-      Net::HTTP::Post.new(path, { "Content-Type" => "application/json", "Accept-Encoding" => "identity", **headers }).tap { |post| post.body = JSON.generate(body) }
+      Net::HTTP::Post.new(path, { "Content-Type" => "application/json", "Accept-Encoding" => "identity", **headers }).tap { |post| post.body = (body.is_a?(Array) ? body : [body]).map { |it| JSON.generate(it) }.join }
     end
 
     def headers(endpoint, deadline)
@@ -1092,11 +1535,11 @@ module UnlockerMutex
       token.empty? ? {} : { "Authorization" => token }
     end
 
-    # Yields the connection and the events after the revision of each answer, until the stream ends.
-    def follow(endpoint, key, revision, deadline, range_end)
-      body = { createRequest: { key: b64(key), startRevision: revision.to_s, **(range_end ? { rangeEnd: b64(range_end) } : {}) } }
+    # Yields the connection and each answer, until the stream ends.
+    def follow(endpoint, ranges, revision, deadline)
+      creates = ranges.map { |key, range_end| { createRequest: { key: b64(key), rangeEnd: range_end && b64(range_end), startRevision: revision&.to_s }.compact } }
       # Without a leader the stream must end, not fall silent.
-      post = request("/v3/watch", body, headers(endpoint, deadline).merge("Grpc-Metadata-Hasleader" => "true"))
+      post = request("/v3/watch", creates, headers(endpoint, deadline).merge("Grpc-Metadata-Hasleader" => "true"))
       http = connect(endpoint, deadline)
       buffer = +""
       http.request(post) do |response|
@@ -1108,7 +1551,7 @@ module UnlockerMutex
             result = JSON.parse(line)["result"]
             return if result.nil? || result["canceled"]
 
-            yield http, (result["events"] || []).select { |event| event["kv"]["mod_revision"].to_i > revision }
+            yield http, result
           end
         end
       end
@@ -1152,6 +1595,7 @@ module UnlockerMutex
       rescue JSON::ParserError
         nil
       end
+      answer = answer["result"] || answer if answer.is_a?(Hash) # of a stream
       return answer if answer.is_a?(Hash) && (response.code != "200" || answer["header"])
 
       gateway = ", there is no JSON gateway (etcd needs --enable-grpc-gateway)" if response.code == "404"

@@ -273,6 +273,19 @@ module Support
       etcd.instance_variable_set(:@attempt, timeout / 2)
     end
 
+    # Gives a user the rights to locks, and to what else is asked for.
+    def guard(*prefixes)
+      { "root" => "root", "ada" => "secret" }.each do |name, password|
+        @etcd.post("/v3/auth/user/add", name: name, password: password)
+        @etcd.post("/v3/auth/role/add", name: name)
+        @etcd.post("/v3/auth/user/grant", user: name, role: name)
+      end
+      ["/mutexes/", *prefixes].each do |prefix|
+        @etcd.post("/v3/auth/role/grant", name: "ada", perm: { permType: "READWRITE", key: b64(prefix), range_end: b64("#{prefix[..-2]}0") })
+      end
+      @etcd.post("/v3/auth/enable", {})
+    end
+
     # Calls, and fails if it takes longer, with some time for a busy machine.
     def within(seconds)
       began = now
