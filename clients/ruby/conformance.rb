@@ -16,7 +16,8 @@ class Driver
 
   def initialize(env)
     timeout = env.fetch("UNLOCKER_ETCD_REQUEST_TIMEOUT").delete_suffix("s").to_f
-    @client = Client.new(env.fetch("UNLOCKER_ETCD_ENDPOINTS").split(","), prefix: env.fetch("UNLOCKER_PREFIX"), request_timeout: timeout)
+    options = { waiters_prefix: env["UNLOCKER_WAITERS_PREFIX"] }.compact
+    @client = Client.new(env.fetch("UNLOCKER_ETCD_ENDPOINTS").split(","), prefix: env.fetch("UNLOCKER_PREFIX"), request_timeout: timeout, **options)
     @locks = {}
   end
 
@@ -37,7 +38,7 @@ class Driver
   def run(command)
     terms = { expect: command["alert_after"], patience: command["patience"] }
     case command["op"]
-    when "lock" then hold(@client.lock(command["name"], timeout: command["wait"], purpose: command["purpose"], **terms))
+    when "lock" then hold(@client.lock(command["name"], timeout: command["wait"], slots: command["slots"]&.nonzero?, purpose: command["purpose"], **terms))
     when "try_lock_all" then try_lock_all(command["names"], terms)
     when "alive" then command_lock(command).alive(**terms).then { {} }
     when "unlock" then command_lock(command).unlock.then { {} }
