@@ -73,10 +73,12 @@ test_ruby() {
   echo "== $("$ruby" --version), etcd $version"
   "$ruby" -w -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb &
   pids+=($!)
+  "$ruby" -w -Iclients/ruby/lib clients/ruby/test/queue_test.rb &
+  pids+=($!)
   # Once more, and for a part, with the types of sig/ checked at each call. rbs comes with Ruby.
   RBS_TEST_LOGLEVEL=error RBS_TEST_RAISE=true RBS_TEST_TARGET='UnlockerMutex::*' RBS_TEST_OPT='-I clients/ruby/sig' \
-    "$ruby" -rrbs/test/setup -Iclients/ruby/lib clients/ruby/test/unlocker_mutex_test.rb \
-    -n '/test_(a_failed|alive_|try_lock_all|the_example|no_space|all_names|a_loss_says|the_block|wrong_logins)/' &
+    "$ruby" -rrbs/test/setup -Iclients/ruby/lib -r./clients/ruby/test/queue_test.rb clients/ruby/test/unlocker_mutex_test.rb \
+    -n '/test_(a_failed|alive_|try_lock_all|the_example|no_space|all_names|a_loss_says|the_block|wrong_logins|slots$|tickets_are)/' &
   pids+=($!)
   if needs puma && needs sidekiq && needs redis-server; then
     "$ruby" -w -Iclients/ruby/lib clients/ruby/test/servers_test.rb &
