@@ -37,8 +37,8 @@ clients: ## Test the Python and Ruby clients with a real etcd and the daemon
 
 # The drivers of our clients, in Python and Ruby as packages, and of one that was written from docs/protocol.md alone.
 PACKAGES = $(BIN)/packages
-DRIVERS = "--strict $(BIN)/conformance-go" "env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
-          "env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
+DRIVERS = "--strict $(BIN)/conformance-go" "--strict env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
+          "--strict env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
           "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
