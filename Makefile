@@ -92,7 +92,7 @@ chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 lint: ## Run golangci-lint, and bound the lines of production Go
 	.ci/lines.sh
 	golangci-lint run --build-tags e2e,hunt,man,nightly ./...
-	for module in mutex mutex/otel mutex/prom bench/report; do (cd $$module && golangci-lint run --allow-parallel-runners ./...) || exit; done
+	for module in mutex mutex/otel mutex/prom bench/report deploy/release; do (cd $$module && golangci-lint run --allow-parallel-runners ./...) || exit; done
 
 FUZZTIME ?= 20s
 fuzz: ## Run each fuzz target for FUZZTIME (20s)

@@ -41,7 +41,7 @@ start() {
 }
 
 # Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores.
-for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod; do
+for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/release/go.mod; do
   cd "$(dirname $module)"
   packages=$(tested) || packages=
   for kind in "race fixed" "race random" "plain fixed" "plain random"; do

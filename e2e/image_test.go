@@ -95,7 +95,7 @@ func TestImageHasTheTagOfTheChart(t *testing.T) {
 
 // The bill of materials lists the modules that are linked into the binary.
 func TestBillOfMaterials(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "run", "../deploy/release/sbom", unlocker, "unlocker", "v1.2.3", "2026-01-02T03:04:05Z").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "-C", "../deploy/release", "run", "./sbom", unlocker, "unlocker", "v1.2.3", "2026-01-02T03:04:05Z").Output()
 	require.NoError(t, err)
 	var bill struct {
 		Components []struct{ Name, Version string }

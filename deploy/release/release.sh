@@ -23,7 +23,7 @@ build() { # OS ARCH FILE [FLAG]...
 
 # A binary for this machine, which prints the shell completions and writes the manual pages, and the SBOM tool.
 build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here" -tags man
-go build -o "$work/sbom" ./deploy/release/sbom
+go -C deploy/release build -o "$work/" ./sbom
 
 mkdir -p "$out"
 rm -f "$out"/unlocker-* "$out"/sha256sums.txt

@@ -29,7 +29,7 @@ func TestBillOfThisTest(t *testing.T) {
 	require.NoError(t, err)
 	sum := sha256.Sum256(content)
 	require.Equal(t, &[]cdx.Hash{{Algorithm: "SHA-256", Value: hex.EncodeToString(sum[:])}}, b.Metadata.Component.Hashes)
-	require.Equal(t, "pkg:golang/github.com/etcd-unlocker/unlocker@v1.2.3", b.Metadata.Component.PackageURL)
+	require.Equal(t, "pkg:golang/github.com/etcd-unlocker/unlocker/deploy/release@v1.2.3", b.Metadata.Component.PackageURL)
 	require.Equal(t, "2026-01-02T03:04:05Z", b.Metadata.Timestamp)
 	require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, b.SerialNumber)
 
