@@ -132,8 +132,9 @@ man: ## Write the manual pages into bin/man/
 	mkdir -p $(BIN)/man
 	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run -tags man -ldflags '$(LDFLAGS)' ./cmd/unlocker man $(BIN)/man
 
-release: ## Build archives, SBOMs, the packages of the clients, and checksums into dist/
-	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh dist
+DIST ?= dist
+release: ## Build archives, SBOMs, the packages of the clients, and checksums into DIST (dist/)
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh $(DIST)
 
 clean: ## Remove build output
 	rm -rf $(BIN) dist

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# release.sh OUT: called by `make release`. For each platform it writes to OUT an archive and the SBOM of its
-# binary, then the packages of the clients for Python and Ruby, and the checksums of all files. The builds are reproducible: the same commit and the same Go
-# version give the same bytes.
+# release.sh OUT: called by `make release`. For each of PLATFORMS it writes to OUT an archive and the SBOM of its
+# binary, then the packages of the clients for Python and Ruby, and the checksums of all files. The builds are
+# reproducible: the same commit and the same Go version give the same bytes.
 # VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
 set -euo pipefail
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
 : "${VERSION:?}" "${LDFLAGS:?}" "${SOURCE_DATE_EPOCH:?}"
-platforms=${PLATFORMS:-linux/amd64 linux/arm64}
+platforms=${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 freebsd/amd64 freebsd/arm64}
 date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
 # Settings of the machine that would change the binary. Only LDFLAGS contain data from git, so the
@@ -31,11 +31,11 @@ for platform in $platforms; do
   os=${platform%/*} arch=${platform#*/}
   name=unlocker-$VERSION-$os-$arch
   dir=$work/$name
-  mkdir -p "$dir/systemd" "$dir/completions" "$dir/man"
+  mkdir -p "$dir/completions" "$dir/man"
   build "$os" "$arch" "$dir/unlocker"
   cp LICENSE README.md CHANGELOG.md config.example.yaml "$dir/"
   cp -r docs "$dir/"
-  cp deploy/systemd/* "$dir/systemd/"
+  [ "$os" != linux ] || cp -r deploy/systemd "$dir/"
   for shell in bash zsh fish; do
     "$work/here" completion "$shell" >"$dir/completions/unlocker.$shell"
   done
