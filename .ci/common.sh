@@ -58,6 +58,7 @@ install() {
   command -v prometheus-alertmanager >/dev/null || need+=(prometheus-alertmanager)
   command -v icinga2 >/dev/null || need+=(icinga2-bin monitoring-plugins-basic)
   command -v systemd-nspawn >/dev/null || need+=(systemd systemd-container)
+  command -v rpm >/dev/null || need+=(rpm)
   command -v script >/dev/null || need+=(bsdutils)
   command -v chronyd >/dev/null || need+=(chrony)
   command -v sshd >/dev/null || need+=(openssh-server openssh-client)

@@ -191,6 +191,7 @@ var notHere = map[string]string{
 	"make release image":                    releases,
 	"go install github.com/etcd-unlocker/unlocker/cmd/unlocker@VERSION": "is refused by the go command, as the page says",
 
+	"apt-get install ./unlocker_0.2.0_amd64.deb":        "is part of TestRelease, by dpkg",
 	"pip install ./clients/python":                      "would install into the Python of the machine",
 	"pip install unlocker_mutex-0.1.0-py3-none-any.whl": "is part of make conformance",
 

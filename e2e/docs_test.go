@@ -139,7 +139,7 @@ func startDocsMachine(t *testing.T) *docsMachine {
 		files["src/"+path] = read(t, filepath.Join("..", path))
 	}
 	root := strings.TrimSpace(run(t, "go", "env", "GOROOT"))
-	m := &docsMachine{machine: startMachine(t, "basic.target", files, "--private-network"),
+	m := &docsMachine{machine: startMachine(t, "basic.target", installed(t, files), "--private-network"),
 		env: []string{"HOME=" + os.Getenv("HOME"), "GOROOT=" + root, "GOFLAGS=-buildvcs=false", "GOPROXY=off"}}
 	setup := "chmod +x /unlocker\n"
 	for name, path := range links {

@@ -85,16 +85,13 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 	etcd := startEtcd(t, newest)
 	etcd.enableAuth("unlocker", "secret")
 	ops := etcdtest.FreeAddr(t)
-	m := startMachine(t, "unlocker.service", map[string]string{
+	m := startMachine(t, "unlocker.service", installed(t, map[string]string{
 		"etc/unlocker/unlocker.yaml":                               "reaper: {settle: 1s}\n",
 		"etc/unlocker/etcd-password":                               "secret\n",
 		"etc/default/unlocker":                                     "UNLOCKER_ETCD_ENDPOINTS=" + etcd.addr + "\nUNLOCKER_OPS_LISTEN=" + ops + "\nUNLOCKER_WEB_LISTEN=127.0.0.1:0\n",
 		"etc/systemd/system/unlocker.service.d/etcd-password.conf": read(t, systemd+"/etcd-password.conf"),
-	})
-	require.Eventually(t, func() bool {
-		resp, err := http.Get("http://" + ops + "/readyz")
-		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
-	}, soon, poll)
+	}))
+	awaitReady(t, ops)
 	past := time.Now().Add(-time.Hour)
 	etcd.putLocks("due", 3, past, past)
 	etcd.awaitGone("due/")
@@ -124,6 +121,15 @@ func TestSystemdRunsTheUnit(t *testing.T) {
 	require.Equal(t, "failed", m.property("ActiveState"))
 	require.Equal(t, "2", m.property("ExecMainStatus"))
 	require.Equal(t, "0", m.property("NRestarts"), "a restart does not fix the configuration")
+}
+
+// awaitReady waits until the daemon has listed the locks.
+func awaitReady(t *testing.T, ops string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + ops + "/readyz")
+		return err == nil && resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	}, soon, poll)
 }
 
 // enableAuth enables authentication, with a user that may read and write the locks, the keys of
@@ -168,11 +174,19 @@ mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 cp -r "$2/." "$1/root/"
 chmod -f 600 "$1/root/etc/unlocker/etcd-password" || true
+chmod -f 755 "$1/root/usr/local/bin/unlocker" || true
 root=$1
 shift 2
 exec systemd-nspawn --quiet --register=no --keep-unit --console=pipe --directory "$root/root" --boot "$@" systemd.mask=timers.target </dev/null`
 
-// startMachine boots a machine with the files and the binary, and waits for the systemd unit.
+// installed adds the unit and the binary to the files of a machine.
+func installed(t *testing.T, files map[string]string) map[string]string {
+	files["etc/systemd/system/unlocker.service"] = read(t, systemd+"/unlocker.service")
+	files["usr/local/bin/unlocker"] = read(t, unlocker)
+	return files
+}
+
+// startMachine boots a machine with the files, and waits for the systemd unit.
 func startMachine(t *testing.T, unit string, files map[string]string, arguments ...string) *machine {
 	t.Helper()
 	program(t, "systemd-nspawn")
@@ -180,12 +194,9 @@ func startMachine(t *testing.T, unit string, files map[string]string, arguments 
 		missing(t, "systemd-nspawn needs root")
 	}
 	tree := t.TempDir()
-	files["etc/systemd/system/unlocker.service"] = read(t, systemd+"/unlocker.service")
-	files["usr/local/bin/unlocker"] = read(t, unlocker)
 	for path, text := range files {
 		write(t, filepath.Join(tree, path), text)
 	}
-	require.NoError(t, os.Chmod(filepath.Join(tree, "usr/local/bin/unlocker"), 0o755))
 	p := start(t, program(t, "unshare"), slices.Concat([]string{"--mount", "--propagation", "private", "sh", "-euc", boot, "sh", t.TempDir(), tree},
 		arguments, []string{"systemd.unit=" + unit})...)
 	m := &machine{t: t}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # release.sh OUT: called by `make release`. For each of PLATFORMS it writes to OUT an archive and the SBOM of its
-# binary, then the packages of the clients for Python and Ruby, and the checksums of all files. The builds are
-# reproducible: the same commit and the same Go version give the same bytes.
+# binary, and for Linux a deb and an rpm; then the packages of the clients for Python and Ruby, and
+# the checksums of all files. The builds are reproducible: the same commit and the same Go version give the same bytes.
 # VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
 set -euo pipefail
 out=$(realpath -m "$1")
@@ -21,12 +21,26 @@ build() { # OS ARCH FILE [FLAG]...
   GOOS=$1 GOARCH=$2 go build "${@:4}" -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
 }
 
-# A binary for this machine, which prints the shell completions and writes the manual pages, and the SBOM tool.
+# packages ARCH DIR: a deb and an rpm of the folder of an archive. Their versions begin with a digit, and have no dash:
+# v1.0.0-rc.1 is 1.0.0~rc.1, which is before 1.0.0, and commits after a tag, or without one, are 1.0.0+3.gabc and 0~abc.
+packages() {
+  cp deploy/release/package/* "$2/"
+  sed -i 's|/usr/local/bin/|/usr/bin/|' "$2/systemd/unlocker.service"
+  gzip -n -9 "$2"/man/*
+  chmod -R u=rwX,go=rX "$2"
+  local packager version
+  version=$(sed -E 's/^v//; s/-dirty$/+dirty/; s/-([0-9]+)-g/+\1.g/; s/-/~/g; /^[0-9]+\./!s/^/0~/' <<<"$VERSION")
+  for packager in deb rpm; do
+    (cd "$2" && ARCH=$1 VERSION=$version "$work/nfpm" package --packager $packager --target "$out/" >/dev/null)
+  done
+}
+
+# A binary for this machine, which prints the shell completions and writes the manual pages, and the tools.
 build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here" -tags man
-go -C deploy/release build -o "$work/" ./sbom
+go -C deploy/release build -o "$work/" ./sbom github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 mkdir -p "$out"
-rm -f "$out"/unlocker-* "$out"/sha256sums.txt
+rm -f "$out"/unlocker[-_]* "$out"/sha256sums.txt
 for platform in $platforms; do
   os=${platform%/*} arch=${platform#*/}
   name=unlocker-$VERSION-$os-$arch
@@ -42,8 +56,9 @@ for platform in $platforms; do
   "$work/here" man "$dir/man"
   "$work/sbom" "$dir/unlocker" unlocker "$VERSION" "$date" >"$out/$name.cdx.json"
   tar --create --directory "$work" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
-    --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n -9 >"$out/$name.tar.gz"
+    --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n >"$out/$name.tar.gz"
+  [ "$os" != linux ] || packages "$arch" "$dir"
 done
 SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH clients/package.sh "$out"
-(cd "$out" && sha256sum unlocker-* unlocker_mutex-* >sha256sums.txt)
+(cd "$out" && sha256sum unlocker[-_]* >sha256sums.txt)
 cat "$out/sha256sums.txt"
