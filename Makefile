@@ -133,8 +133,9 @@ man: ## Write the manual pages into bin/man/
 	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run -tags man -ldflags '$(LDFLAGS)' ./cmd/unlocker man $(BIN)/man
 
 DIST ?= dist
-release: ## Build archives, SBOMs, the packages of the clients, and checksums into DIST (dist/)
-	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) deploy/release/release.sh $(DIST)
+release: ## Build archives, packages, the image, SBOMs, and checksums into DIST (dist/)
+	VERSION='$(VERSION)' REVISION='$(REVISION)' LDFLAGS='$(LDFLAGS)' IMAGE='$(IMAGE)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
+	  deploy/release/release.sh $(DIST)
 
 clean: ## Remove build output
 	rm -rf $(BIN) dist

@@ -42,7 +42,7 @@ func documented(t *testing.T) (pages []page) {
 // programs of the machine that this system need not have. They are the programs of commands in
 // prose, too: there `sum by (…)` is no command.
 var programs = []string{"amtool", "bin/unlocker", "/unlocker", "/usr/local/bin/unlocker", "unlocker", "chronyc", "curl", "docker", "etcdctl", "etcdutl", "go", "helm",
-	"icinga2", "journalctl", "k3s", "kind", "kubectl", "make", "minikube", "openssl", "promtool", "ssh", "systemctl", "systemd-analyze", "timedatectl", ".ci/run"}
+	"icinga2", "journalctl", "k3s", "kind", "kubectl", "make", "minikube", "openssl", "promtool", "skopeo", "ssh", "systemctl", "systemd-analyze", "timedatectl", ".ci/run"}
 
 var (
 	assignment = regexp.MustCompile(`^\w+=\S*(\s+|$)`)

@@ -188,7 +188,6 @@ var notHere = map[string]string{
 	"go version -m":                         "is named in a sentence, without a binary",
 	"git tag -a v0.2.0 -m 'unlocker 0.2.0'": releases,
 	"git push origin v0.2.0":                releases,
-	"make release image":                    releases,
 	"go install github.com/etcd-unlocker/unlocker/cmd/unlocker@VERSION": "is refused by the go command, as the page says",
 
 	"apt-get install ./unlocker_0.2.0_amd64.deb":        "is part of TestRelease, by dpkg",
@@ -198,11 +197,13 @@ var notHere = map[string]string{
 	"make image BUILDER='buildah bud'":                     noEngine,
 	"make image IMAGE=registry.example.org/unlocker:0.1.0": noEngine,
 	"make image": noEngine,
-	"docker push registry.example.org/unlocker:0.1.0":                            noEngine,
-	"kind load docker-image ghcr.io/etcd-unlocker/unlocker:0.1.0":                noEngine,
-	"minikube image load ghcr.io/etcd-unlocker/unlocker:0.1.0":                   noEngine,
-	"docker save ghcr.io/etcd-unlocker/unlocker:0.1.0 | k3s ctr images import -": noEngine,
-	"CRASH=… e2e/kubernetes/run.sh":                                              "needs a cluster with nodes",
+	"skopeo copy --all oci-archive:dist/unlocker-v0.2.0-image.tar docker://registry.example.org/unlocker:0.2.0": noEngine,
+	"k3s ctr images import dist/unlocker-VERSION-image.tar":                                                     noEngine,
+	"docker push registry.example.org/unlocker:0.1.0":                                                           noEngine,
+	"kind load docker-image ghcr.io/etcd-unlocker/unlocker:0.1.0":                                               noEngine,
+	"minikube image load ghcr.io/etcd-unlocker/unlocker:0.1.0":                                                  noEngine,
+	"docker save ghcr.io/etcd-unlocker/unlocker:0.1.0 | k3s ctr images import -":                                noEngine,
+	"CRASH=… e2e/kubernetes/run.sh":                                                                             "needs a cluster with nodes",
 }
 
 const (

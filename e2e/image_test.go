@@ -3,13 +3,25 @@
 package e2e
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"crypto/x509"
+	"debug/buildinfo"
 	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -91,6 +103,115 @@ func TestImageHasTheTagOfTheChart(t *testing.T) {
 	image := strings.TrimPrefix(values.Image.Registry+"/", "/") + values.Image.Repository + ":" + chart.AppVersion
 	require.Contains(t, run(t, "make", "--no-print-directory", "-C", "..", "-n", "image"), " -t "+image+" .\n")
 	require.Contains(t, read(t, "../README.md"), "docker-image "+image+"`")
+}
+
+// blob is what an OCI layout says of a blob.
+type blob struct {
+	MediaType, Digest string
+	Size              int
+	Annotations       map[string]string
+	Platform          struct{ OS, Architecture string }
+}
+
+// testImage requires that an image is that of the Dockerfile, for both architectures, and runs its binary.
+func testImage(t *testing.T, path, version string) {
+	files := untar(t, read(t, path))
+	require.JSONEq(t, `{"imageLayoutVersion": "1.0.0"}`, files["oci-layout"])
+	used := 2 // index.json and oci-layout
+	get := func(b blob, mediaType string) string {
+		content := files["blobs/"+strings.ReplaceAll(b.Digest, ":", "/")]
+		require.Equal(t, b.Digest, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(content))))
+		require.Len(t, content, b.Size)
+		require.Equal(t, "application/vnd.oci.image."+mediaType, b.MediaType)
+		used++
+		return content
+	}
+	var index, image struct{ Manifests []blob }
+	require.NoError(t, json.Unmarshal([]byte(files["index.json"]), &index))
+	require.Len(t, index.Manifests, 1)
+	chart := regexp.MustCompile(` -t (\S+):(\S+) \.\n`).FindStringSubmatch(run(t, "make", "--no-print-directory", "-C", "..", "-n", "image"))
+	require.Equal(t, map[string]string{"io.containerd.image.name": chart[1] + ":" + chart[2], "org.opencontainers.image.ref.name": chart[2]}, index.Manifests[0].Annotations)
+	require.NoError(t, json.Unmarshal([]byte(get(index.Manifests[0], "index.v1+json")), &image))
+	require.Len(t, image.Manifests, 2)
+	for i, arch := range []string{"amd64", "arm64"} {
+		require.Equal(t, struct{ OS, Architecture string }{"linux", arch}, image.Manifests[i].Platform)
+		var manifest struct {
+			Config blob
+			Layers []blob
+		}
+		require.NoError(t, json.Unmarshal([]byte(get(image.Manifests[i], "manifest.v1+json")), &manifest))
+		require.Len(t, manifest.Layers, 1)
+		packed, err := gzip.NewReader(strings.NewReader(get(manifest.Layers[0], "layer.v1.tar+gzip")))
+		require.NoError(t, err)
+		layer, err := io.ReadAll(packed)
+		require.NoError(t, err)
+		testImageConfig(t, get(manifest.Config, "config.v1+json"), arch, version, sha256.Sum256(layer))
+		root := untar(t, string(layer))
+		require.Len(t, root, 3)
+		info, err := buildinfo.Read(strings.NewReader(root["unlocker"]))
+		require.NoError(t, err)
+		require.Contains(t, info.Settings, debug.BuildSetting{Key: "GOARCH", Value: arch})
+		if arch == runtime.GOARCH {
+			testImageRuns(t, layer, version)
+		}
+	}
+	require.Len(t, files, used, "a blob that nothing refers to")
+}
+
+func testImageConfig(t *testing.T, text, arch, version string, layer [sha256.Size]byte) {
+	var config struct {
+		Architecture, OS string
+		Created          time.Time
+		Config           struct {
+			User, WorkingDir string
+			Entrypoint, Cmd  []string
+			ExposedPorts     map[string]any
+			Labels           map[string]string
+		}
+		RootFS struct {
+			Type    string
+			DiffIDs []string `json:"diff_ids"` //nolint:tagliatelle // as OCI has it
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &config))
+	require.Equal(t, "linux "+arch, config.OS+" "+config.Architecture)
+	require.Equal(t, "layers", config.RootFS.Type)
+	require.Equal(t, []string{fmt.Sprintf("sha256:%x", layer)}, config.RootFS.DiffIDs)
+
+	quoted := func(words []string) string { return `["` + strings.Join(words, `", "`) + `"]` }
+	require.Equal(t, arguments(t, "USER")[0], config.Config.User)
+	require.Equal(t, arguments(t, "ENTRYPOINT")[0], quoted(config.Config.Entrypoint))
+	require.Equal(t, arguments(t, "CMD")[0], quoted(config.Config.Cmd))
+	require.Contains(t, arguments(t, "WORKDIR"), config.Config.WorkingDir)
+	var ports []string
+	for _, port := range strings.Fields(arguments(t, "EXPOSE")[0]) {
+		ports = append(ports, port+"/tcp")
+	}
+	require.ElementsMatch(t, ports, slices.Collect(maps.Keys(config.Config.ExposedPorts)))
+	const of = "org.opencontainers.image."
+	require.Len(t, config.Config.Labels, strings.Count(read(t, "../Dockerfile"), of))
+	require.Equal(t, "Apache-2.0", config.Config.Labels[of+"licenses"])
+	require.Equal(t, version, config.Config.Labels[of+"version"])
+	require.Equal(t, strings.TrimSpace(run(t, "git", "rev-parse", "HEAD")), config.Config.Labels[of+"revision"])
+	require.Equal(t, config.Created.Format(time.RFC3339), config.Config.Labels[of+"created"])
+}
+
+// testImageRuns runs the binary with nothing but the files of the image, as its user.
+func testImageRuns(t *testing.T, layer []byte, version string) {
+	root := t.TempDir()
+	unpack := exec.CommandContext(t.Context(), "tar", "--extract", "--same-permissions", "--directory", root)
+	unpack.Stdin = bytes.NewReader(layer)
+	out, err := unpack.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM([]byte(read(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")))))
+	require.Greater(t, len(roots.Subjects()), 100) //nolint:staticcheck // it is not the system's pool
+	require.NoError(t, os.Chmod(filepath.Dir(root), 0o755))
+	if os.Geteuid() != 0 {
+		missing(t, "chroot needs root")
+	}
+	said := run(t, "chroot", "--userspec=65532:65532", root, "/unlocker", "version")
+	require.Contains(t, said, "unlocker, version "+version+" ")
 }
 
 // The bill of materials lists the modules that are linked into the binary.

@@ -36,6 +36,7 @@ func TestRelease(t *testing.T) {
 	for _, platform := range platforms {
 		t.Run(platform, func(t *testing.T) { testArchive(t, out, "unlocker-v0.9.1-"+platform) })
 	}
+	t.Run("image", func(t *testing.T) { testImage(t, filepath.Join(out, "unlocker-v0.9.1-image.tar"), "v0.9.1") })
 	next := release(t, "v0.9.2", "PLATFORMS=linux/amd64")
 	require.Equal(t, read(t, filepath.Join(next, "sha256sums.txt")), read(t, filepath.Join(release(t, "v0.9.2", "PLATFORMS=linux/amd64"), "sha256sums.txt")),
 		"two runs give the same bytes")

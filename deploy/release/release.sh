@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # release.sh OUT: called by `make release`. For each of PLATFORMS it writes to OUT an archive and the SBOM of its
-# binary, and for Linux a deb and an rpm; then the packages of the clients for Python and Ruby, and
+# binary, and for Linux a deb and an rpm; then the image for these, the packages of the clients for Python and Ruby, and
 # the checksums of all files. The builds are reproducible: the same commit and the same Go version give the same bytes.
-# VERSION, LDFLAGS and SOURCE_DATE_EPOCH come from the Makefile.
+# VERSION, REVISION, LDFLAGS, IMAGE and SOURCE_DATE_EPOCH come from the Makefile.
 set -euo pipefail
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
-: "${VERSION:?}" "${LDFLAGS:?}" "${SOURCE_DATE_EPOCH:?}"
+: "${VERSION:?}" "${REVISION:?}" "${LDFLAGS:?}" "${IMAGE:?}" "${SOURCE_DATE_EPOCH:?}"
 platforms=${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 freebsd/amd64 freebsd/arm64}
 date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
@@ -35,12 +35,19 @@ packages() {
   done
 }
 
+# archive OUT DIR NAME…: a tar whose bytes depend only on what is in it.
+archive() {
+  tar --create --directory "$2" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
+    --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX --file "$1" "${@:3}"
+}
+
 # A binary for this machine, which prints the shell completions and writes the manual pages, and the tools.
 build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here" -tags man
-go -C deploy/release build -o "$work/" ./sbom github.com/goreleaser/nfpm/v2/cmd/nfpm
+go -C deploy/release build -o "$work/" ./sbom ./image github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 mkdir -p "$out"
 rm -f "$out"/unlocker[-_]* "$out"/sha256sums.txt
+layers=()
 for platform in $platforms; do
   os=${platform%/*} arch=${platform#*/}
   name=unlocker-$VERSION-$os-$arch
@@ -55,10 +62,20 @@ for platform in $platforms; do
   done
   "$work/here" man "$dir/man"
   "$work/sbom" "$dir/unlocker" unlocker "$VERSION" "$date" >"$out/$name.cdx.json"
-  tar --create --directory "$work" --format ustar --sort name --mtime "@$SOURCE_DATE_EPOCH" \
-    --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX "$name" | gzip -n >"$out/$name.tar.gz"
-  [ "$os" != linux ] || packages "$arch" "$dir"
+  archive - "$work" "$name" | gzip -n >"$out/$name.tar.gz"
+  [ "$os" = linux ] || continue
+  packages "$arch" "$dir"
+  mkdir -p "$work/root/etc/ssl/certs"
+  cp "$dir/unlocker" "$work/root/"
+  echo nonroot:x:65532:65532:nonroot:/:/sbin/nologin >"$work/root/etc/passwd"
+  "$work/image" roots >"$work/root/etc/ssl/certs/ca-certificates.crt"
+  archive "$work/$arch.tar" "$work/root" etc unlocker
+  layers+=("$arch=$work/$arch.tar")
 done
+if [ ${#layers[@]} -gt 0 ]; then
+  BUILDDATE=$date "$work/image" "$work/oci" Dockerfile "${layers[@]}"
+  archive "$out/unlocker-$VERSION-image.tar" "$work/oci" blobs index.json oci-layout
+fi
 SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH clients/package.sh "$out"
 (cd "$out" && sha256sum unlocker[-_]* >sha256sums.txt)
 cat "$out/sha256sums.txt"
