@@ -54,31 +54,37 @@ func TestLockedDownHolder(t *testing.T) {
 func TestLockedDownProgram(t *testing.T) {
 	t.Parallel()
 	l := startLockedEtcd(t, newest)
-	l.execute("etcdctl user add unlocker --no-password")
+	l.execute("etcdctl user add unlocker --no-password", "etcdctl user add billing --interactive=false < password")
 	l.execute(commands(t, "enable")...)
-	client, untrusting := l.config(t, "unlocker"), l.config(t, "unlocker")
+	client, untrusting, stranger := l.config(t, "unlocker"), l.config(t, "unlocker"), l.config(t, "stranger")
 	untrusting.RootCAs = x509.NewCertPool()
 	for name, tt := range map[string]struct {
 		config *tls.Config
+		user   string
 		kind   error
 		text   string
 	}{
-		"without TLS": {nil, mutex.ErrUnreachable, "etcd at " + l.addr + " was unreachable: error reading server preface"},
-		"authority":   {untrusting, mutex.ErrUnreachable, "etcd at " + l.addr + " was unreachable: authentication handshake failed: .*x509: certificate signed by unknown authority"},
-		"user":        {client, rpctypes.ErrPermissionDenied, "etcdserver: permission denied"},
+		"without TLS": {nil, "", mutex.ErrUnreachable, "was unreachable: error reading server preface: .*: etcd may require TLS, or a client certificate$"},
+		"authority":   {untrusting, "", mutex.ErrUnreachable, "was unreachable: authentication handshake failed: .*x509: certificate signed by unknown authority$"},
+		"password":    {stranger, "billing", mutex.ErrUnreachable, "refused the login: etcdserver: authentication failed, invalid user ID or password$"},
+		"role":        {client, "", rpctypes.ErrPermissionDenied, "etcdserver: permission denied$"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{l.addr}, TLS: tt.config, Logger: zap.NewNop()})
+			etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{l.addr}, TLS: tt.config, Username: tt.user, Password: "secret", Logger: zap.NewNop()})
 			require.NoError(t, err)
 			defer func() { _ = etcd.Close() }()
+			if tt.user != "" { // its token lives for a second
+				l.execute("echo changed | etcdctl user passwd billing --interactive=false")
+			}
 			locks, err := mutex.New(etcd)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { // a busy machine may have no connection yet
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				_, err = locks.Lock(ctx, "nightly")
-				return errors.Is(err, tt.kind) && regexp.MustCompile(`^mutex: lock "nightly": `+tt.text).MatchString(err.Error())
-			}, soon, poll)
+				text := strings.Replace(err.Error(), "etcd at "+l.addr+" ", "", 1)
+				return errors.Is(err, tt.kind) && regexp.MustCompile(`^mutex: lock "nightly": `+tt.text).MatchString(text)
+			}, soon, poll, "%v", err)
 		})
 	}
 }

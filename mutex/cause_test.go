@@ -12,6 +12,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// The texts are those of gRPC with a real etcd, whose port uses TLS or does not, or that answers nothing.
+func TestCauseSaysWhatMayBeWrong(t *testing.T) {
+	for desc, want := range map[string]string{
+		"error reading server preface: EOF":                                                             "error reading server preface: EOF: etcd may require TLS, or a client certificate",
+		"error reading server preface: remote error: tls: certificate required":                         "error reading server preface: remote error: tls: certificate required",
+		"error reading server preface: raw-read tcp 127.0.0.1:1->a:2: use of closed network connection": "no answer",
+		"transport: authentication handshake failed: EOF":                                               "authentication handshake failed: EOF: etcd may not use TLS",
+		"transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused":             "dial tcp 127.0.0.1:1: connect: connection refused",
+	} {
+		require.Equal(t, want, new(outage).cause(status.Error(codes.Unavailable, fmt.Sprintf("connection error: desc = %q", desc))))
+	}
+	require.Equal(t, "write tcp: broken pipe", new(outage).cause(status.Error(codes.Unavailable, "write tcp: broken pipe")))
+}
+
 // Whoever answers in place of etcd chooses the names in its certificate, which are part of the error before any of it is
 // trusted.
 func TestCauseIsOneLineOfText(t *testing.T) {

@@ -103,19 +103,18 @@ func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, e
 		c.abandon(cl.abandon()...)
 		cl.emit(ctx)
 	}()
+	wait := set.wait
+	if _, bounded := ctx.Deadline(); wait == 0 && !bounded {
+		wait = tryTimeout
+	}
+	if wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
 	if set.wait == 0 {
-		if _, bounded := ctx.Deadline(); !bounded {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, tryTimeout)
-			defer cancel()
-		}
 		c.take(ctx, set, cl)
 		return cl.lock, cl.failure(nil)
-	}
-	if set.wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, set.wait)
-		defer cancel()
 	}
 	err = c.await(ctx, cl)
 	return cl.lock, err

@@ -37,7 +37,7 @@ var (
 	// ErrDeadline is a reason of ErrLost: the lock was not renewed in time.
 	ErrDeadline = errors.New("not renewed in time")
 	// ErrUnreachable is a reason of ErrLost: no renewal got through to etcd in time. It is also an error of each call
-	// that etcd did not answer, which says why.
+	// that etcd did not answer, or whose login it refused, which says why.
 	ErrUnreachable = errors.New("etcd was unreachable")
 	// ErrRestored is a reason of ErrLost: etcd was restored from a backup that is older than the lock, or
 	// as another cluster. Others may have the lock by what they knew before.
@@ -215,14 +215,6 @@ func code(err error) codes.Code {
 	return status.Code(err)
 }
 
-// inNoSpace makes errors.Is(err, ErrNoSpace) true where etcd is full.
-func inNoSpace(err error) error {
-	if err != nil && classify(err) == noSpace {
-		return fmt.Errorf("%w (%w)", ErrNoSpace, err)
-	}
-	return err
-}
-
 const (
 	// sayAfter is how long etcd has not answered when the client first says that it waits, and sayAgain how often
 	// it does so again.
@@ -258,6 +250,17 @@ func (o *outage) unanswered(ended, last error) error {
 	return &unreachable{o.words(last), ended, last}
 }
 
+// refused returns the error of an attempt, with what errors.Is of a full etcd and of a refused login reports.
+func (o *outage) refused(err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w (%w)", ErrNoSpace, err)
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty):
+		return &unreachable{o.at() + " refused the login: " + err.Error(), err, err}
+	}
+	return err
+}
+
 // say reports that something waits for etcd.
 func (o *outage) say(last error) {
 	o.mu.Lock()
@@ -271,31 +274,38 @@ func (o *outage) say(last error) {
 	}
 }
 
-func (o *outage) words(last error) string {
-	return "etcd at " + strings.Join(o.etcd.Endpoints(), ", ") + " was unreachable: " + o.cause(last)
-}
+func (o *outage) at() string { return "etcd at " + strings.Join(o.etcd.Endpoints(), ", ") }
+
+func (o *outage) words(last error) string { return o.at() + " was unreachable: " + o.cause(last) }
 
 // cause returns why there is no connection, in the words of the network or of TLS. A request that waits for one, as those
 // of etcd's client do by default, does not learn that.
 func (o *outage) cause(last error) string {
 	if code(last) != codes.Unavailable {
-		conn := o.etcd.ActiveConnection()
-		if conn == nil || conn.GetState() != connectivity.TransientFailure {
-			return "no answer"
+		if conn := o.etcd.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
+			ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // it fails at once
+			defer cancel()
+			_, last = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.WaitForReady(false))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // it fails at once
-		defer cancel()
-		_, last = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.WaitForReady(false))
 		if code(last) != codes.Unavailable {
 			return "no answer"
 		}
 	}
 	_, desc, found := strings.Cut(last.Error(), "connection error: desc = ") // the text of gRPC
 	if !found {
-		return last.Error()
+		return status.Convert(last).Message()
 	}
 	quoted, _ := strconv.QuotedPrefix(desc)
 	// The rest stays escaped: an attacker may have made the certificate.
 	desc = strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(quoted, `"`), `"`), `\"`, `"`)
-	return protocol.Clip([]byte(strings.TrimPrefix(strings.TrimPrefix(desc, "transport: "), "Error while dialing: ")), maxReason)
+	desc = strings.TrimPrefix(strings.TrimPrefix(desc, "transport: "), "Error while dialing: ")
+	switch preface := strings.HasPrefix(desc, "error reading server preface: "); {
+	case preface && strings.HasSuffix(desc, "use of closed network connection"): // by gRPC, after it has waited
+		return "no answer"
+	case preface && !strings.Contains(desc, "tls: "):
+		desc += ": etcd may require TLS, or a client certificate"
+	case desc == "authentication handshake failed: EOF":
+		desc += ": etcd may not use TLS"
+	}
+	return protocol.Clip([]byte(desc), maxReason)
 }

@@ -145,9 +145,7 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	if set, err = set.resolve(); err != nil {
-		return err
-	}
+	set, _ = set.resolve() // which with has tried
 	if err := l.Held(); err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (st *store) send(ctx context.Context, all []planned) (again []request) {
 	}
 	for i, p := range all {
 		o := p.result()
-		if o.err = inNoSpace(err); err == nil {
+		if o.err = st.outage.refused(err); err == nil {
 			if !p.answered(pick(resp, len(all), i)) {
 				again = append(again, p.request)
 			}

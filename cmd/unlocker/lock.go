@@ -97,13 +97,7 @@ Exit codes:
 		// RunE refuses arguments, with an exit code of its own.
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeCommand,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			status, err := f.run(cmd, args)
-			if err == nil && status != 0 {
-				return exitCode(status)
-			}
-			return f.code(status, err)
-		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.code(f.run(cmd, args)) },
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return f.code(0, misused(err)) })
 	f.add(cmd)
@@ -159,9 +153,8 @@ func misused(err error) error { return usageError(fmt.Errorf("%w; see unlocker l
 func (f *lockFlags) settle(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	for _, d := range []struct {
-		name  string
-		value time.Duration
-		least time.Duration
+		name         string
+		value, least time.Duration
 	}{
 		{"alert-after", f.AlertAfter, time.Second},
 		{"patience", f.Patience, 3 * time.Second},
@@ -205,8 +198,10 @@ func (f *lockFlags) settle(cmd *cobra.Command) error {
 func (f *lockFlags) code(status int, err error) error {
 	interrupted, coded := (*job.Interrupted)(nil), codedError{}
 	switch {
-	case err == nil:
+	case err == nil && status == 0:
 		return nil
+	case err == nil:
+		return exitCode(status)
 	case errors.As(err, &coded) && coded.code == exitUsage:
 		return codedError{err, exitLockUsage}
 	case errors.Is(err, mutex.ErrHeld) && f.quietly:

@@ -173,14 +173,12 @@ func (j *job) take(ctx context.Context, locks *mutex.Client, answer time.Duratio
 	ctx, stop := j.interruptible(ctx)
 	defer func() {
 		stop()
-		interrupted, is := errors.AsType[*Interrupted](context.Cause(ctx))
-		if !is {
-			return
+		if interrupted, is := errors.AsType[*Interrupted](context.Cause(ctx)); is {
+			if l != nil {
+				_ = l.Unlock(ctx) // one attempt; it expires otherwise
+			}
+			l, err = nil, interrupted
 		}
-		if l != nil {
-			_ = l.Unlock(ctx) // one attempt; it expires otherwise
-		}
-		l, err = nil, interrupted
 	}()
 	waiting := ctx
 	if j.Timeout > 0 {
@@ -265,11 +263,10 @@ func (j *job) until(l *mutex.Lock) (context.Context, context.CancelFunc) {
 		fmt.Errorf("lock %q was held for the maximum of %s", l.Name(), j.MaxHold))
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		for left := j.left(l); left > 0; left = j.left(l) {
+		for left := j.left(l); left > 0 && ctx.Err() == nil; left = j.left(l) {
 			select {
 			case <-time.After(left):
 			case <-ctx.Done():
-				return
 			}
 		}
 		cancel(cmp.Or(l.Held(), fmt.Errorf("lock %q could not be renewed, and counts as lost from %s on", j.Name, l.Deadline().UTC().Format(time.RFC3339))))
