@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,7 +69,7 @@ func TestClientsPage(t *testing.T) {
 	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0", importMutex + "/prom@v0.0.0"},
 		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex, importMutex+"/prom",
 			"github.com/prometheus/client_golang/prometheus"),
-		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr)
+		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr, "ETCD_PID="+strconv.Itoa(etcd.process.cmd.Process.Pid))
 }
 
 // TestPagesInPythonAndRuby runs the rest of the code of both pages, on a real etcd.

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,7 +77,7 @@ func TestRender(t *testing.T) {
 	})
 }
 
-// Three processes, on a real etcd with a daemon: one stops, and one is killed.
+// Three processes, on a real etcd with a daemon: etcd hangs for longer than the patience, one stops, and one is killed.
 func TestLeaders(t *testing.T) {
 	leads, processes := make(chan string), map[string]*os.Process{}
 	for _, name := range []string{"a", "b", "c"} {
@@ -93,6 +94,18 @@ func TestLeaders(t *testing.T) {
 			_ = cmd.Wait()
 		}()
 	}
+	first := <-leads
+	etcd, err := strconv.Atoi(os.Getenv("ETCD_PID"))
+	check(t, err)
+	check(t, syscall.Kill(etcd, syscall.SIGSTOP))
+	<-time.After(20 * time.Second) // the lock of the leader has expired
+	check(t, syscall.Kill(etcd, syscall.SIGCONT))
+	began := time.Now()
+	leader := <-leads
+	t.Logf("%s leads %v after the outage, %s before", leader, time.Since(began).Round(time.Millisecond), first)
+	if time.Since(began) > 10*time.Second { // the daemon would take 15 s of settle, and the outage
+		t.Errorf("nobody leads for %v after the outage", time.Since(began))
+	}
 	after := func(what syscall.Signal, least, most time.Duration, leader string) (next string) {
 		check(t, processes[leader].Signal(what))
 		began := time.Now()
@@ -104,7 +117,7 @@ func TestLeaders(t *testing.T) {
 		}
 		return next
 	}
-	second := after(syscall.SIGTERM, 0, 5*time.Second, <-leads)
+	second := after(syscall.SIGTERM, 0, 5*time.Second, leader)
 	third := after(syscall.SIGKILL, 10*time.Second, 30*time.Second, second) // 15 s since the last renewal, and 2 s
 	check(t, processes[third].Kill())
 }
