@@ -143,7 +143,10 @@ func (e *LostError) Error() string {
 	if errors.Is(e.Reason, ErrTaken) {
 		text += ": " + e.Holder.String()
 	}
-	if r := e.known(); r != nil {
+	switch r := e.known(); {
+	case r != nil && errors.Is(e.Reason, ErrForced): // which says that it was removed
+		text += " " + r.String()
+	case r != nil:
 		text += ": removed " + r.String()
 	}
 	if e.Err != nil {

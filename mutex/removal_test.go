@@ -41,11 +41,11 @@ func TestLossSaysWhoRemovedTheLock(t *testing.T) {
 		delay         time.Duration
 		want          string
 	}{
-		"by a replica":          {byReplica, "", 0, `lock "a" is lost: removed by force: removed by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
-		"written later":         {byReplica, "", time.Second, `lock "a" is lost: removed by force: removed by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
-		"by a user":             {byUser, "", 0, `lock "a" is lost: removed by force: removed by "ada@host" (trigger "manual"): "OPS-1\x1b[2J" at 2026-11-23T10:00:00Z`},
-		"with a forged trigger": {`{"uuid": %q, "trigger": "\u001b[2J", "when": "2026-11-23T10:00:00Z"}`, "", 0, `lock "a" is lost: removed by force: removed (trigger "\x1b[2J") at 2026-11-23T10:00:00Z`},
-		"elsewhere":             {byReplica, "/x", 0, `lock "a" is lost: removed by force: removed by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
+		"by a replica":          {byReplica, "", 0, `lock "a" is lost: removed by force by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
+		"written later":         {byReplica, "", time.Second, `lock "a" is lost: removed by force by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
+		"by a user":             {byUser, "", 0, `lock "a" is lost: removed by force by "ada@host" (trigger "manual"): "OPS-1\x1b[2J" at 2026-11-23T10:00:00Z`},
+		"with a forged trigger": {`{"uuid": %q, "trigger": "\u001b[2J", "when": "2026-11-23T10:00:00Z"}`, "", 0, `lock "a" is lost: removed by force (trigger "\x1b[2J") at 2026-11-23T10:00:00Z`},
+		"elsewhere":             {byReplica, "/x", 0, `lock "a" is lost: removed by force by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`},
 		"no record":             {"", "", 0, `lock "a" is lost: removed by force`},
 		"of another":            {`{"uuid": "another%.0s"}`, "", 0, `lock "a" is lost: removed by force`},
 		"not a record":          {`[%q`, "", 0, `lock "a" is lost: removed by force`},

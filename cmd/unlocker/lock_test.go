@@ -285,7 +285,7 @@ func TestLockStopsTheCommandWhenForced(t *testing.T) {
 	require.Zero(t, code, stderr)
 	code, stderr = h.end()
 	require.Equal(t, exitLost, code)
-	require.Regexp(t, `lock "a" is lost: removed by force: removed by ".*" \(trigger "manual"\): "OPS-1" at `, stderr)
+	require.Regexp(t, `lock "a" is lost: removed by force by ".*" \(trigger "manual"\): "OPS-1" at `, stderr)
 
 	// One that ignores TERM, with a grandchild that does.
 	h = e.lock("a", "--kill-after", "10s", "--", "sh", "-c",

@@ -3,6 +3,7 @@
 package otel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -16,16 +17,14 @@ import (
 // Observer returns the function for mutex.Observe that records. Spans get the events of the kinds waiting and taken,
 // with the name of the lock. The attributes of metrics have no names, of which there may be any number.
 func Observer(meter metric.Meter) (func(mutex.Event), error) {
+	seconds := metric.WithExplicitBucketBoundaries(.001, .004, .016, .064, .256, 1, 4, 16, 64, 256, 1024, 4096)
 	events, err1 := meter.Int64Counter("mutex.events", metric.WithDescription("Events of locks, by kind."))
-	wait, err2 := meter.Float64Histogram("mutex.wait.duration", metric.WithUnit("s"), metric.WithDescription("How long calls waited for the locks that they took."))
-	hold, err3 := meter.Float64Histogram("mutex.hold.duration", metric.WithUnit("s"), metric.WithDescription("How long locks were held that were released or lost."))
+	wait, err2 := meter.Float64Histogram("mutex.wait.duration", metric.WithUnit("s"), seconds, metric.WithDescription("How long calls waited for the locks that they took."))
+	hold, err3 := meter.Float64Histogram("mutex.hold.duration", metric.WithUnit("s"), seconds, metric.WithDescription("How long locks were held that were released or lost."))
 	margin, err4 := meter.Float64Histogram("mutex.renewal.margin", metric.WithUnit("1"), metric.WithDescription("Share of the patience that was left at renewals."),
 		metric.WithExplicitBucketBoundaries(.1, .2, .3, .4, .5, .6, .7, .8, .9))
 	return func(e mutex.Event) {
-		ctx := e.Context
-		if ctx == nil {
-			ctx = context.Background()
-		}
+		ctx := cmp.Or(e.Context, context.Background())
 		events.Add(ctx, 1, metric.WithAttributes(attribute.String("event", string(e.Kind))))
 		switch e.Kind {
 		case mutex.EventTaken:
