@@ -222,9 +222,7 @@ const (
 	// sayAfter is how long etcd has not answered when the client first says that it waits, and sayAgain how often
 	// it does so again.
 	sayAfter, sayAgain = 10 * time.Second, time.Minute
-	// lookTimeout bounds the search for the cause.
-	lookTimeout = 100 * time.Millisecond
-	maxReason   = 1000
+	maxReason          = 1000
 )
 
 // unreachable is the error of a request that etcd did not answer until its context ended.
@@ -286,7 +284,7 @@ func (o *outage) words(last error) string { return o.at() + " was unreachable: "
 func (o *outage) cause(last error) string {
 	if code(last) != codes.Unavailable {
 		if conn := o.etcd.ActiveConnection(); conn != nil && conn.GetState() == connectivity.TransientFailure {
-			ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // it fails at once
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond) // it fails at once
 			defer cancel()
 			_, last = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.WaitForReady(false))
 		}
