@@ -107,7 +107,7 @@ Exit codes:
 func (f *lockFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.Timeout = -1
-	flags.VarP(seconds{config.Duration(&f.Timeout)}, "timeout", "w", "wait at most this long for the lock, and for etcd; in seconds without a unit; 0 does not wait (default no limit)")
+	flags.VarP(seconds{config.Duration(&f.Timeout)}, "timeout", "w", "wait at most this long for the lock, and for etcd; in seconds without a unit; 0 does not wait (default no limit; for etcd, its dial and request timeout)")
 	flags.Lookup("timeout").DefValue = ""
 	flags.BoolVarP(&f.now, "nonblock", "n", false, "do not wait: --timeout 0")
 	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitConflict, "exit code if another process holds the lock")

@@ -149,6 +149,7 @@ func TestLockWaits(t *testing.T) {
 	require.Zero(t, code, stderr)
 	code, stderr = second.end()
 	require.Zero(t, code, stderr)
+	require.Empty(t, stderr, "it waits quietly where there is no terminal")
 	require.Equal(t, "second\n", second.out())
 	require.Empty(t, e.Keys(""))
 }
