@@ -16,9 +16,10 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// maxAbandoned is how many claims of a client are released in the background; see the comment of the
-// package.
-const maxAbandoned = 1000
+const (
+	maxAbandoned = 1000             // claims of a client that are released in the background; see the comment of the package
+	tryTimeout   = 10 * time.Second // for which TryLock and TryLockAll wait for an answer of etcd, unless ctx says it
+)
 
 // Client takes locks in one etcd, under one prefix. It is safe for concurrent use.
 type Client struct {
@@ -87,7 +88,6 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Loc
 }
 
 func (c *Client) lock(ctx context.Context, name string, opts []Option) (*Lock, error) {
-	const tryTimeout = 10 * time.Second // how long TryLock waits for an answer of etcd, unless ctx says it
 	set, err := c.resolve(opts)
 	if err != nil {
 		return nil, err
@@ -234,7 +234,8 @@ func (c *Client) Lead(ctx context.Context, name string, f func(context.Context) 
 // TryLockAll takes of several locks those that are free, without waiting. It returns those
 // it has taken and, for the others, who holds them, each in the order of the names. The error
 // says why neither is known of the rest; the locks returned with it are held. It is not
-// atomic: it takes about a hundred locks with each transaction.
+// atomic: it takes about a hundred locks with each transaction. If etcd does not answer it tries again as TryLock
+// does, but not for longer than the patience.
 func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option) (taken []*Lock, held []*HeldError, err error) {
 	set, err := c.resolve(opts)
 	if err != nil {
@@ -251,7 +252,11 @@ func (c *Client) TryLockAll(ctx context.Context, names []string, opts ...Option)
 		}
 		seen[name] = true
 	}
-	ctx, cancel := context.WithTimeout(ctx, set.patience)
+	limit := set.patience
+	if _, bounded := ctx.Deadline(); !bounded {
+		limit = min(limit, tryTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c.take(ctx, set, claims...)
 	var errs []error

@@ -11,13 +11,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-const (
-	// explainTimeout is for how long the record of a removal is looked for: the daemon writes it after the
-	// removal, usually within some milliseconds.
-	explainTimeout = 2 * time.Second
-	// maxRecord is the maximum size of a record, in bytes.
-	maxRecord = 32 << 10
-)
+// explainTimeout is for how long the record of a removal is looked for: the daemon writes it after the
+// removal, usually within some milliseconds.
+const explainTimeout = 2 * time.Second
 
 // Removal is what the record in etcd says about the removal of a lock. Any client with the right to write
 // records can have written it. Texts are valid UTF-8 and bounded, and not safe to print.
@@ -119,6 +115,7 @@ func (l *Lock) removal(ctx context.Context) *Removal {
 
 // parseRemoval returns nil if the value is not a record of the removal of the uuid.
 func parseRemoval(value []byte, uuid string) *Removal {
+	const maxRecord = 32 << 10 // bytes
 	var r struct {
 		UUID, Trigger, Replica, Who, Reason string
 		When                                time.Time

@@ -84,15 +84,14 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 func (l *Lock) turn(ctx context.Context) error {
 	select {
 	case l.releasing <- struct{}{}: // also if ctx has ended
-		return nil
 	default:
+		select {
+		case l.releasing <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("mutex: unlock %q, which another Unlock does: %w", protocol.Clip([]byte(l.name), 200), context.Cause(ctx))
+		}
 	}
-	select {
-	case l.releasing <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("mutex: unlock %q, which another Unlock does: %w", protocol.Clip([]byte(l.name), 200), context.Cause(ctx))
-	}
+	return nil
 }
 
 func (c *Client) release(ctx context.Context, patience time.Duration, releases []request) {

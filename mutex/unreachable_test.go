@@ -40,15 +40,29 @@ func TestWaitForAnEtcdThatIsAway(t *testing.T) {
 		log, said := logged()
 		c := newClient(t, link.Client, log)
 		link.Set(memetcd.Unreachable())
-		began := time.Now()
-		_, err = c.TryLock(context.Background(), "a")
-		require.ErrorIs(t, err, mutex.ErrUnreachable)
-		require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
+		calls := []func(context.Context) error{
+			func(ctx context.Context) error { _, err := c.TryLock(ctx, "a"); return err },
+			func(ctx context.Context) error { _, _, err := c.TryLockAll(ctx, []string{"a", "b"}); return err },
+		}
+		for _, call := range calls {
+			began := time.Now()
+			require.ErrorIs(t, call(context.Background()), mutex.ErrUnreachable)
+			require.Equal(t, 10*time.Second, time.Since(began).Round(time.Second))
+		}
 		require.Empty(t, said())
+		for _, call := range calls {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			require.ErrorIs(t, call(ctx), mutex.ErrUnreachable)
+			require.Equal(t, 30*time.Second, time.Since(began).Round(time.Second))
+		}
+		<-time.After(time.Minute)
+		before := len(said())
 		time.AfterFunc(150*time.Second, func() { link.Set(memetcd.Faults{}) })
 		l, err := c.Lock(context.Background(), "b")
 		require.NoError(t, err)
-		require.Len(t, said(), 3, "once a minute")
+		require.Len(t, said()[before:], 3, "once a minute")
 		require.Contains(t, said()[0], "waiting for etcd")
 		require.NoError(t, l.Unlock(t.Context()))
 	})
