@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -397,6 +398,15 @@ func TestLockWithoutEtcd(t *testing.T) {
 	code, stderr = e.lock("a", "--etcd-username", "unlocker", "--etcd-password", "secret", "--", "true").end()
 	require.Equal(t, exitEtcd, code)
 	require.Contains(t, stderr, `permission denied: user "unlocker" needs readwrite on [/mutexes/, /mutexes0)`)
+	for login, want := range map[string]string{
+		"": "user name is empty: etcd has authentication on: set etcd.username",
+		"--etcd-username=unlocker --etcd-password=wrong": `invalid user ID or password: etcd.username "unlocker" with the password of etcd.password`,
+	} {
+		code, stderr = e.lock(slices.Concat([]string{"a"}, strings.Fields(login), []string{"--", "true"})...).end()
+		require.Equal(t, exitEtcd, code)
+		require.Contains(t, stderr, want)
+		require.Equal(t, 1, strings.Count(stderr, e.Endpoints()[0]), "%s", stderr)
+	}
 }
 
 // The command has done its work, and its status counts.

@@ -117,7 +117,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger, o Options) (
 	}
 	explained := client.Explain(err, etcd.ReadWrite, c.Prefix)
 	if errors.Is(err, mutex.ErrUnreachable) && !errors.As(explained, new(*etcd.NoConnection)) {
-		return 0, err // which names the endpoints
+		return 0, explained // which names the endpoints
 	}
 	return 0, fmt.Errorf("etcd at %s: %w", strings.Join(c.Etcd.Endpoints, ", "), explained)
 }
