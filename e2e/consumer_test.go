@@ -131,10 +131,12 @@ func TestConsumer(t *testing.T) {
 	}
 }
 
-// TestConsumerOfEachName builds a module that uses each exported name of package mutex, of mutextest and of the adapters.
+// TestConsumerOfEachName builds a module that uses each exported name of package mutex, of mutextest and of the adapters,
+// with the oldest versions that these require.
 func TestConsumerOfEachName(t *testing.T) {
 	text := read(t, "testdata/names.go.txt")
-	buildConsumer(t, clientReleases[len(clientReleases)-1], map[string]string{"main.go": text})
+	p := buildConsumer(t, "v3.5.21", map[string]string{"main.go": text}) // the oldest client
+	require.Equal(t, "1.23.0", p.goLine(), "no module raises the version of Go")
 	file, err := parser.ParseFile(token.NewFileSet(), "names.go", text, 0)
 	require.NoError(t, err)
 	used := map[string]bool{}
