@@ -40,7 +40,7 @@ func (l *Lock) expire(now time.Time) (over bool) {
 		e.Err = errMaxHold
 	case errors.Is(l.err, ErrNoSpace):
 		e.Reason = ErrNoSpace
-	case l.err != nil && classify(l.err) == ambiguous:
+	case errors.Is(l.err, ErrUnreachable), l.err != nil && classify(l.err) == ambiguous:
 		e.Reason = ErrUnreachable
 	}
 	l.end(e)

@@ -6,13 +6,16 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -65,6 +68,39 @@ func TestWaitForAnEtcdThatIsAway(t *testing.T) {
 		require.Len(t, said()[before:], 3, "once a minute")
 		require.Contains(t, said()[0], "waiting for etcd")
 		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// TestRefusedLogin changes the password of a holder. A real etcd is in TestLockedDownProgram.
+func TestRefusedLogin(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		var refused atomic.Bool
+		link, err := cluster.Connect(func(cfg *clientv3.Config) {
+			cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
+				func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if refused.Load() {
+						return rpctypes.ErrGRPCAuthFailed
+					}
+					return invoke(ctx, method, req, reply, conn, opts...)
+				}))
+		})
+		require.NoError(t, err)
+		c := newClient(t, link.Client, mutex.KeepAlive(time.Hour))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		refused.Store(true)
+		const text = "etcd at memetcd refused the login: etcdserver: authentication failed, invalid user ID or password"
+		_, err = c.Lock(t.Context(), "b")
+		require.EqualError(t, err, `mutex: lock "b": `+text)
+		require.ErrorIs(t, err, mutex.ErrUnreachable)
+		err = done(t, l.Context(t.Context()))
+		require.EqualError(t, err, `lock "a" is lost: `+text)
+		var lost *mutex.LostError
+		require.ErrorAs(t, err, &lost)
+		require.Equal(t, mutex.ErrUnreachable, lost.Reason)
+		refused.Store(false)
+		<-time.After(time.Minute)
+		require.Empty(t, uuidIn(t, link, "a"), "it is released as after other outages")
 	})
 }
 
