@@ -146,7 +146,7 @@ func (cl *claim) step() step {
 }
 
 func (cl *claim) answered(a answer) bool {
-	if cl.lock = nil; len(cl.names) == 1 { // it says nothing about other slots
+	if cl.lock = nil; len(cl.names) == 1 && len(cl.before) < 2 { // it says nothing about other slots and tickets
 		cl.revision = a.revision
 	}
 	if a.succeeded {

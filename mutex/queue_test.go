@@ -306,6 +306,38 @@ func TestWaiterIsPassedOverOnce(t *testing.T) {
 	})
 }
 
+// A waiter that comes too late to pass another over sees the tickets before its own go all the same.
+func TestWaiterThatPassesOverTooLate(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
+		for i := range 2 {
+			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
+			require.NoError(t, err)
+		}
+		q.release()
+		c, link := connect()
+		passing, once := make(chan struct{}), false
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
+				return memetcd.Faults{}
+			}
+			once = true
+			close(passing)
+			return memetcd.Faults{Request: 500 * time.Millisecond}
+		})
+		q.join(1, c)
+		<-passing
+		uuid := "/mutexes/" + q.holder.Name() + "/uuid" // the second passes the first over
+		q.w.txn(clientv3.OpPut(uuid, "other"), clientv3.OpDelete(from+"0"), clientv3.OpDelete(from+"1"))
+		<-time.After(3 * time.Second)
+		_, err := q.w.etcd.Delete(t.Context(), uuid)
+		require.NoError(t, err)
+		_, after := q.next()
+		require.Less(t, after, 2*time.Second)
+		q.release()
+	})
+}
+
 // TestDeadWaitersLeave: the tickets of a process that was killed vanish with its lease.
 func TestDeadWaitersLeave(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
