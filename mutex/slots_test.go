@@ -207,6 +207,39 @@ func TestSlotTakenLate(t *testing.T) {
 	})
 }
 
+// A lock with an empty uuid, which any client may have written, is held.
+func TestEmptyUUID(t *testing.T) {
+	eachSlots(t, func(t *testing.T, slots int) {
+		on(t, func(t *testing.T, w world) {
+			var opts []mutex.Option
+			names := []string{"a"}
+			if slots > 0 {
+				opts, names = append(opts, mutex.Slots(slots)), nil
+				for i := range slots {
+					names = append(names, fmt.Sprint("a/", i))
+				}
+			}
+			for _, name := range names {
+				w.txn(clientv3.OpPut(w.prefix+name+"/uuid", ""))
+			}
+			var requests atomic.Int64
+			c := counted(w, &requests)
+			_, err := c.TryLock(t.Context(), "a", opts...)
+			require.ErrorIs(t, err, mutex.ErrHeld)
+			got := make(chan *mutex.Lock, 1)
+			go func() {
+				l, _ := c.Lock(t.Context(), "a", opts...)
+				got <- l
+			}()
+			<-time.After(20 * time.Second)
+			require.Less(t, requests.Load(), int64(20))
+			w.txn(clientv3.OpDelete(w.prefix + names[0] + "/uuid"))
+			l := <-got
+			require.NoError(t, l.Unlock(t.Context()))
+		})
+	})
+}
+
 // Where nobody may put tickets, slots are taken all the same.
 func TestSlotsWithoutTickets(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
