@@ -541,6 +541,22 @@ func TestWaitsWithoutTickets(t *testing.T) {
 	}
 }
 
+// A process takes its own lock again without the right to tickets, too.
+func TestIdentityWithoutTickets(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		w.lock(w.client(mutex.Identity("shop-0")), "a")
+		etcd := w.connect()
+		r := refusing{KV: etcd.KV, Lease: etcd.Lease, txn: rpctypes.ErrPermissionDenied}
+		etcd.KV, etcd.Lease = r, r
+		c := w.over(etcd, mutex.Identity("shop-0"), mutex.Observe(nil))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		l, err := c.Lock(ctx, "a")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
 // A waiter in an etcd that was restored to the time before its ticket queues again.
 func TestWaitersAfterARestore(t *testing.T) {
 	for _, how := range []memetcd.Restored{{}, {NewCluster: true}, {Bump: 1e6}} {

@@ -56,7 +56,11 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 	}()
 	if cl.set.identity != "" { // its own lock it takes again in front of all waiters
 		cl.fair = true
-		if c.take(ctx, cl.set, cl); cl.lock != nil {
+		if c.take(ctx, cl.set, cl); code(cl.err) == codes.PermissionDenied { // of tickets, perhaps
+			cl.fair = false
+			c.take(ctx, cl.set, cl)
+		}
+		if cl.lock != nil {
 			return nil
 		}
 	}
