@@ -74,7 +74,7 @@ func (cl *claim) earlier() []clientv3.Op {
 // claim: not where another than the one before it has taken the lock.
 func (cl *claim) saw(name string, h Holder) bool {
 	cl.free = slices.DeleteFunc(cl.free, func(other string) bool { return other == name })
-	free := h.Token == 0
+	free := h.Token == 0 || h.UUID == cl.uuid // which an attempt without an answer has taken
 	if free {
 		cl.free = append(cl.free, name)
 	} else if name == cl.name && (h.UUID != cl.holder.UUID || h.Hostname != "") { // with its record

@@ -207,6 +207,67 @@ func TestSlotTakenLate(t *testing.T) {
 	})
 }
 
+// A waiter finds the slot that an attempt has taken late, while another was tried.
+func TestWaiterTakesASlotLate(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour))
+		other, admin := connect(mutex.KeepAlive(time.Hour))
+		held := map[string]*mutex.Lock{}
+		for range 2 {
+			l, err := other.TryLock(t.Context(), "a", mutex.Slots(2))
+			require.NoError(t, err)
+			held[l.Name()] = l
+		}
+		take := func(name string) {
+			l, err := other.TryLock(t.Context(), name)
+			require.NoError(t, err)
+			held[name] = l
+		}
+		free := func(name string) { require.NoError(t, held[name].Unlock(t.Context())) }
+		got := make(chan *mutex.Lock, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		go func() {
+			l, _ := c.Lock(ctx, "a", mutex.Slots(2))
+			got <- l
+		}()
+		<-time.After(time.Second)
+		delay := func(d time.Duration) {
+			once := false
+			link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+				if txn, ok := req.(*etcdserverpb.TxnRequest); ok && !once && strings.Contains(txn.String(), "request_delete_range") {
+					once = true
+					return memetcd.Faults{Request: d}
+				}
+				return memetcd.Faults{}
+			})
+		}
+		delay(12 * time.Second) // of the first attempt
+		free("a/0")
+		<-time.After(100 * time.Millisecond)
+		take("a/0")
+		<-time.After(6 * time.Second) // it was repeated
+		delay(100 * time.Millisecond)
+		free("a/1")
+		<-time.After(50 * time.Millisecond)
+		take("a/1")
+		<-time.After(time.Second) // this slot is tried now
+		link.Set(memetcd.Faults{HoldAnswers: true})
+		<-time.After(time.Second)
+		free("a/0")
+		eventually(t, func() bool { return uuidIn(t, admin, "a/0") != "" })
+		late := uuidIn(t, admin, "a/0")
+		<-time.After(12 * time.Second) // its lease is lost
+		link.Set(memetcd.Faults{})
+		l := <-got
+		require.NotNil(t, l)
+		require.Equal(t, "a/0", l.Name())
+		require.Equal(t, late, l.UUID())
+		require.NoError(t, l.Unlock(t.Context()))
+		free("a/1")
+	})
+}
+
 // A lock with an empty uuid, which any client may have written, is held.
 func TestEmptyUUID(t *testing.T) {
 	eachSlots(t, func(t *testing.T, slots int) {
