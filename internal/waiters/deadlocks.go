@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,13 +17,19 @@ import (
 // Holder returns the uuid of a lock, "" if it is free, and when it is due, if that is known.
 type Holder func(ctx context.Context, lock string) (uuid string, due time.Time)
 
-// flow is a flow of work that waits and holds locks, by its ticket. It needs one of the locks with the uuids in needs, and
-// proceeds if one of these may be released. seen is the pass in which cycles have seen it.
+// flow is a flow of work that waits and holds locks, by its ticket. It needs one of the first locks of its queue. seen is the
+// pass in which cycles have seen it, or -1 if it proceeds, as one of these may be released.
 type flow struct {
 	api.DeadlockFlow
-	needs    []string
-	proceeds bool
-	seen     int
+	*queue
+	seen int
+}
+
+// queue has the uuids of the locks that flows need one of, up to the first that none of all holds.
+type queue struct {
+	flows []*flow
+	uuids []string
+	free  bool // the last of them is
 }
 
 // flows returns those that hold locks while they wait: without them there is no deadlock.
@@ -44,46 +51,53 @@ func (w *Waiters) flows() (all []*flow) {
 // waits for. A flow proceeds if a lock that it needs is free, or held by no waiting flow, or by one that proceeds:
 // such holders release in the end.
 func deadlocks(ctx context.Context, all []*flow, holder Holder) (found []api.Deadlock) {
-	holders, needers, locks, dues := make(map[string][]*flow), make(map[string][]*flow), make(map[string]string), make(map[string]time.Time)
+	type place struct {
+		*queue
+		slot int
+	}
+	holders, places, queues := make(map[string][]*flow), make(map[string][]place), make(map[string]*queue)
+	locks, dues, free := make(map[string]string), make(map[string]time.Time), []place(nil)
 	for _, f := range all {
 		for _, u := range f.Holds {
 			holders[u] = append(holders[u], f)
 		}
 	}
-	var free []*flow
 	for _, f := range all {
-		for slot := range max(f.Slots, 1) {
-			lock := f.Lock
-			if f.Slots > 0 {
-				lock += "/" + strconv.Itoa(slot)
-			}
+		name := f.Lock + strings.Repeat("/", min(f.Slots, 1))
+		q := cmp.Or(queues[name], &queue{})
+		queues[name], f.queue, q.flows = q, q, append(q.flows, f)
+		for slot := len(q.uuids); !q.free && slot < max(f.Slots, 1); slot++ {
+			lock := name + strings.Repeat(strconv.Itoa(slot), min(f.Slots, 1))
 			u, due := holder(ctx, lock)
-			if len(holders[u]) == 0 {
-				free = append(free, f)
-				break
+			if q.free = len(holders[u]) == 0 || cmp.Or(locks[u], lock) != lock; q.free { // another lock with its uuid is forged
+				free = append(free, place{q, slot})
 			}
-			locks[u], dues[u] = lock, due
-			f.needs, needers[u] = append(f.needs, u), append(needers[u], f)
+			q.uuids, places[u], locks[u], dues[u] = append(q.uuids, u), append(places[u], place{q, slot}), cmp.Or(locks[u], lock), due
 		}
 	}
 	for ; len(free) > 0; free = free[1:] {
-		free[0].proceeds = true
-		for _, u := range free[0].Holds {
-			free = append(free, needers[u]...)
-			delete(needers, u)
+		for _, f := range free[0].flows {
+			if f.seen == 0 && free[0].slot < max(f.Slots, 1) {
+				f.seen = -1
+				for _, u := range f.Holds {
+					free = append(free, places[u]...)
+					delete(places, u)
+				}
+			}
 		}
 	}
 	for i, f := range all {
-		for ; !f.proceeds && f.seen == 0; f = holders[f.needs[0]][0] {
+		for ; f.seen == 0; f = holders[f.uuids[0]][0] {
 			f.seen = i + 1
 		}
-		if f.proceeds || f.seen != i+1 {
-			continue // not in a cycle, or in one that was found
+		if f.seen != i+1 || len(found) == maxDeadlocks {
+			continue // not in a cycle, or in one that was found, or too many
 		}
 		var d api.Deadlock
-		set, in := []*flow{f}, map[*flow]bool{f: true}
+		set, in, read := []*flow{f}, map[*flow]bool{f: true}, make(map[*queue]int)
 		for next := 0; next < len(set); next++ {
-			for _, u := range set[next].needs {
+			for q := set[next].queue; read[q] < max(set[next].Slots, 1); read[q]++ {
+				u := q.uuids[read[q]]
 				if due := dues[u]; !due.IsZero() && (d.Due.IsZero() || due.Before(d.Due)) {
 					d.Due = due
 				}
@@ -110,8 +124,8 @@ func deadlocks(ctx context.Context, all []*flow, holder Holder) (found []api.Dea
 }
 
 const (
-	// maxFlows is how many flows of a deadlock are shown, maxHeld how many locks of each.
-	maxFlows, maxHeld = 20, 8
+	// maxDeadlocks is how many are found, maxFlows how many flows of each are shown, maxHeld how many locks of each.
+	maxDeadlocks, maxFlows, maxHeld = 100, 20, 8
 	// lookInterval is the minimum time between two looks for deadlocks, which is also lookShare times as long as one takes.
 	lookInterval, lookShare = time.Second, 20
 )
@@ -121,16 +135,14 @@ func ReadDeadlocks(ctx context.Context, kv clientv3.KV, layout protocol.Layout, 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	w, err := Read(ctx, kv, prefix, timeout)
-	uuids := make(map[string]string)
-	found := deadlocks(ctx, w.flows(), func(ctx context.Context, lock string) (string, time.Time) {
-		if _, known := uuids[lock]; !known && err == nil {
+	found := deadlocks(ctx, w.flows(), func(ctx context.Context, lock string) (uuid string, due time.Time) {
+		if err == nil {
 			var resp *clientv3.GetResponse
-			resp, err = kv.Get(ctx, layout.Key(lock, protocol.FieldUUID.String()), clientv3.WithRev(w.revision))
-			if uuids[lock] = ""; err == nil && len(resp.Kvs) > 0 {
-				uuids[lock] = string(resp.Kvs[0].Value)
+			if resp, err = kv.Get(ctx, layout.Key(lock, protocol.FieldUUID.String()), clientv3.WithRev(w.revision)); err == nil && len(resp.Kvs) > 0 {
+				uuid = string(resp.Kvs[0].Value)
 			}
 		}
-		return uuids[lock], time.Time{}
+		return uuid, due
 	})
 	return found, err
 }
@@ -142,10 +154,9 @@ func (w *Waiters) RunDeadlocks(ctx context.Context) error {
 		before := w.Deadlocks()
 		found, confirmed := deadlocks(ctx, w.flows(), w.options.Holder), before
 		if slices.ContainsFunc(found, func(d api.Deadlock) bool { return !among(before, d) }) {
-			read, err := ReadDeadlocks(ctx, w.options.Client, w.options.Layout, w.options.Prefix, w.options.RequestTimeout)
-			if err == nil {
-				confirmed = slices.Concat(before, read)
-			}
+			// The error is only that there may be more: a lock that was not read is taken for free.
+			read, _ := ReadDeadlocks(ctx, w.options.Client, w.options.Layout, w.options.Prefix, w.options.RequestTimeout)
+			confirmed = slices.Concat(before, read)
 		}
 		found = slices.DeleteFunc(found, func(d api.Deadlock) bool { return !among(confirmed, d) })
 		for _, d := range found {

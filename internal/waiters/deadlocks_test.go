@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/waiters"
@@ -187,6 +188,80 @@ func TestDeadlocksOfHostileTickets(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Len(t, found[0].Flows, 20)
 	require.Equal(t, waiters.MaxTickets-20, found[0].More)
+}
+
+// Tickets for all slots of a large pool cost each lock one look, and no more memory or time than as many tickets for a lock.
+func TestDeadlocksOfHostileTicketsForSlots(t *testing.T) {
+	t.Parallel()
+	const slots = 640
+	for _, last := range []string{"", "free", "copy"} { // another flow holds the last slot, waits for this and proceeds
+		var all []api.DeadlockFlow
+		for i := range waiters.MaxTickets {
+			f := api.DeadlockFlow{Lock: "a", Waiter: api.Waiter{Key: fmt.Sprint(i), Ticket: protocol.Ticket{Slots: slots}}}
+			for j := range 64 {
+				f.Holds = append(f.Holds, fmt.Sprint("u", (i*64+j)%slots))
+			}
+			if last != "" && i%10 == 9 {
+				f.Lock, f.Slots = last, 0
+			}
+			all = append(all, f)
+		}
+		looks, began := 0, time.Now()
+		found := waiters.Find(all, func(lock string) string {
+			looks++
+			if lock == "copy" {
+				return "u0"
+			}
+			slot, _ := strings.CutPrefix(lock, "a/")
+			return "u" + slot
+		})
+		require.LessOrEqual(t, looks, slots+1)
+		require.Less(t, time.Since(began), time.Minute) // it is less than a second
+		if last != "" {
+			require.Empty(t, found, last)
+			continue
+		}
+		require.Len(t, found, 1)
+		require.Equal(t, waiters.MaxTickets-20, found[0].More)
+	}
+}
+
+// Of many deadlocks the first are found.
+func TestManyDeadlocks(t *testing.T) {
+	t.Parallel()
+	var all []api.DeadlockFlow
+	for i := range waiters.MaxTickets {
+		name := fmt.Sprint(i)
+		all = append(all, api.DeadlockFlow{Lock: name, Waiter: api.Waiter{Key: name, Ticket: protocol.Ticket{Holds: []string{name}}}})
+	}
+	found := waiters.Find(all, func(lock string) string { return lock })
+	require.Len(t, found, 100)
+	require.Equal(t, "99", found[99].Flows[0].Lock)
+}
+
+// A lock that cannot be read in time hides no deadlock of others.
+func TestDeadlocksBesideUnreadLocks(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		for _, name := range []string{"a", "b", "slow"} {
+			w.hold(name, "u-"+name)
+		}
+		w.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if r, ok := req.(*etcdserverpb.RangeRequest); ok && string(r.Key) == layout.Key("slow", "uuid") {
+				return memetcd.Unreachable()
+			}
+			return memetcd.Faults{}
+		})
+		w.write("b", "1", func(t *protocol.Ticket) { t.Holds = []string{"u-a"} })
+		w.write("a", "2", func(t *protocol.Ticket) { t.Holds = []string{"u-b"} })
+		w.write("slow", "3", func(t *protocol.Ticket) { t.Holds = []string{"u-other"} })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.RunDeadlocks(ctx) }()
+		<-time.After(8 * time.Second)
+		require.Len(t, w.Deadlocks(), 1)
+		cancel()
+		require.NoError(t, <-ended)
+	})
 }
 
 // A deadlock is one that etcd shows at one revision, and is said once.
