@@ -233,6 +233,12 @@ func TestPagesOfAnIncident(t *testing.T) {
 	b.awaitText("#notices", storm)
 	s.fits("incident", "/", storm, "not renewed for", "Removals are paused: "+long+"kept/**")
 	s.fits("incident-grouped", "/?group=hostname", storm, "batch-worker-17.eu-central-1.example.org")
+	// Why a lock is malformed is not cut off.
+	for _, screen := range []chromedp.Action[chromedp.Void]{phone(), chromedp.EmulateViewport(1400, 900)} {
+		b := s.open("/?state=malformed", screen)
+		b.awaitText("#rows", `is "`+milliseconds+`": it looks like milliseconds, and the unit is seconds`)
+		b.await(`[...document.querySelectorAll("#rows th small")].every(e => e.scrollHeight <= e.clientHeight)`)
+	}
 	s.fits("malformed", "/locks/"+long+"malformed", `auto_unlock_at is "`+milliseconds+`"`, "it looks like milliseconds")
 	s.fits("silent", "/locks/"+long+"silent", "not renewed for", "Ask")
 	s.fits("forced", "/forced", storm, long)

@@ -111,7 +111,7 @@ func TestOutlook(t *testing.T) {
 		"expired":      `According to the clock of this host, it is past its auto_unlock_at\.`,
 		"undated":      `It is never removed automatically: there is no auto_unlock_at\.`,
 		"left":         `It is never removed automatically: there is no auto_unlock_at\.`,
-		"milliseconds": `It is never removed automatically: auto_unlock_at is "\d{13}": outside \[1000000000, 9000000000\) seconds since the epoch; it looks like milliseconds: the unit is seconds; locked_at is "0": outside .*`,
+		"milliseconds": `It is never removed automatically: auto_unlock_at is "\d{13}": it looks like milliseconds, and the unit is seconds; locked_at is "0": outside .*`,
 		"uuid":         `It is never removed automatically: uuid is "u+…": not 1 to 256 bytes\.`,
 		"stray":        `It is never removed automatically: there is no uuid, but there are keys that a lock does not leave behind\.`,
 		"leased":       `It is never removed automatically: uuid has a lease, as no field of a lock has\.`,

@@ -102,13 +102,13 @@ func whyBad(f Field, value string) string {
 	if f == FieldUUID {
 		return fmt.Sprintf("not 1 to %d bytes", maxUUIDLen)
 	}
-	_, err := ParseTimestamp([]byte(value))
 	n, _ := strconv.ParseInt(value, 10, 64)
 	for _, unit := range [...]string{"milliseconds", "microseconds", "nanoseconds"} {
 		if n /= 1000; n >= minSeconds && n < maxSeconds {
-			return fmt.Sprintf("%s; it looks like %s: the unit is seconds", err, unit)
+			return fmt.Sprintf("it looks like %s, and the unit is seconds", unit)
 		}
 	}
+	_, err := ParseTimestamp([]byte(value))
 	return fmt.Sprint(err)
 }
 
