@@ -35,7 +35,10 @@ func TestUnlockManyFromThePage(t *testing.T) {
 		b.enter("#select [name=match]", "n/*"+kb.Enter)
 		b.awaitText("#selected", n+" locks would be removed.")
 	}
+	// Hints are not broken, and what is to be removed begins where the form does.
+	require.True(t, eval[bool](b, `[...document.querySelectorAll(".act .muted")].every(e => e.getClientRects().length === 1)`))
 	show("2")
+	require.Less(t, eval[float64](b, `document.querySelector("#locks-selected bdi").getBoundingClientRect().left`), 60.0)
 	require.Contains(t, b.text("#locks-selected"), `n/a held by billing on worker-1`)
 	require.NotContains(t, b.text("#locks-selected"), "\u202e")
 	require.True(t, disabled())
