@@ -87,7 +87,7 @@ var expected = map[string]expectation{
 	"unlocker list --etcd-endpoints https://etcd-0:2379": {codes: []int{1}, output: "etcd may not use TLS"},
 	`unlocker show '"evil\x1b[31mred\nnew"'`:             {codes: []int{1}, output: `no lock "evil\\x1b`},
 	"unlocker list --silent --url http://127.0.0.1:9481": {output: "^none of the "},
-	`unlocker unlock --match 'nightly/**' --silent --url http://127.0.0.1:9481 --reason "rack 7 lost power"`: {codes: []int{1}, output: "none of the .* is held: nothing was removed"},
+	`unlocker unlock --match 'nightly/**' --silent --url http://127.0.0.1:9481 --reason "rack 7 lost power"`: {codes: []int{1}, output: "none of the .* is held by a silent holder: nothing was removed"},
 	"curl -s -u ada -X POST localhost:9481/api/v1/locks/billing/invoices/ask":                                {before: "people_unlock", output: "its process does not answer within 5s; last renewed at "},
 	"unlocker deadlocks": {output: "no deadlock under /mutexes/"},
 	"curl -s 'localhost:9481/api/v1/waiters?name=billing/invoices' | jq -c '.waiters[] | {hostname, pid, seen}'": {before: "deadlock", output: "worker-3"},

@@ -125,6 +125,9 @@ func TestSilentHoldersOfADaemon(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Regexp(t, `^1/1 a removed at revision \d+ \(uuid u-a\)\n$`, stdout)
 	require.Len(t, e.Keys(""), 6, "the other one may be alive")
+	code, _, stderr = e.call(nil, append(silent, url)...)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, stderr, "none of the 1 locks under /mutexes/ matches and is held by a silent holder: nothing was removed")
 }
 
 // show has what etcd holds, whatever the daemon does.

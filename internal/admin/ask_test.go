@@ -80,6 +80,9 @@ func TestAskADeadHolder(t *testing.T) {
 		require.ErrorContains(w.t, err, "1m5s ago, by its clock")
 		require.InDelta(w.t, 5*time.Second, time.Since(began), float64(500*time.Millisecond))
 		require.Equal(w.t, before, keys())
+		time.AfterFunc(3*time.Second, func() { w.Renew("a", time.Now(), time.Now().Add(time.Hour)) })
+		_, err = w.Ask(w.t.Context(), "a")
+		require.ErrorContains(w.t, err, "(3s ago, by its clock)", "a client that answers no questions renewed meanwhile")
 
 		_, err = w.Ask(w.t.Context(), "b")
 		require.ErrorIs(w.t, err, lockstore.ErrNoLock)

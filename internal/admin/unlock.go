@@ -81,7 +81,8 @@ func (a *Admin) UnlockMany(ctx context.Context, f Filter, what api.UnlockMany, c
 	}
 	selected := records.Select(found.Locks(), what.Silent)
 	if len(selected.Locks) == 0 {
-		return api.Unlocked{}, fmt.Errorf("none of the %d locks under %s matches and is held: nothing was removed", found.Total, a.Prefix())
+		by := map[bool]string{true: " by a silent holder"}[what.Silent]
+		return api.Unlocked{}, fmt.Errorf("none of the %d locks under %s matches and is held%s: nothing was removed", found.Total, a.Prefix(), by)
 	}
 	unrecorded, err := a.manual.TryRecord(ctx, selected.Locks[0].Name)
 	if err != nil {

@@ -277,6 +277,9 @@ func (u Unlocker) Ask(ctx context.Context, name, by string) error {
 		case len(now[1].Kvs) > 0 && now[1].Kvs[0].ModRevision > asked:
 			return nil
 		case late:
+			if l, err = u.Store.ReadOne(ctx, name); err != nil {
+				return err
+			}
 			return &NoAnswer{cmp.Or(l.AliveAt(), l.LockedAt()).Time()}
 		}
 		select {

@@ -55,7 +55,7 @@ async function select(event) {
   form('remove').reset();
   check();
   form('remove').hidden = !total;
-  if (!total) say('No lock matches that is held.');
+  if (!total) say(`No lock matches that is held${asked.silent ? ' by a silent holder' : ''}.`);
 }
 
 function check() {
