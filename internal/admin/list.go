@@ -53,12 +53,9 @@ func (f Filter) Validate() error {
 }
 
 func (f Filter) wants(l *protocol.Lock, now instant) bool {
-	return f.Matches(l, l.State(now.of(l))) && (f.silent == nil || f.isSilent(l))
-}
-
-func (f Filter) isSilent(l *protocol.Lock) bool {
 	seen, found := f.silent[l.Name]
-	return found && seen.Token == l.Token && seen.UUID == l.UUID() && seen.AutoUnlockAt.Equal(l.AutoUnlockAt().Time())
+	silent := found && seen.Token == l.Token && seen.UUID == l.UUID() && seen.AutoUnlockAt.Equal(l.AutoUnlockAt().Time())
+	return f.Matches(l, l.State(now.of(l))) && (f.silent == nil || silent)
 }
 
 func (f Filter) named(name string) bool {

@@ -65,10 +65,18 @@ func (a *Admin) Unlock(ctx context.Context, name, uuid, reason string, confirm f
 		return api.Forced{}, err
 	}
 	removed, now, err := a.manual.Unlock(ctx, name, api.Unlock{UUID: uuid, Reason: reason}, Who(), unrecorded == nil)
-	if err != nil {
-		return api.Forced{}, a.notRemoved(ctx, name, now, err)
+	switch {
+	case err == nil:
+		return removed, nil
+	case errors.Is(err, lockstore.ErrNoLock):
+		return api.Forced{}, fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
+	case errors.Is(err, lockstore.ErrOtherUUID):
+		if shown, err = a.detail(ctx, now); err == nil {
+			return api.Forced{}, &OtherHolder{shown}
+		}
+		return api.Forced{}, a.failed(ctx, err, etcd.Read)
 	}
-	return removed, nil
+	return api.Forced{}, a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
 }
 
 // UnlockMany removes the locks that match a filter: each only if it is still held as it was listed and, if what.Silent is
@@ -100,21 +108,6 @@ func (a *Admin) UnlockMany(ctx context.Context, f Filter, what api.UnlockMany, c
 			counts.Removed, counts.Total, counts.Refused, counts.Unknown, counts.NotTried)
 	}
 	return counts, err
-}
-
-// notRemoved returns the error of an unlock that failed. entry is the lock under another uuid.
-func (a *Admin) notRemoved(ctx context.Context, name string, entry lockstore.Record, err error) error {
-	switch {
-	case errors.Is(err, lockstore.ErrNoLock):
-		return fmt.Errorf("%w: it was released or removed meanwhile", a.missing(ctx, name))
-	case errors.Is(err, lockstore.ErrOtherUUID):
-		now, err := a.detail(ctx, entry)
-		if err != nil {
-			return a.failed(ctx, err, etcd.Read)
-		}
-		return &OtherHolder{now}
-	}
-	return a.failed(ctx, fmt.Errorf("lock %s: %w", quoted(name), err), etcd.ReadWrite)
 }
 
 // Who names the person that runs the command: the user of the operating system and the host.
@@ -159,9 +152,13 @@ func ValidateMatch(match string) error {
 // pause of the same.
 func (a *Admin) Pause(ctx context.Context, who, match string, lasts time.Duration, reason string) (api.Pause, error) {
 	// The lease may end a second after Until, and never before it.
-	lease, err := a.grant(ctx, lasts+time.Second)
+	lease, err := a.client.Grant(ctx, int64(lasts/time.Second)+1)
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return api.Pause{}, fmt.Errorf("%w: nothing was paused, since etcd grants no lease; while the alarm NOSPACE lasts, and for reaper.settle after it, "+
+			"no lock is removed anyway: pause as soon as it is disarmed", a.pausing(ctx, err))
+	}
 	if err != nil {
-		return api.Pause{}, err
+		return api.Pause{}, a.pausing(ctx, err)
 	}
 	now := a.now().UTC().Truncate(time.Second)
 	r := api.Pause{Match: match, By: who, Reason: reason, Since: now, Until: now.Add(lasts)}
@@ -169,12 +166,12 @@ func (a *Admin) Pause(ctx context.Context, who, match string, lasts time.Duratio
 	if err != nil {
 		return r, err
 	}
-	_, err = a.client.Put(ctx, a.config.PauseKeys()+pause.Key(match), value, clientv3.WithLease(lease))
+	_, err = a.client.Put(ctx, a.config.PauseKeys()+pause.Key(match), value, clientv3.WithLease(lease.ID))
 	if a.unanswered(ctx, err) { // an earlier pause may be replaced: a revoked lease would leave none
 		return r, fmt.Errorf("%w: it may be paused or not: repeat the command", a.pausing(ctx, err))
 	}
 	if err != nil {
-		a.client.Abandon(ctx, lease)
+		a.client.Abandon(ctx, lease.ID)
 	}
 	return r, a.pausing(ctx, err)
 }
@@ -182,18 +179,6 @@ func (a *Admin) Pause(ctx context.Context, who, match string, lasts time.Duratio
 // unanswered reports whether a request failed that may have been executed.
 func (a *Admin) unanswered(ctx context.Context, err error) bool {
 	return err != nil && lockstore.Classify(err) == lockstore.ReasonAmbiguous && !errors.As(a.pausing(ctx, err), new(*etcd.NoConnection))
-}
-
-func (a *Admin) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
-	lease, err := a.client.Grant(ctx, int64(ttl/time.Second))
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return 0, fmt.Errorf("%w: nothing was paused, since etcd grants no lease; while the alarm NOSPACE lasts, and for reaper.settle after it, "+
-			"no lock is removed anyway: pause as soon as it is disarmed", a.pausing(ctx, err))
-	}
-	if err != nil {
-		return 0, a.pausing(ctx, err)
-	}
-	return lease.ID, nil
 }
 
 // pausing is failedOn for a request on the prefix of the pauses.
