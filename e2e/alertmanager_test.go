@@ -53,6 +53,7 @@ func (s *stack) testAlerts(t *testing.T) {
 	require.Equal(t, "Lock billing/invoices +ü is overdue, held by worker-1.example.org", overdue.Annotations["summary"])
 	require.Contains(t, overdue.Annotations["description"], "held by billing on worker-1.example.org")
 	require.Contains(t, overdue.Annotations["description"], "it may be force-unlocked from "+alertAt.Add(time.Hour-2*time.Second).UTC().Format(time.DateTime))
+	require.Contains(t, overdue.Annotations["description"], "Whether its holder still renews it is not known: no replica has seen a rhythm.")
 	require.Equal(t, "http://unlocker.example.com/locks/billing/invoices%20%2B%C3%BC", overdue.Annotations["dashboard_url"])
 	require.Equal(t, "/billing", overdue.receiver)
 	require.Contains(t, s.follow(t, s.replicas[0], overdue.Annotations["dashboard_url"]), "uuid of billing/invoices +ü of worker-1.example.org")
@@ -64,7 +65,8 @@ func (s *stack) testAlerts(t *testing.T) {
 	died := time.Now()
 	const outlook = 15 * time.Second // the notification that it is overdue comes first on a busy machine, too
 	w.renew(time.Second, outlook)
-	s.hook.await("UnlockerLockOverdue", w.lock, "firing", died)
+	overdue = s.hook.await("UnlockerLockOverdue", w.lock, "firing", died)
+	require.Regexp(t, `Its holder (still renews it, the last time [\d.]+s ago|has not renewed it for [\d.]+s \(renewals missed: \d+\).*)\.$`, overdue.Annotations["description"])
 	forced := s.hook.await("UnlockerForcedUnlock", w.lock, "firing", died)
 	t.Logf("from auto_unlock_at to the webhook of the forced unlock: %s", forced.at.Sub(died.Add(outlook)))
 	require.Equal(t, map[string]string{

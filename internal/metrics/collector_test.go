@@ -21,15 +21,16 @@ import (
 
 // full is a snapshot with at least one series in every family.
 func full() Snapshot {
+	overdue := makeOverdue("a/b", fields{
+		"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
+	})
+	overdue.Rhythm = &api.Rhythm{RenewedAt: noon.Add(-time.Minute), Interval: 10, Missed: 5}
 	return Snapshot{
 		Table: table.Stats{
 			Locks:   [protocol.NumStates]int{protocol.Held: 5, protocol.Overdue: 1, protocol.Expired: 2, protocol.Undated: 3, protocol.Malformed: 4, protocol.Orphaned: 6},
 			Backlog: 2, Braked: 7, Storm: &api.Storm{Delayed: 3},
-			Overdue: []table.View{makeOverdue("a/b", fields{
-				"locked_at": "1699999990", "alert_at": "1699999995.5", "auto_unlock_at": "1700000001", "hostname": "h1", "owner": "billing",
-			})},
-			OverdueTotal: 4,
-			Totals:       table.Totals{Acquired: 10, Renewed: 20, Released: 30, Drift: 1},
+			Overdue: []table.View{overdue}, OverdueTotal: 4,
+			Totals: table.Totals{Acquired: 10, Renewed: 20, Released: 30, Drift: 1},
 			Clocks: api.Clock{Hosts: 3, Offset: 1.5, Skewed: []api.HostClock{
 				{Hostname: "h1", Offset: -3600}, {Hostname: "h2\xff", Offset: 4}, {Hostname: "h2\xfe", Offset: 3},
 			}},
@@ -102,7 +103,10 @@ func TestExposition(t *testing.T) {
 			unlocker_lock_auto_unlock_timestamp_seconds{lock="a/b"} 1700000001
 			unlocker_lock_info{hostname="h1",lock="a/b",owner="billing"} 1
 			unlocker_lock_locked_timestamp_seconds{lock="a/b"} 1699999990
+			unlocker_lock_missed_renewals{lock="a/b"} 5
+			unlocker_lock_renewed_timestamp_seconds{lock="a/b"} 1699999940
 			unlocker_lock_series_omitted 3`},
+		{"a holder that a blind replica does not see renew", blind(), 500, []string{"unlocker_lock_missed_renewals", "unlocker_lock_renewed_timestamp_seconds"}, ``},
 		{"forced unlocks", full(), 500, []string{"unlocker_forced_unlock_timestamp_seconds", "unlocker_forced_unlocks_total", "unlocker_forced_unlock_conflicts_total", "unlocker_forced_unlock_failures_total", "unlocker_would_"}, `
 			unlocker_forced_unlock_conflicts_total 4
 			unlocker_forced_unlock_failures_total{reason="ambiguous"} 3
@@ -216,8 +220,15 @@ func TestExposition(t *testing.T) {
 func perLock() []string {
 	return []string{
 		"unlocker_lock_locked_timestamp_seconds", "unlocker_lock_alert_timestamp_seconds",
-		"unlocker_lock_auto_unlock_timestamp_seconds", "unlocker_lock_info", "unlocker_lock_series_omitted",
+		"unlocker_lock_auto_unlock_timestamp_seconds", "unlocker_lock_info",
+		"unlocker_lock_missed_renewals", "unlocker_lock_renewed_timestamp_seconds", "unlocker_lock_series_omitted",
 	}
+}
+
+func blind() Snapshot {
+	s := full()
+	s.Scan.Connected = false
+	return s
 }
 
 func manyOverdue(n, total int) Snapshot {

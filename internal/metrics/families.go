@@ -59,6 +59,10 @@ func families() (all []family) {
 				e(1, l.Name, label(l.Hostname(), maxHost), label(l.Owner(), maxHost))
 			}
 		}, "lock", "hostname", "owner")
+	add("unlocker_lock_renewed_timestamp_seconds", gauge, "When the holder of a lock past its alert time last renewed it, where this replica sees in which rhythm it does.",
+		rhythms(func(r *api.Rhythm) float64 { return seconds(r.RenewedAt) }), "lock")
+	add("unlocker_lock_missed_renewals", gauge, "Renewals that the holder of a lock past its alert time has missed, where this replica sees in which rhythm it renews.",
+		rhythms(func(r *api.Rhythm) float64 { return float64(r.Missed) }), "lock")
 	add("unlocker_lock_series_omitted", gauge, "Locks past their alert time that have no series of their own.",
 		// beyond the limit, or merged with another lock
 		one(func(v *view) float64 { return float64(max(0, v.Table.OverdueTotal-len(v.overdue))) }))
@@ -211,6 +215,16 @@ func dates(of func(*protocol.Lock) protocol.Timestamp) func(*view, emit) {
 		for _, l := range v.overdue {
 			if t := of(&l.Lock); !t.IsZero() {
 				e((t - protocol.Timestamp(l.Ahead)).Seconds(), l.Name)
+			}
+		}
+	}
+}
+
+func rhythms(of func(*api.Rhythm) float64) func(*view, emit) {
+	return func(v *view, e emit) {
+		for _, l := range v.overdue {
+			if l.Rhythm != nil && v.EtcdUp() {
+				e(of(l.Rhythm), l.Name)
 			}
 		}
 	}
