@@ -67,9 +67,9 @@ func late(state, name string, since time.Duration) func(*Answer) {
 	return func(a *Answer) {
 		a.Status.Locks[state]++
 		l := api.Lock{Name: name, State: state, Hostname: "worker-1", Owner: "billing", LockedAt: ago(since + time.Hour), AlertAt: ago(since),
-			AutoUnlockAt: ago(since - time.Hour), Due: ago(since - time.Hour - 2*time.Second)}
+			AutoUnlockAt: ago(since - time.Hour), Rhythm: &api.Rhythm{RenewedAt: ago(4 * time.Minute), Interval: 40, Missed: 5}}
 		if state == expired {
-			l.AutoUnlockAt, l.Due = ago(since/2), ago(since/2-2*time.Second)
+			l.AutoUnlockAt, l.Rhythm = ago(since/2), nil
 			l.Explanation = "is due; removals on hold since 11:59:00: because of alarm"
 		}
 		a.Locks = append(a.Locks, l)

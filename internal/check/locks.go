@@ -105,11 +105,10 @@ func describe(l api.Lock, now time.Time) string {
 	if !l.LockedAt.IsZero() {
 		words[1] += " since " + l.Corrected(l.LockedAt).UTC().Format(time.RFC3339)
 	}
-	switch {
-	case l.Explanation != "":
-		words = append(words, clean(l.Explanation, maxExplanation))
-	case !l.Due.IsZero(): // an older daemon
-		words = append(words, "due for removal at "+l.Due.UTC().Format(time.RFC3339))
+	for _, sentence := range []string{l.Sentence(now), l.Explanation} {
+		if sentence != "" {
+			words = append(words, clean(sentence, maxExplanation))
+		}
 	}
 	return clean(l.Name, maxName) + ": " + strings.Join(words, "; ")
 }

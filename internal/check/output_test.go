@@ -39,7 +39,7 @@ func TestOutput(t *testing.T) {
 		`1 forced unlock in the last 1h00m: report (worker-2, 1m00s ago); removals are on hold for 1m00s: alarm (because of alarm)`+
 		` | overdue=2;0;@10:20;0 locks_held=12;;;0 locks_overdue=1;;;0 locks_expired=1;;;0 locks_undated=1;;;0 locks_malformed=0;;;0`+
 		` locks_orphaned=0;;;0 backlog=1;;;0 forced=1;0;;0
-billing/invoices: overdue, 12m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:48:00Z; due for removal at 2026-11-20T12:48:02Z
+billing/invoices: overdue, 12m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:48:00Z; not renewed for 4m00s, 5 missed, every 40s before
 deploy: expired, 4m00s past its alert time; held by billing on worker-1 since 2026-11-20T10:56:00Z; is due; removals on hold since 11:59:00: because of alarm
 old: undated; held by an unknown host; is never removed automatically: there is no auto_unlock_at
 report: force-unlocked 1m00s ago by an unknown replica (expiry); was held by worker-2

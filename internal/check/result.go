@@ -203,11 +203,8 @@ func (r *Range) Type() string { return "RANGE" }
 // number parses digits with a sign and a fraction. It refuses the other forms that Go
 // accepts, which other readers of a range do not understand.
 func number(s string) (float64, error) {
-	if s == "" || strings.Trim(s, "-.0123456789") != "" {
-		return 0, fmt.Errorf("%q is not a number", s)
-	}
 	n, err := strconv.ParseFloat(s, 64)
-	if err != nil {
+	if err != nil || strings.Trim(s, "-.0123456789") != "" {
 		return 0, fmt.Errorf("%q is not a number", s)
 	}
 	return n, nil
