@@ -231,6 +231,12 @@ func TestPagesOfAnIncident(t *testing.T) {
 	}
 	const storm = "Many locks came due at once: 3 removed before it, 2 more wait."
 	b.awaitText("#notices", storm)
+	for name, path := range map[string]string{"incident": "/", "silent": "/locks/" + long + "silent"} {
+		b := s.open(path, chromedp.EmulateViewport(1280, 640))
+		b.awaitText("body", "not renewed for")
+		b.awaitText("#notices", storm)
+		b.screenshot(name)
+	}
 	s.fits("incident", "/", storm, "not renewed for", "Removals are paused: "+long+"kept/**")
 	s.fits("incident-grouped", "/?group=hostname", storm, "batch-worker-17.eu-central-1.example.org")
 	// Why a lock is malformed is not cut off.
@@ -294,7 +300,7 @@ func TestLostDaemon(t *testing.T) {
 	s.fleet()
 	s.serve(s.Endpoints()[0], "--web-listen", addr)
 	b := s.open("/", chromedp.EmulateViewport(1280, 560), media("prefers-color-scheme", "dark"))
-	b.await(isLive)
+	b.await(isLive + ` && !document.querySelector("#notices li")`)
 	b.expect("ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING|CONNECTION_RESET|EMPTY_RESPONSE)")
 	s.kill()
 	b.awaitText("#lost", "The connection to unlocker is lost:")
@@ -372,7 +378,7 @@ func TestKeyboardOnly(t *testing.T) {
 // A lock that was renewed in the last moment is told before it is lost.
 func TestNearMissesOnTheDashboard(t *testing.T) {
 	s := startSite(t, "--reaper-grace", "10s")
-	b := s.open("/")
+	b := s.open("/", chromedp.EmulateViewport(1280, 560))
 	b.await(isLive + ` && document.getElementById("near").hidden`)
 	const patience = 2 * time.Second
 	end := time.Now().Add(patience)
@@ -387,6 +393,7 @@ func TestNearMissesOnTheDashboard(t *testing.T) {
 	b.axe()
 	require.Contains(t, s.open("/", withoutJavaScript()).text("#near tbody"), "late")
 	b.awaitText("#near", "customers")
+	b.screenshot("near")
 	s.fits("near", "/")
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
@@ -182,7 +183,7 @@ func (s *site) fleet() {
 func TestScreenshotsOfTheDashboard(t *testing.T) {
 	s := newSite(t)
 	s.fleet()
-	s.serve(s.Endpoints()[0])
+	s.serve(s.Endpoints()[0], "--web-allow-unlock", "--web-user-header", "X-User")
 	for name, before := range map[string][]chromedp.Action[chromedp.Void]{
 		"dashboard":       {chromedp.EmulateViewport(1280, 680)},
 		"dashboard-dark":  {chromedp.EmulateViewport(1280, 680), media("prefers-color-scheme", "dark")},
@@ -195,6 +196,12 @@ func TestScreenshotsOfTheDashboard(t *testing.T) {
 		b.axe()
 		b.screenshot(name)
 	}
+	b := s.open("/actions", chromedp.EmulateViewport(1280, 860), signedIn("ada"))
+	b.enter("#select [name=match]", "{billing,deploy}/**"+kb.Enter)
+	b.awaitText("#selected", "2 locks would be removed.")
+	b.enter("#remove [name=confirm]", "2")
+	b.enter("#remove [name=reason]", "ci-7 and worker-3 were replaced, OPS-1234")
+	b.screenshot("actions")
 }
 
 // Locks of etcd's own clients have a page.
@@ -211,6 +218,7 @@ func TestNativeLocksInTheBrowser(t *testing.T) {
 	require.NoError(t, err)
 	s.serve(s.Endpoints()[0], "--native-prefixes", "/locks/,/none/")
 	s.awaitMetric(3, "unlocker_native_locks", "prefix", "/locks/")
+	s.awaitMetric(0, "unlocker_reaper_hold") // or a banner says so
 	for _, scheme := range []string{"light", "dark"} {
 		b := s.open("/native", chromedp.EmulateViewport(1280, 400), media("prefers-color-scheme", scheme))
 		require.Contains(t, b.text("main"), "3 held, 0 waiting, as of")
