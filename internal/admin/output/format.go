@@ -204,6 +204,14 @@ func (s safe) MarshalJSON() ([]byte, error) {
 	return terminal.EscapeJSON(encoded), err
 }
 
+// limit returns how many columns a cell has that would have so many in a table which is not Wide.
+func (f Format) limit(columns int) int {
+	if f == Wide {
+		return 120
+	}
+	return columns
+}
+
 // column is a column of a table. A cell takes at most limit columns of the terminal.
 type column[T any] struct {
 	title string
@@ -223,8 +231,8 @@ type table[T any] struct {
 	headers bool
 }
 
-func newTable[T any](columns []column[T], gap int, headers bool) *table[T] {
-	t := &table[T]{columns, make([]int, len(columns)), gap, headers}
+func newTable[T any](columns []column[T], headers bool) *table[T] {
+	t := &table[T]{columns, make([]int, len(columns)), 3, headers}
 	for i, c := range columns {
 		if headers {
 			t.widths[i] = len(c.title)

@@ -18,8 +18,9 @@ import (
 // columns.
 func History(w io.Writer, f Format, h admin.History) error {
 	return printAs(w, f, []string{h.Name}, h, func(b *bufio.Writer) {
-		const gap = 2
-		newTable(periodColumns(f, h.Now), gap, true).print(b, slices.Values(h.Periods), func(p *api.Period) { printEnd(b, p) })
+		t := newTable(periodColumns(f, h.Now), true)
+		t.gap = 2
+		t.print(b, slices.Values(h.Periods), func(p *api.Period) { printEnd(b, p) })
 	})
 }
 

@@ -48,44 +48,37 @@ func List(w io.Writer, o Options, locks iter.Seq[api.Lock]) error {
 }
 
 func newLockTable(o Options, colored bool) *table[api.Lock] {
-	const unlimited, gap = 1 << 10, 3 // the cells without a limit are short
-	wide := o.Format == Wide
-	limit := func(columns int) int {
-		if wide {
-			return 120
-		}
-		return columns
-	}
+	wide, limit := o.Format == Wide, o.Format.limit
 	columns := []column[api.Lock]{
 		newColumn("NAME", limit(60), func(l *api.Lock) string { return terminal.Quote(l.Name) }),
-		newColumn("STATE", unlimited, func(l *api.Lock) string { return l.State }),
+		newColumn("STATE", unbounded, func(l *api.Lock) string { return l.State }),
 		newColumn("HOSTNAME", limit(40), func(l *api.Lock) string { return optional(l.Hostname) }),
 		newColumn("OWNER", limit(30), func(l *api.Lock) string { return optional(l.Owner) }),
-		newColumn("HELD", unlimited, func(l *api.Lock) string { return held(l.Corrected(l.LockedAt), o.At) }),
-		newColumn("ALERT", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AlertAt), o.At) }),
-		newColumn("UNLOCK", unlimited, func(l *api.Lock) string { return relative(l.Corrected(l.AutoUnlockAt), o.At) + off(l.ClockOffset) }),
-		newColumn("WAITERS", unlimited, func(l *api.Lock) string { return token(int64(l.Waiters)) }),
+		newColumn("HELD", unbounded, func(l *api.Lock) string { return held(l.Corrected(l.LockedAt), o.At) }),
+		newColumn("ALERT", unbounded, func(l *api.Lock) string { return relative(l.Corrected(l.AlertAt), o.At) }),
+		newColumn("UNLOCK", unbounded, func(l *api.Lock) string { return relative(l.Corrected(l.AutoUnlockAt), o.At) + off(l.ClockOffset) }),
+		newColumn("WAITERS", unbounded, func(l *api.Lock) string { return token(int64(l.Waiters)) }),
 	}
 	if colored {
 		columns[1].color = func(l *api.Lock) terminal.Color { return colorOf(l.State) }
 	}
 	if wide {
 		columns = append(columns,
-			newColumn("UUID", unlimited, func(l *api.Lock) string { return optional(l.UUID) }),
-			newColumn("TOKEN", unlimited, func(l *api.Lock) string { return token(l.Token) }),
-			newColumn("KEYS", unlimited, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }))
+			newColumn("UUID", unbounded, func(l *api.Lock) string { return optional(l.UUID) }),
+			newColumn("TOKEN", unbounded, func(l *api.Lock) string { return token(l.Token) }),
+			newColumn("KEYS", unbounded, func(l *api.Lock) string { return strconv.Itoa(l.Keys) }))
 		for i, t := range new(api.Lock).Texts() {
 			columns = append(columns, newColumn(strings.ToUpper(t.Title), 60, func(l *api.Lock) string { return optional(l.Texts()[i].Value) }))
 		}
 	}
 	if o.Explained {
-		columns = append(columns, newColumn("RENEWALS", unlimited, func(l *api.Lock) string { return cmp.Or(l.Sentence(o.At), none) }))
+		columns = append(columns, newColumn("RENEWALS", unbounded, func(l *api.Lock) string { return cmp.Or(l.Sentence(o.At), none) }))
 	}
 	if wide && o.Explained {
 		explanation := func(l *api.Lock) string { return cmp.Or(terminal.Text(l.Explanation), none) }
-		columns = append(columns, newColumn("EXPLANATION", unlimited, explanation))
+		columns = append(columns, newColumn("EXPLANATION", unbounded, explanation))
 	}
-	return newTable(columns, gap, !o.NoHeaders)
+	return newTable(columns, !o.NoHeaders)
 }
 
 // off says how far a clock is off, by which times are corrected.
@@ -137,33 +130,21 @@ func relative(t, now time.Time) string {
 	return terminal.Relative(t, now)
 }
 
-// Native prints the locks of etcd's own clients: in a table, a line for each key that holds or
-// waits.
-func Native(w io.Writer, o Options, list api.NativeList) error {
-	var names []string
-	for _, p := range list.Prefixes {
-		for _, h := range p.Holders {
-			names = append(names, h.Name)
-		}
-	}
-	return printAs(w, o.Format, names, list, func(b *bufio.Writer) { printNative(b, o, list) })
-}
-
 // nativeRow is a key that holds or waits.
 type nativeRow struct {
 	api.NativeKey
 	name, role string
 }
 
-func printNative(w *bufio.Writer, o Options, list api.NativeList) {
-	const gap = 3
-	limit := 60
-	if o.Format == Wide {
-		limit = 120
-	}
+// Native prints the locks of etcd's own clients: in a table, a line for each key that holds or
+// waits.
+func Native(w io.Writer, o Options, list api.NativeList) error {
+	limit := o.Format.limit(60)
+	var names []string
 	var rows []nativeRow
 	for _, p := range list.Prefixes {
 		for _, h := range p.Holders {
+			names = append(names, h.Name)
 			role := "holder"
 			if h.Foreign {
 				role = "blocked by " + terminal.Truncate(terminal.Quote(h.Key), limit)
@@ -174,14 +155,16 @@ func printNative(w *bufio.Writer, o Options, list api.NativeList) {
 			}
 		}
 	}
-	newTable([]column[nativeRow]{
-		newColumn("NAME", limit, func(r *nativeRow) string { return terminal.Quote(r.name) }),
-		newColumn("ROLE", unbounded, func(r *nativeRow) string { return r.role }),
-		newColumn("LEASE", unbounded, func(r *nativeRow) string { return r.Lease }),
-		newColumn("TTL", unbounded, ttl),
-		newColumn("TOKEN", unbounded, func(r *nativeRow) string { return strconv.FormatInt(r.Revision, 10) }),
-		newColumn("VALUE", limit, func(r *nativeRow) string { return optional(r.Value) }),
-	}, gap, !o.NoHeaders).print(w, slices.Values(rows), nil)
+	return printAs(w, o.Format, names, list, func(b *bufio.Writer) {
+		newTable([]column[nativeRow]{
+			newColumn("NAME", limit, func(r *nativeRow) string { return terminal.Quote(r.name) }),
+			newColumn("ROLE", unbounded, func(r *nativeRow) string { return r.role }),
+			newColumn("LEASE", unbounded, func(r *nativeRow) string { return r.Lease }),
+			newColumn("TTL", unbounded, ttl),
+			newColumn("TOKEN", unbounded, func(r *nativeRow) string { return strconv.FormatInt(r.Revision, 10) }),
+			newColumn("VALUE", limit, func(r *nativeRow) string { return optional(r.Value) }),
+		}, !o.NoHeaders).print(b, slices.Values(rows), nil)
+	})
 }
 
 // ttl returns what remains of a lease, or why there is nothing to say.
@@ -228,13 +211,12 @@ func Pauses(w io.Writer, f Format, now time.Time, all []api.Pause) error {
 		matches = append(matches, p.Match)
 	}
 	return printAs(w, f, matches, map[string]any{"pauses": all}, func(b *bufio.Writer) {
-		const gap = 3
 		newTable([]column[api.Pause]{
 			newColumn("PAUSED", unbounded, func(p *api.Pause) string { return which(p.Match, "all locks", "") }),
 			newColumn("UNTIL", unbounded, func(p *api.Pause) string { return cmp.Or(moment(p.Until, now), none) }),
 			newColumn("BY", unbounded, func(p *api.Pause) string { return optional(p.By) }),
 			newColumn("REASON", unbounded, func(p *api.Pause) string { return optional(p.Reason) }),
-		}, gap, true).print(b, slices.Values(all), nil)
+		}, true).print(b, slices.Values(all), nil)
 	})
 }
 
