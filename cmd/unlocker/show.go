@@ -122,15 +122,9 @@ func (e *explainer) ask(ctx context.Context, f func(context.Context, client.Daem
 	return err
 }
 
-// Limits of the flags of history, for the sake of etcd and of the memory.
-const (
-	maxPeriods      = 1000
-	maxHistoryTime  = time.Hour
-	historyRenewals = 20
-)
-
 func newHistory() *cobra.Command {
-	var b history.Bounds
+	const maxPeriods, maxTime = 1000, time.Hour // for the sake of etcd and of the memory
+	b := history.Bounds{Renewals: 20}
 	format, daemon := output.Table, &explainer{}
 	cmd := &cobra.Command{
 		Use:   "history NAME",
@@ -160,8 +154,8 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 			if b.Periods < 1 || b.Periods > maxPeriods {
 				return usageError(fmt.Errorf("--limit must be 1 to %d", maxPeriods))
 			}
-			if b.Time < time.Second || b.Time > maxHistoryTime {
-				return usageError(fmt.Errorf("--timeout must be 1s to %s", maxHistoryTime))
+			if b.Time < time.Second || b.Time > maxTime {
+				return usageError(fmt.Errorf("--timeout must be 1s to %s", maxTime))
 			}
 			if err := daemon.prepare(); err != nil {
 				return err
@@ -184,7 +178,6 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 		},
 	}
 	flags := cmd.Flags()
-	b.Renewals = historyRenewals
 	flags.IntVar(&b.Periods, "limit", 20, "show at most this many holders, the newest")
 	config.DurationVar(flags, &b.Time, "timeout", time.Minute, "read for at most this long")
 	daemon.add(flags, "`URL` of a daemon's web listener with its path prefix: show what the daemon knows about the ends")

@@ -161,7 +161,16 @@ func (h *handler) unlockMany(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var what api.UnlockMany
-	who, err := h.manyRequest(r, &what)
+	who, err := h.user(r, "unlock")
+	if err == nil {
+		_, err = known(r)
+	}
+	if err == nil {
+		err = readBody(r, map[string]any{"match": &what.Match, "silent": &what.Silent, "reason": &what.Reason, "digest": &what.Digest})
+	}
+	if err == nil && what.Digest != "" && strings.TrimSpace(what.Reason) == "" {
+		err = badRequest("body: reason: required with a digest")
+	}
 	switch {
 	case err != nil:
 		h.fail(w, r, h.send, err)
@@ -185,20 +194,6 @@ func (h *handler) unlockMany(w http.ResponseWriter, r *http.Request) {
 			h.fail(w, r, h.send, err)
 		}
 	}
-}
-
-func (h *handler) manyRequest(r *http.Request, what *api.UnlockMany) (who string, err error) {
-	if who, err = h.user(r, "unlock"); err != nil {
-		return "", err
-	}
-	if _, err = known(r); err != nil {
-		return "", err
-	}
-	err = readBody(r, map[string]any{"match": &what.Match, "silent": &what.Silent, "reason": &what.Reason, "digest": &what.Digest})
-	if err == nil && what.Digest != "" && strings.TrimSpace(what.Reason) == "" {
-		err = badRequest("body: reason: required with a digest")
-	}
-	return who, err
 }
 
 // unlimited ends the deadline for writing, at which HTTP/2 would reset the stream while etcd is awaited.
