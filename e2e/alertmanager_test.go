@@ -28,13 +28,14 @@ func TestMonitoring(t *testing.T) {
 // The whole chain, as a user proves it.
 func (s *stack) testDrill(t *testing.T) {
 	cert, key := s.etcd.issue(t, "unlocker")
-	args := []string{"drill", "--alert-after", "2s", "--unlock-after", "15s", "--alertmanager", s.alertmanager,
+	args := []string{"drill", "--alert-after", "2s", "--unlock-after", "15s", "--prometheus", s.prometheus, "--alertmanager", s.alertmanager,
 		"--etcd-tls-ca-file", s.etcd.ca, "--etcd-tls-cert-file", cert, "--etcd-tls-key-file", key}
 	for _, r := range s.replicas {
 		args = append(args, "--url", r.web("http"))
 	}
 	got := command(t, s.etcd.addr, args...)
 	require.Zero(t, got.code, got.stdout)
+	require.Contains(t, got.stdout, "overdue in Prometheus\n")
 	require.Contains(t, got.stdout, "alert in Alertmanager\n")
 	require.NotContains(t, got.stdout, "✗")
 	t.Logf("\n%s", got.stdout)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,10 +134,10 @@ func report(w io.Writer, r check.Result) error {
 
 type drillFlags struct {
 	admin.Drill
-	daemons      client.Options
-	alertmanager string
-	timeout      time.Duration
-	quiet        bool
+	daemons                  client.Options
+	prometheus, alertmanager string
+	timeout                  time.Duration
+	quiet                    bool
 }
 
 func newDrill() *cobra.Command {
@@ -145,9 +146,10 @@ func newDrill() *cobra.Command {
 		Use:   "drill",
 		Short: "Prove that alerts and removals work, with a lock that expires",
 		Long: `Take the lock unlocker-drill/HOST, let it expire, and report what is seen of it and when:
-each replica sees it, each shows it as overdue, Alertmanager has an alert about it, it is
-removed, the record of that is in etcd, each replica lists it as a forced unlock, and a
-waiter gets the lock. It is a real lock with a real alert; its purpose says what it is.
+each replica sees it, each shows it as overdue, Prometheus has its metrics, Alertmanager an
+alert about it, it is removed, the record of that is in etcd, each replica lists it as a
+forced unlock, and a waiter gets the lock. It is a real lock with a real alert; its purpose
+says what it is.
 
 --unlock-after must be longer than Prometheus needs to scrape and to evaluate its rules.
 
@@ -157,7 +159,7 @@ command says why and fails. Then, after --timeout and after Ctrl-C, it releases 
 The exit code is 0 if every step was seen, 1 if one is missing, the lock would not be
 removed, or etcd failed, and 2 if the command line or the configuration is wrong.`,
 		Example: `  unlocker drill --url http://unlocker-0:9481 --url http://unlocker-1:9481
-  unlocker drill --alertmanager http://alertmanager:9093 --unlock-after 2m --timeout 5m
+  unlocker drill --prometheus http://prometheus:9090 --alertmanager http://alertmanager:9093
   unlocker drill --alert-after 5s --unlock-after 10s --quiet`,
 		Args: noArguments(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -170,6 +172,7 @@ removed, or etcd failed, and 2 if the command line or the configuration is wrong
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.daemons.URLs, "url", []string{"http://127.0.0.1:9481"},
 		"`URL` of a daemon's web listener with its path prefix; repeat for each replica")
+	flags.StringVar(&f.prometheus, "prometheus", "", "`URL` of the Prometheus that should scrape the replicas; it gets no password")
 	flags.StringVar(&f.alertmanager, "alertmanager", "", "`URL` of the Alertmanager that should get the alert; it gets no password")
 	config.DurationVar(flags, &f.AlertAfter, "alert-after", 10*time.Second, "the lock is overdue after this time")
 	config.DurationVar(flags, &f.UnlockAfter, "unlock-after", time.Minute, "the lock expires after this time")
@@ -194,9 +197,11 @@ func (f *drillFlags) settle() (err error) {
 		}
 		f.Replicas = append(f.Replicas, c)
 	}
-	if f.alertmanager != "" {
-		o.URLs, o.Username, o.PasswordFile = []string{f.alertmanager}, "", ""
-		f.Alertmanager, err = client.New(o)
+	others := []**client.Client{&f.Prometheus, &f.Alertmanager}
+	for i, url := range []string{f.prometheus, f.alertmanager} {
+		if o.URLs, o.Username, o.PasswordFile = []string{url}, "", ""; url != "" && err == nil {
+			*others[i], err = client.New(o)
+		}
 	}
 	return err
 }
@@ -213,10 +218,8 @@ func (f *drillFlags) run(cmd *cobra.Command, a *admin.Admin) error {
 		}
 	}
 	steps, err := a.Drill(ctx, f.Drill)
-	for _, s := range steps {
-		if s.After == 0 && err == nil {
-			err = exitCode(exitFailure)
-		}
+	if err == nil && slices.ContainsFunc(steps, func(s *admin.Step) bool { return s.After == 0 }) {
+		err = exitCode(exitFailure)
 	}
 	for _, s := range steps {
 		if err != nil || !f.quiet {

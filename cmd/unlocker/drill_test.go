@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,13 +54,8 @@ func alertmanager(t *testing.T, replica, state string) (url string) {
 			return `{"fingerprint":"f","startsAt":"` + at.Format(time.RFC3339Nano) + `","status":{"state":"` + state + `"},"labels":{"alertname":"UnlockerLockOverdue"}}`
 		}
 		alerts := []string{alert(time.Now().Add(-time.Hour))}
-		resp, err := http.Get(replica + "/api/v1/locks?state=overdue&q=unlocker-drill")
-		if err == nil {
-			var page api.LockPage
-			if err = json.NewDecoder(resp.Body).Decode(&page); err == nil && len(page.Locks) > 0 {
-				alerts = append(alerts, alert(time.Now()))
-			}
-			_ = resp.Body.Close()
+		if overdue(replica) {
+			alerts = append(alerts, alert(time.Now()))
 		}
 		_, _ = w.Write([]byte("[" + strings.Join(alerts, ",") + "]"))
 	}))
@@ -66,15 +63,46 @@ func alertmanager(t *testing.T, replica, state string) (url string) {
 	return server.URL
 }
 
+// prometheus has scraped a replica at the time of a query, where the lock of a drill is in its metrics.
+func prometheus(t *testing.T, replica string) (url string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := regexp.MustCompile(`^timestamp\(unlocker_lock_alert_timestamp_seconds\{lock="` + regexp.QuoteMeta(drillName(t)) + `"\}\) >= (\d+)$`).
+			FindStringSubmatch(r.URL.Query().Get("query"))
+		if r.URL.Path != "/api/v1/query" || began == nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		result := ""
+		if overdue(replica) && began[1] <= strconv.FormatInt(time.Now().Unix(), 10) {
+			result = `{"metric":{},"value":[1,"1"]}`
+		}
+		_, _ = w.Write([]byte(`{"status":"success","data":{"resultType":"vector","result":[` + result + `]}}`))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// overdue reports whether a replica shows the lock of a drill as overdue.
+func overdue(replica string) bool {
+	var page api.LockPage
+	resp, err := http.Get(replica + "/api/v1/locks?state=overdue&q=unlocker-drill")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return json.NewDecoder(resp.Body).Decode(&page) == nil && len(page.Locks) > 0
+}
+
 func TestDrill(t *testing.T) {
 	e := newEtcd(t)
 	first, second := e.enforcing(), e.enforcing()
 	drill := []string{"drill", "--alert-after=1s", "--unlock-after=4s", "--timeout=1m", "--url", first, "--url", second}
-	code, stdout, stderr := e.call(nil, append(drill, "--alertmanager", alertmanager(t, first, "active"))...)
+	code, stdout, stderr := e.call(nil, append(drill, "--alertmanager", alertmanager(t, first, "active"), "--prometheus", prometheus(t, first))...)
 	require.Equal(t, exitOK, code, stdout+stderr)
 	const seen = `✓ +\d+\.\ds  ` // the alert not before alert_at, as the old one would be
 	require.Regexp(t, "^"+seen+"seen by "+first+"\n"+seen+"overdue at "+first+"\n"+seen+"seen by "+second+"\n"+seen+"overdue at "+second+"\n"+
-		`✓ +[1-9]\d*\.\ds  `+"alert in Alertmanager\n"+seen+"removed\n"+seen+"record written\n"+seen+"forced unlock listed by "+first+"\n"+
+		`✓ +[1-9]\d*\.\ds  `+"overdue in Prometheus\n"+`✓ +[1-9]\d*\.\ds  `+"alert in Alertmanager\n"+seen+"removed\n"+seen+"record written\n"+seen+"forced unlock listed by "+first+"\n"+
 		seen+"forced unlock listed by "+second+"\n"+seen+"handed over to a waiter\n$", stdout)
 	require.ElementsMatch(t, strings.Split(stdout, "\n"), strings.Split(stderr, "\n"), "each as it is seen")
 	require.Empty(t, e.Keys(""))
@@ -92,6 +120,12 @@ func TestDrill(t *testing.T) {
 	code, stdout, stderr = e.call(nil, append(drill, "-q")...)
 	require.Equal(t, exitOK, code, stdout+stderr)
 	require.Empty(t, stdout+stderr)
+
+	// A Prometheus that does not scrape the replicas has no such metric.
+	code, stdout, stderr = e.call(nil, append(drill, "-q", "--prometheus", prometheus(t, "http://127.0.0.1:1"))...)
+	require.Equal(t, exitFailure, code, stdout+stderr)
+	require.Contains(t, stdout, "✗       -  overdue in Prometheus: it has no unlocker_lock_alert_timestamp_seconds of the lock\n")
+	require.Equal(t, 1, strings.Count(stdout, "✗"), stdout)
 }
 
 // A drill that proves nothing does not begin, and says why. It ends at once where only the verdict on its
@@ -160,6 +194,7 @@ func TestWrongDrills(t *testing.T) {
 		"--timeout=2h":                    "1s to 1h",
 		"--url localhost:9481":            "such as http://localhost:9481",
 		"--alertmanager http://u:hush@am": "must not contain credentials",
+		"--prometheus http://u:hush@am":   "must not contain credentials",
 	} {
 		code, stdout, stderr := call(t, t.Context(), append([]string{"drill"}, strings.Fields(args)...)...)
 		require.Equal(t, exitUsage, code, args)

@@ -26,9 +26,9 @@ import (
 
 // Drill configures a drill, which lets a lock of its own expire.
 type Drill struct {
-	// Replicas has a client for each replica. Alertmanager is nil if it is not to be asked.
-	Replicas     []*client.Client
-	Alertmanager *client.Client
+	// Replicas has a client for each replica. Prometheus and Alertmanager are nil if they are not to be asked.
+	Replicas                 []*client.Client
+	Prometheus, Alertmanager *client.Client
 	// AlertAfter and UnlockAfter are the times of the lock, from its acquisition on.
 	AlertAfter, UnlockAfter time.Duration
 	// Report is called for each step that is seen, concurrently.
@@ -119,6 +119,9 @@ func (d *drill) watch(ctx context.Context, locks *mutex.Client) error {
 			return d.shown(ctx, from, protocol.Overdue.String(), protocol.Expired.String())
 		}))
 	}
+	if d.Prometheus != nil {
+		d.step(held, "overdue in Prometheus", ask(d.Prometheus, d.scraped))
+	}
 	if d.Alertmanager != nil {
 		d.step(held, "alert in Alertmanager", ask(d.Alertmanager, d.alerting))
 	}
@@ -193,6 +196,15 @@ func (d *drill) seen(ctx context.Context, from client.Daemon) error {
 		d.refuse(fmt.Errorf("no replica would remove the lock, so it is released: %s says: lock %s %s", from.URL, quoted(d.name), l.Explanation))
 	}
 	return nil
+}
+
+// scraped returns an error unless Prometheus has scraped the metrics of the lock, not those of an earlier drill.
+func (d *drill) scraped(ctx context.Context, from client.Daemon) error {
+	n, err := from.Series(ctx, fmt.Sprintf("timestamp(unlocker_lock_alert_timestamp_seconds{lock=%q}) >= %d", d.name, d.began.Unix()))
+	if err == nil && n == 0 {
+		err = errors.New("it has no unlocker_lock_alert_timestamp_seconds of the lock")
+	}
+	return err
 }
 
 func (d *drill) alerting(ctx context.Context, from client.Daemon) error {

@@ -1,5 +1,5 @@
 // Package client queries the HTTP API of daemons, for the commands check, show, list and
-// drill, and the alerts of Alertmanager for the latter.
+// drill, and for the latter the alerts of Alertmanager and the series of Prometheus.
 //
 // Guaranteed: it writes nothing, all requests are GET. It returns within the timeout and
 // reads a bounded amount, whatever a daemon does. It follows no redirects and ignores
@@ -199,6 +199,15 @@ type Alert struct {
 // Alerts returns the alerts about a lock, where the URL is that of an Alertmanager instead of a daemon.
 func (d Daemon) Alerts(ctx context.Context, lock string) (alerts []Alert, err error) {
 	return alerts, d.client.try(ctx, d.URL+"/api/v2/alerts?filter="+url.QueryEscape("lock="+strconv.Quote(lock)), &alerts)
+}
+
+// Series returns how many series a query selects now, where the URL is that of a Prometheus instead of a daemon.
+func (d Daemon) Series(ctx context.Context, query string) (int, error) {
+	var answer struct {
+		Data struct{ Result []json.RawMessage }
+	}
+	err := d.client.try(ctx, d.URL+"/api/v1/query?query="+url.QueryEscape(query), &answer)
+	return len(answer.Data.Result), err
 }
 
 // Forced returns up to limit of the forced unlocks of this daemon, the newest first: of the lock with
