@@ -18,6 +18,7 @@ await() { # COMMAND…, which may compile a program
 service() { # NAME COMMAND…: runs a program until the machine ends
   systemctl stop "$1" 2>/dev/null
   systemctl reset-failed "$1" 2>/dev/null
+  await eval "[ \"\$(systemctl show -P LoadState $1)\" = not-found ]" # a busy systemd forgets it later
   systemd-run --quiet --unit "$@"
 }
 
