@@ -4,52 +4,60 @@
 
 #define OTHER (REPLICAS - 1)
 
+/* A limit of the rules: a restore is not noticed if it loses only writes that a replica has not seen. */
+#ifdef LIMIT_UNSEEN
+#define KNOWN(r) true
+#else
+#define KNOWN(r) (!re[r].on || !re[r].listed || re[r].seen >= lk.mod)
+#endif
+
 inline faults() {
   if
-  :: etcd != up -> END_OR(outage, LONGEST); if :: outage == 0 -> etcd = up :: else fi
+  :: etcd != up -> END_OR(outage, LONGEST); if :: outage == 0 -> etcd = up; printf("  etcd: up\n") :: else fi
   :: else
   fi;
   for (i : 0 .. REPLICAS - 1) {
     if :: re[i].lag > 0 -> END_OR(re[i].lag, LAG) :: else fi;
     if :: re[i].cut > 0 -> END_OR(re[i].cut, LONGEST) :: else fi;
-    if :: !re[i].on -> END_OR(re[i].off, LONGEST); if :: re[i].off == 0 -> re[i].on = 1; re[i].sign = now :: else fi :: else fi
+    if :: !re[i].on -> END_OR(re[i].off, LONGEST); if :: re[i].off == 0 -> re[i].on = 1; re[i].sign = now; printf("  replica %d starts\n", i) :: else fi :: else fi
   }
   do
   :: break
 #ifdef F_ETCD
-  :: budget > 0 && etcd == up -> budget--; outage = 1; if :: etcd = down :: etcd = hang :: etcd = alarm fi
+  :: budget > 0 && etcd == up -> budget--; outage = 1; if :: etcd = down :: etcd = hang :: etcd = alarm fi; printf("  etcd: %e\n", etcd)
 #endif
 #ifdef F_LAG
-  :: budget > 0 && re[0].lag == 0 -> budget--; re[0].lag = 1
-  :: budget > 0 && re[OTHER].lag == 0 && OTHER > 0 -> budget--; re[OTHER].lag = 1
+  :: budget > 0 && re[0].lag == 0 -> budget--; re[0].lag = 1; printf("  the watch of replica 0 lags\n")
+  :: budget > 0 && re[OTHER].lag == 0 && OTHER > 0 -> budget--; re[OTHER].lag = 1; printf("  the watch of replica %d lags\n", OTHER)
 #endif
 #ifdef F_CUT
-  :: budget > 0 && re[0].cut == 0 -> budget--; re[0].cut = 1
-  :: budget > 0 && re[OTHER].cut == 0 && OTHER > 0 -> budget--; re[OTHER].cut = 1
+  :: budget > 0 && re[0].cut == 0 -> budget--; re[0].cut = 1; printf("  replica 0 is cut off\n")
+  :: budget > 0 && re[OTHER].cut == 0 && OTHER > 0 -> budget--; re[OTHER].cut = 1; printf("  replica %d is cut off\n", OTHER)
 #endif
 #ifdef F_KILL
   :: budget > 0 && re[0].on -> budget--; kill(0)
   :: budget > 0 && re[OTHER].on && OTHER > 0 -> budget--; kill(OTHER)
 #endif
 #ifdef F_WALL
-  :: budget > 0 -> budget--; if :: re[0].wall = re[0].wall + STEP :: re[0].wall = re[0].wall - STEP fi
+  :: budget > 0 -> budget--; if :: re[0].wall = re[0].wall + STEP :: re[0].wall = re[0].wall - STEP fi; printf("  the clock of replica 0 is set: %d ahead\n", re[0].wall)
 #endif
 #ifdef F_CLOCK
-  :: budget > 0 -> budget--; ho[0].off = ho[0].off - STEP
+  :: budget > 0 -> budget--; ho[0].off = ho[0].off - STEP; printf("  the clock of holder 0 is set: %d ahead\n", ho[0].off)
 #endif
 #ifdef F_PAUSE
-  :: budget > 0 && etcd == up && pause == 0 -> budget--; bump(); pause = rev
+  :: budget > 0 && etcd == up && pause == 0 -> budget--; bump(); pause = rev; printf("  a user pauses removals\n")
 #endif
 #ifdef F_RESTORE
-  :: !saved -> saved = 1; copy(backup, lk); backupRev = rev; backupPause = pause; backupAt = now;
+  :: !saved -> saved = 1; copy(backup, lk); backupRev = rev; backupPause = pause; backupAt = now; printf("  a backup of etcd is made\n");
     if :: bump() /* others write */ :: true fi
-  :: budget > 0 && saved && !restored && backupAt < now -> budget--; restore()
+  :: budget > 0 && saved && !restored && backupAt < now && KNOWN(0) && KNOWN(OTHER) -> budget--; restore()
 #endif
   od;
   i = 0
 }
 
 inline kill(r) {
+  printf("  replica %d is killed\n", r);
   re[r].on = 0; re[r].off = 1; re[r].listed = 0; re[r].broken = 0; re[r].failing = 0; re[r].alarmed = 0; re[r].lag = 0; re[r].cut = 0;
   clear(re[r].k); re[r].late = 0; re[r].measured = 0; re[r].ahead = 0; re[r].learned = 0;
   re[r].sign = 0; re[r].listedAt = 0; re[r].seen = 0; re[r].pause = 0; re[r].good = 0; re[r].bad = 0; re[r].opened = 0;
@@ -61,6 +69,7 @@ inline kill(r) {
 
 /* etcd is restored in place. Others may have written past what it had; KEEP: removals on their way survive that. */
 inline restore() {
+  printf("  etcd is restored to the backup of t=%d\n", backupAt - START);
   restored = 1; copy(lk, backup); rev = backupRev; pause = backupPause;
   if :: shift = now - backupAt :: shift = 0 fi;
   DISTURBED;
@@ -99,6 +108,7 @@ inline tidy(r) {
 #endif
 
 inline tick() {
+  printf("t=%d\n", now + 1 - START);
 #ifdef S6
   quiet++;
   if :: etcd != up || pause != 0 || re[0].lag + re[0].cut + re[0].off + re[OTHER].lag + re[OTHER].cut + re[OTHER].off > 0 -> quiet = 0 :: else fi;

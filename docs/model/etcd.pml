@@ -5,6 +5,7 @@ inline bump() { rev = MAX(rev + 1, 4 * (now - shift)) }
 /* The lock was written: removals that are on their way were decided before. */
 inline written() {
   DISTURBED;
+  printf("  etcd executes the request of holder %d: revision %d, deadline %d\n", lk.uuid - 1, rev, lk.dl - START);
   for (i : 0 .. REPLICAS - 1) { if :: re[i].at != none || re[i].stuck -> re[i].dirty = 1 :: else fi }
 }
 
@@ -13,7 +14,7 @@ inline execute(h) {
   if
   :: ho[h].kind == acquire && lk.uuid == 0 -> bump(); lk.uuid = h + 1; lk.crev = rev; accept(h)
   :: ho[h].kind == renew && lk.uuid == h + 1 -> bump(); accept(h)
-  :: else -> /* refused */ ho[h].has = 0; ho[h].belief = 0; idle(h)
+  :: else -> printf("  etcd refuses the request of holder %d\n", h); ho[h].has = 0; ho[h].belief = 0; idle(h)
   fi
 }
 
@@ -54,6 +55,7 @@ inline idle(h) {
 inline remove(r) {
   if
   :: lk.uuid != 0 && SAME_UUID && SAME_DEADLINE && NOT_NEWER && NO_NEWER_PAUSE ->
+    printf("  etcd removes the lock of holder %d\n", lk.uuid - 1);
     S1_only_the_dead = !re[r].dirty; assert(S1_only_the_dead);
 #ifndef ONLY_S1
     S2_never_early = ho[lk.uuid - 1].rest == 0; assert(S2_never_early);

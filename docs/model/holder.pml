@@ -13,11 +13,12 @@
 #endif
 
 inline send(h, what, stamp) {
+  printf("  holder %d sends: %e\n", h, what);
   ho[h].kind = what; ho[h].dl = now + TTL + ho[h].off; ho[h].bare = !stamp; ho[h].left = TTL; ho[h].leftUp = TTL;
   ho[h].at = net; ho[h].way = 0;
   if
 #ifdef F_LATE
-  :: budget > 0 -> budget--; ho[h].way = ON_ITS_WAY
+  :: budget > 0 -> budget--; ho[h].way = ON_ITS_WAY; printf("  which is late\n")
 #endif
   :: true
   fi
@@ -34,6 +35,7 @@ inline arrive(h) {
 
 /* h gets the answer that its write was executed. Its deadline counts from before that was sent. */
 inline hear(h) {
+  printf("  holder %d has the answer\n", h);
   ho[h].has = 1;
 #ifdef NO_BEFORE_SENT
   ho[h].belief = TTL;

@@ -55,14 +55,13 @@
 #ifndef LAST
 #define LAST (START + 18)
 #endif
-#ifndef OFFSETS
+/* By how much the clock of the first holder is ahead, and our wall clocks are. */
+#ifdef CLOCKS
 #define OFFSETS :: ho[0].off = -TOL :: ho[0].off = -3 :: ho[0].off = 3
-#endif
-#ifndef OFFSET_B
-#define OFFSET_B (-5) /* of the second holder */
-#endif
-#ifndef WALLS
-#define WALLS :: skip
+#define WALLS :: true :: re[i].wall = 3 :: re[i].wall = -3
+#else
+#define OFFSETS :: ho[0].off = -TOL
+#define WALLS :: true
 #endif
 #define OUTAGES 3 /* that a replica remembers: no more can happen */
 

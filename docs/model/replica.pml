@@ -91,6 +91,7 @@ inline learn(r, live) {
     :: else
     fi;
     copy(re[r].k, lk);
+    printf("  replica %d learns revision %d, late: %d\n", r, lk.mod, re[r].late);
     if :: lk.uuid == 0 -> re[r].late = 0; re[r].learned = 0 :: else fi
   fi
 }
@@ -158,13 +159,14 @@ inline decide(r) {
 
 /* Its removal is sent: S3 as the judge sees it. */
 inline depart(r) {
+  printf("  replica %d sends the removal\n", r);
 #ifndef ONLY_S1
   S3_blind = now - re[r].sign <= FRESH && now - re[r].good <= GRACE && !re[r].seenAlarm; assert(S3_blind);
   S3_settled = now - re[r].trouble > SETTLE && now - re[r].listedAt > SETTLE; assert(S3_settled);
 #endif
   re[r].stuck = 0; re[r].at = net; re[r].way = 0;
 #ifdef F_REMOVAL
-  if :: budget > 0 -> budget--; re[r].way = LONGEST :: true fi;
+  if :: budget > 0 -> budget--; re[r].way = LONGEST; printf("  it is late\n") :: true fi;
 #endif
   travel(r)
 }
@@ -225,7 +227,7 @@ inline act(r) {
       if
       :: depart(r)
 #ifdef F_STUCK
-      :: budget > 0 -> budget--; re[r].stuck = 1; re[r].way = LONGEST
+      :: budget > 0 -> budget--; re[r].stuck = 1; re[r].way = LONGEST; printf("  the removal of replica %d waits in the client\n", r)
 #endif
       fi
     :: due > now || !CONFIRMED || MAY_WAIT
