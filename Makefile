@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore model chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ sim: ## Run 20,000 random histories of the real daemon on an etcd in memory, and
 # EXPLORE is the number of moves: 1 in make test.
 explore: ## Play all histories of small worlds with up to 2 moves (4 min)
 	EXPLORE=$${EXPLORE:-2} $(GO) test -count=1 -timeout 60m -v ./internal/sim/explore
+
+# With PATTERN one variant; with STORY=1 its counterexample in words.
+model: ## Check the models of the rules with SPIN, and that each rule is needed (15 min)
+	docs/model/check.sh $(PATTERN)
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh

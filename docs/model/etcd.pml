@@ -62,9 +62,6 @@ inline remove(r) {
     S3_could_renew = ho[lk.uuid - 1].restUp == 0; assert(S3_could_renew);
     S3_paused = pause == 0; assert(S3_paused);
 #endif
-#ifdef SCRIPT
-    removed = now;
-#endif
     bump(); clear(lk)
   :: else
   fi;

@@ -57,14 +57,10 @@ end:
       :: ho[h].at == log && etcd == hang
       :: ho[h].at == net -> if :: arrive(h) :: ho[h].way > 0 -> ho[h].way-- fi
       :: ho[h].at == answer
-#ifdef SCRIPT
-      :: ho[h].at == none -> scripted(h)
-#else
-      :: ho[h].at == none && ho[h].has && !ho[h].dead && now <= UNTIL -> if :: send(h, renew, STAMPED) :: skip fi
-      :: ho[h].at == none && !ho[h].has && !ho[h].dead && (h > 0 -> lk.uuid == 0 && now > START : now == START) ->
+      :: ho[h].at == none && ho[h].has && now <= UNTIL -> if :: send(h, renew, STAMPED) :: skip fi
+      :: ho[h].at == none && !ho[h].has && (h > 0 -> lk.uuid == 0 && now > START : now == START) ->
         if :: send(h, acquire, 1) :: h > 0 fi
       :: else
-#endif
       fi;
       /* What is not late happens in the same instant. */
       if :: ho[h].at == net && ho[h].way == 0 -> arrive(h) :: else fi;

@@ -55,6 +55,9 @@
 #ifndef LAST
 #define LAST (START + 18)
 #endif
+#ifndef OFFSET_B
+#define OFFSET_B (-5) /* by how much the clock of the second holder is ahead */
+#endif
 /* By how much the clock of the first holder is ahead, and our wall clocks are. */
 #ifdef CLOCKS
 #define OFFSETS :: ho[0].off = -TOL :: ho[0].off = -3 :: ho[0].off = 3
@@ -86,7 +89,7 @@ byte backupRev, backupPause, backupAt;
 
 typedef Holder {
   short off;                            /* its clock is ahead */
-  bit has, dead, done;
+  bit has, done;
   mtype at = none, kind;                /* of its request */
   short dl; bit bare;
   byte way;                             /* for how long that may still be on its way */
