@@ -158,6 +158,7 @@ var notHere = map[string]string{
 	"make mutants-sim":  measurement,
 	"make hunt-convict": inNightly,
 	"make soak":         inNightly,
+	"make model":        inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench": measurement,
 	"go test -run '^$' -bench Removal -benchtime 1x ./bench":                measurement,
 	"go test -run '^$' -bench Uncontended -benchtime 1x ./bench":            measurement,
