@@ -17,8 +17,8 @@ type Proxy struct {
 	mu                sync.Mutex
 	listener          net.Listener
 	conns             map[net.Conn]struct{}
-	requests, replies bool          // held
-	changed           chan struct{} // closed, and replaced, when they change
+	requests, replies bool // held
+	changed           sync.Cond
 	trickles          atomic.Bool
 }
 
@@ -33,7 +33,8 @@ func NewProxy(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, addr: addr, conns: map[net.Conn]struct{}{}, changed: make(chan struct{})}
+	p := &Proxy{target: target, addr: addr, conns: map[net.Conn]struct{}{}}
+	p.changed.L = &p.mu
 	p.serveOn(l)
 	return p, nil
 }
@@ -58,20 +59,15 @@ func (p *Proxy) hold(on bool, directions ...*bool) {
 	for _, held := range directions {
 		*held = on
 	}
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.changed.Broadcast()
 }
 
 // pass waits while a direction is held.
 func (p *Proxy) pass(held *bool) {
-	for {
-		p.mu.Lock()
-		waits, changed := *held, p.changed
-		p.mu.Unlock()
-		if !waits {
-			return
-		}
-		<-changed
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for *held {
+		p.changed.Wait()
 	}
 }
 
