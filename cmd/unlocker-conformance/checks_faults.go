@@ -13,8 +13,7 @@ func checkLockCut(t *trial) {
 }
 
 func checkAliveCut(t *trial) {
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices))
+	d, mine := t.holder(lockCommand(invoices))
 	a := t.cut(d, aliveCommand(mine), t.otherWrites)
 	t.require(a.OK, "the lock is still held, but alive answered %s", a)
 	t.require(t.fields(invoices).token() == mine.Token, "the lock is not the same: %s", t.fields(invoices))
@@ -45,8 +44,7 @@ func checkLockLate(t *trial) {
 }
 
 func checkUnlockCut(t *trial) {
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices))
+	d, mine := t.holder(lockCommand(invoices))
 	var other fields
 	a := t.cut(d, unlockCommand(mine), func() error { return t.seize(reports, &other) })
 	t.require(a.OK, "its transaction has removed the lock and the answer was lost, but unlock answered %s", a)
@@ -110,8 +108,7 @@ func checkRestart(t *trial) {
 }
 
 func checkFailover(t *trial) {
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices))
+	d, mine := t.holder(lockCommand(invoices))
 	for _, p := range t.proxies {
 		p.Cut()
 		t.succeed(d, aliveCommand(mine))

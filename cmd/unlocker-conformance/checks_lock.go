@@ -63,8 +63,7 @@ func checkLeftovers(t *trial) {
 }
 
 func checkUUID(t *trial) {
-	d := t.driver()
-	first := t.succeed(d, lockCommand(invoices))
+	d, first := t.holder(lockCommand(invoices))
 	t.succeed(d, aliveCommand(first))
 	f := t.fields(invoices)
 	t.require(f.text("uuid") == first.UUID && f["uuid"].Version == 1, "alive has written the uuid: %s", f)
@@ -140,8 +139,7 @@ func checkQuit(t *trial) {
 }
 
 func checkAlive(t *trial) {
-	d := t.driver()
-	a := t.succeed(d, lockCommand(invoices))
+	d, a := t.holder(lockCommand(invoices))
 	c := aliveCommand(a)
 	c.AlertAfter, c.Patience = 40, 50 // so that the deadlines differ
 	answer := t.succeed(d, c)
@@ -172,8 +170,7 @@ func checkAliveCompared(t *trial) {
 
 // checkAnswer asks a client several times at once. One that supports no questions passes.
 func checkAnswer(t *trial) {
-	d := t.driver()
-	a := t.succeed(d, lockCommand(invoices))
+	d, a := t.holder(lockCommand(invoices))
 	t.pause(time.Second) // until it listens
 	was := t.fields(invoices)
 	for range 5 {
@@ -195,8 +192,7 @@ func checkAnswer(t *trial) {
 }
 
 func checkUnlock(t *trial) {
-	d := t.driver()
-	a := t.succeed(d, lockCommand(invoices))
+	d, a := t.holder(lockCommand(invoices))
 	t.succeed(d, aliveCommand(a))
 	names := []string{invoices + "/november", invoices + "/uuid", invoices + "2", "billing"}
 	others := make([]fields, len(names))

@@ -127,8 +127,7 @@ func (t *trial) lost(d *driver, a answer, wait float64) answer {
 
 func checkLostDeadline(t *trial) {
 	const patience = 4.0
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices).brief(patience))
+	d, mine := t.holder(lockCommand(invoices).brief(patience))
 	f := t.fields(invoices)
 	lockedAt, deadline := t.instant(f, "locked_at"), t.instant(f, "auto_unlock_at")
 	t.require(!t.lost(d, mine, 0).Lost, "it answers that a lock is lost that it has just taken")
@@ -140,15 +139,13 @@ func checkLostDeadline(t *trial) {
 
 func checkLostUnreachable(t *trial) {
 	const patience = 3.0 // less than the request timeout
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices).brief(patience))
+	d, mine := t.holder(lockCommand(invoices).brief(patience))
 	t.proxy.Blackhole()
 	t.unanswered(d, mine, t.do(d, aliveCommand(mine).brief(patience)))
 }
 
 func checkLostShorter(t *trial) {
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices))
+	d, mine := t.holder(lockCommand(invoices))
 	a := t.hooked(d, aliveCommand(mine).brief(4), quietly(t.proxy.Blackhole), nothing)
 	t.unanswered(d, mine, a)
 }
@@ -167,8 +164,7 @@ func (t *trial) unanswered(d *driver, mine, a answer) {
 
 func checkLostUnlock(t *trial) {
 	const patience = 3.0
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices).brief(patience))
+	d, mine := t.holder(lockCommand(invoices).brief(patience))
 	t.proxy.Blackhole()
 	t.pause(time.Until(t.instant(t.fields(invoices), "auto_unlock_at")))
 	a := t.refused(d, unlockCommand(mine), "lost")
@@ -201,8 +197,7 @@ func checkLostRestored(t *trial) {
 
 func checkLostSuspended(t *trial) {
 	const patience = 6.0 // more than it takes to suspend it on a busy machine
-	d := t.driver()
-	mine := t.succeed(d, lockCommand(invoices).brief(patience))
+	d, mine := t.holder(lockCommand(invoices).brief(patience))
 	t.must(d.suspend())
 	t.pause(seconds(patience) + time.Second)
 	query := d.begin(command{Op: "lost", UUID: mine.UUID})

@@ -189,6 +189,12 @@ func (t *trial) do(d *driver, c command) answer { return t.answer(d.begin(c)) }
 // succeed is do for a command that must succeed.
 func (t *trial) succeed(d *driver, c command) answer { return t.success(d.begin(c)) }
 
+// holder returns a driver that has taken a lock, and its answer.
+func (t *trial) holder(c command) (*driver, answer) {
+	d := t.driver()
+	return d, t.succeed(d, c)
+}
+
 func (t *trial) success(p *pending) answer {
 	a := t.answer(p)
 	t.require(a.OK, "%s failed: %s", p.c.Op, a)
