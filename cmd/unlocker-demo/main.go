@@ -27,6 +27,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 func main() {
@@ -101,7 +102,7 @@ func runDemo(ctx context.Context, o options) error {
 	if err := runAll(ctx, r); err != nil {
 		return err
 	}
-	r.say("demo", plain, "etcd, unlocker and workers have stopped; no files are left")
+	r.say("demo", terminal.Plain, "etcd, unlocker and workers have stopped; no files are left")
 	if o.once {
 		return r.outcome
 	}
@@ -221,17 +222,17 @@ func (r logReader) Write(b []byte) (int, error) {
 	switch l.Msg {
 	case api.LogRemoving:
 		r.seen[l.Msg+l.Lock] = true
-		r.say("unlocker", bad, "REMOVES %s. It logs the whole lock first:", l.Lock)
+		r.say("unlocker", terminal.Red, "REMOVES %s. It logs the whole lock first:", l.Lock)
 		for _, field := range [][2]string{
 			{"hostname", l.Record.Hostname}, {"pid", l.Record.PID}, {"purpose", l.Record.Purpose}, {"backtrace", l.Record.Backtrace},
 			{"due", fmt.Sprintf("at %.1f, after a grace period of %v", l.Verdict.Due.Sub(r.start).Seconds(), grace)},
 		} {
 			if field[1] != "" {
-				r.say("", plain, "  %-9s  %s", field[0], field[1])
+				r.say("", terminal.Plain, "  %-9s  %s", field[0], field[1])
 			}
 		}
 	case api.LogRemoved:
-		r.say("unlocker", bad, "removed %s: %d keys in one transaction", l.Lock, l.KeysDeleted)
+		r.say("unlocker", terminal.Red, "removed %s: %d keys in one transaction", l.Lock, l.KeysDeleted)
 		if l.Lock == deployAPI && r.seen[api.LogRemoving+deployAPI] {
 			r.first(apiLogged)
 		}

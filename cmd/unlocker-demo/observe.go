@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // has reports whether a line of the metrics begins with the pattern. They come in the
@@ -74,7 +75,7 @@ func (r *report) scraped(metrics string) {
 		{slow, nightlyMeasured, "the clock of backup-6 is an hour slow: taken into account"},
 	} {
 		if has(metrics, m.pattern) && r.first(m.seen) {
-			r.say("metrics", warn, "%s", m.text)
+			r.say("metrics", terminal.Yellow, "%s", m.text)
 		}
 	}
 	if has(metrics, `unlocker_lock_info\{hostname="billing-1"`) {
@@ -84,16 +85,16 @@ func (r *report) scraped(metrics string) {
 		r.wrong(nightly + " was overdue")
 	}
 	if r.seen[monthlyOverdue] && !has(metrics, overdue) && r.lock(monthly).renewals > 0 && r.first(monthlyRenewed) {
-		r.say("metrics", good, "%s is no longer overdue", monthly)
+		r.say("metrics", terminal.Green, "%s is no longer overdue", monthly)
 	}
 	// Two seconds after any other lock would be removed.
 	cache := r.lock(warmup)
 	if len(cache.fields) == 9 && unixNow() > cache.expires/1000+grace.Seconds()+2 && r.first(warmupKept) {
-		r.say("etcd", good, "%s is kept: all its %d keys are still there", warmup, len(cache.fields))
+		r.say("etcd", terminal.Green, "%s is kept: all its %d keys are still there", warmup, len(cache.fields))
 	}
 	backup := r.lock(nightly)
 	if backup.renewals >= 8 && !has(metrics, "unlocker_reaper_hold.* 1") && r.first(nightlyKept) {
-		r.say("etcd", good, "%s is kept: it was renewed %d times", nightly, backup.renewals)
+		r.say("etcd", terminal.Green, "%s is kept: it was renewed %d times", nightly, backup.renewals)
 	}
 }
 
@@ -159,7 +160,7 @@ func (r *report) changed(e *clientv3.Event) {
 
 // deleted handles that no key of a lock is left.
 func (r *report) deleted(name string, l *lockKeys, atOnce bool) {
-	r.say("etcd", plain, "all %d keys of %s are deleted (revision %d)", l.deleted, name, l.deletedIn)
+	r.say("etcd", terminal.Plain, "all %d keys of %s are deleted (revision %d)", l.deleted, name, l.deletedIn)
 	byUnlocker := r.seen[api.LogRemoving+name]
 	switch {
 	case byUnlocker && unixNow() < l.expires+grace.Seconds():

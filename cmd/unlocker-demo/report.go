@@ -35,14 +35,6 @@ func checks() []string {
 	}
 }
 
-// The colours of lines.
-const (
-	plain = terminal.Plain
-	good  = terminal.Green
-	warn  = terminal.Yellow
-	bad   = terminal.Red
-)
-
 // report prints what was observed and keeps what the checks need.
 type report struct {
 	options
@@ -79,7 +71,7 @@ func (r *report) allPassed() bool {
 func (r *report) wrong(what string) {
 	if errors.Is(r.outcome, errInterrupted) && !slices.Contains(r.mistakes, what) {
 		r.mistakes = append(r.mistakes, what)
-		r.say("demo", bad, "this should not have happened: %s", what)
+		r.say("demo", terminal.Red, "this should not have happened: %s", what)
 	}
 }
 
@@ -117,8 +109,8 @@ worker, in etcd, in the daemon's metrics, or in its log. The story takes about
 func (r *report) ready(d *daemon) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say("demo", plain, "etcd and unlocker are up: open http://%s/", d.app.WebAddr())
-	r.say("demo", plain, "or, in another terminal, same directory:")
+	r.say("demo", terminal.Plain, "etcd and unlocker are up: open http://%s/", d.app.WebAddr())
+	r.say("demo", terminal.Plain, "or, in another terminal, same directory:")
 	r.print(`
     go run ./cmd/unlocker list -o wide --etcd-endpoints %s \
       --url http://%s
@@ -139,9 +131,9 @@ func (r *report) finish(d *daemon) {
 	}
 	r.print("\nThe story is over. Its checks:\n\n")
 	for _, check := range append(checks(), r.mistakes...) {
-		line := r.paint(good, "✓ "+check)
+		line := r.paint(terminal.Green, "✓ "+check)
 		if !r.seen[check] {
-			line = r.paint(bad, "✗ "+check)
+			line = r.paint(terminal.Red, "✗ "+check)
 		}
 		r.print("  %s\n", line)
 	}

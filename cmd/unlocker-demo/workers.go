@@ -79,7 +79,7 @@ func (w *worker) run(ctx context.Context) error {
 		return err
 	}
 	if w.renewals == 0 {
-		w.say(bad, "is killed (its goroutine ends); its lock stays in etcd")
+		w.say(terminal.Red, "is killed (its goroutine ends); its lock stays in etcd")
 		return nil
 	}
 	for i := 0; i != w.renewals; i++ {
@@ -90,13 +90,13 @@ func (w *worker) run(ctx context.Context) error {
 			return err
 		}
 		if i == 0 {
-			w.say(plain, "renewed %s, as it does every second from now on", w.name)
+			w.say(terminal.Plain, "renewed %s, as it does every second from now on", w.name)
 		}
 	}
 	if err := w.release(ctx); err != nil {
 		return err
 	}
-	w.say(good, "is done: unlocked %s after %d renewals", w.name, w.renewals)
+	w.say(terminal.Green, "is done: unlocked %s after %d renewals", w.name, w.renewals)
 	return nil
 }
 
@@ -126,10 +126,10 @@ func (w *worker) lock(ctx context.Context) error {
 			return fmt.Errorf("lock %s: %w", w.name, err)
 		}
 		if resp.Succeeded {
-			w.say(plain, "locked %s: alert in %v, expires in %v, token %d", w.name, w.alert, w.unlock, resp.Header.Revision)
+			w.say(terminal.Plain, "locked %s: alert in %v, expires in %v, token %d", w.name, w.alert, w.unlock, resp.Header.Revision)
 			return nil
 		}
-		w.say(plain, "waits for %s: watches for the deletion of its uuid", w.name)
+		w.say(terminal.Plain, "waits for %s: watches for the deletion of its uuid", w.name)
 		// It answers with a delete, or is closed: in both cases, try again.
 		<-w.client.Watch(clientv3.WithRequireLeader(ctx), w.key("uuid"), clientv3.WithRev(resp.Header.Revision), clientv3.WithFilterPut())
 	}
@@ -156,7 +156,7 @@ func (w *worker) release(ctx context.Context) error {
 func (w *worker) ifHeld(ctx context.Context, ops ...clientv3.Op) error {
 	resp, err := w.client.Txn(ctx).If(clientv3.Compare(clientv3.Value(w.key("uuid")), "=", w.uuid)).Then(ops...).Commit()
 	if err == nil && !resp.Succeeded {
-		w.say(bad, "no longer holds %s, and stops", w.name)
+		w.say(terminal.Red, "no longer holds %s, and stops", w.name)
 		err = errLost
 	}
 	if err != nil {
