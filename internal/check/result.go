@@ -91,13 +91,12 @@ type finding struct {
 
 // sum joins the findings, the worst first.
 func sum(findings []finding) (worst State, text string) {
-	ordered := slices.Clone(findings)
-	slices.SortStableFunc(ordered, func(a, b finding) int { return cmp.Compare(b.state.weight(), a.state.weight()) })
-	texts := make([]string, len(ordered))
-	for i, f := range ordered {
+	slices.SortStableFunc(findings, func(a, b finding) int { return cmp.Compare(b.state.weight(), a.state.weight()) })
+	texts := make([]string, len(findings))
+	for i, f := range findings {
 		texts[i] = f.text
 	}
-	return ordered[0].state, strings.Join(texts, "; ")
+	return findings[0].state, strings.Join(texts, "; ")
 }
 
 // unsafe are the characters with a meaning in the output of a plugin, or in the shells and
