@@ -160,9 +160,7 @@ func (c *collector) trim() {
 	slices.SortFunc(all, func(a, b api.NativeHolder) int {
 		return cmp.Or(byAge(a.NativeKey, b.NativeKey), strings.Compare(a.Name, b.Name))
 	})
-	kept := min(len(all), c.limits.Locks)
-	clear(all[kept:])
-	c.listing.Holders = all[:kept]
+	c.listing.Holders = slices.Delete(all, min(len(all), c.limits.Locks), len(all))
 }
 
 // done returns the listing once all keys were added.
@@ -211,13 +209,10 @@ func Describe(ctx context.Context, client *clientv3.Client, maximum int, prefixe
 	_ = reads.Wait()
 	for i := range prefixes {
 		p := &prefixes[i]
-		kept := p.Holders[:0]
-		for _, h := range p.Holders {
-			if left(&h) {
-				kept = append(kept, h)
-			}
+		for j := range p.Holders {
+			left(&p.Holders[j])
 		}
-		p.Holders = kept
+		p.Holders = slices.DeleteFunc(p.Holders, func(h api.NativeHolder) bool { return h.Key == "" })
 	}
 }
 
@@ -251,13 +246,13 @@ func read(ctx context.Context, client *clientv3.Client, k *api.NativeKey) {
 	}
 }
 
-// left makes a lock what it is without the keys that are gone: then the next in turn holds. It
-// reports whether one is left.
-func left(h *api.NativeHolder) bool {
+// left makes a lock what it is without the keys that are gone: then the next in turn holds. Its Key
+// is empty if none is left.
+func left(h *api.NativeHolder) {
 	h.Waiters = slices.DeleteFunc(h.Waiters, func(k api.NativeKey) bool { return k.Key == "" })
 	if h.Key == "" {
 		if len(h.Waiters) == 0 {
-			return false
+			return
 		}
 		h.NativeKey, h.Waiters = h.Waiters[0], h.Waiters[1:]
 		if h.Foreign = false; !h.Since.IsZero() {
@@ -268,5 +263,4 @@ func left(h *api.NativeHolder) bool {
 	for i := range h.Waiters {
 		h.Waiters[i].Key = protocol.Clip([]byte(h.Waiters[i].Key), maxKey)
 	}
-	return true
 }
