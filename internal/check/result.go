@@ -211,11 +211,8 @@ func number(s string) (float64, error) {
 
 // Alerts reports whether the range alerts on n.
 func (r Range) Alerts(n float64) bool {
-	if r.text == "" {
-		return false
-	}
 	within := r.start <= n && n <= r.end
-	return within == r.inside
+	return r.text != "" && within == r.inside
 }
 
 // String returns the range as it was given.
