@@ -104,7 +104,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	v := newView(s, c.maxLockSeries)
 	for _, f := range c.families {
+		sent := make(map[string]bool)
 		f.collect(v, func(value float64, labels ...string) {
+			key := fmt.Sprintf("%q", labels)
+			if sent[key] {
+				return
+			}
+			sent[key] = true
 			m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
 			if err != nil {
 				m = prometheus.NewInvalidMetric(f.desc, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/lockstore"
 	"github.com/etcd-unlocker/unlocker/internal/scan"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
-	"github.com/etcd-unlocker/unlocker/internal/waiters"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
@@ -27,7 +26,7 @@ type family struct {
 }
 
 // emit takes the value of one series, with label values in the order of the family's
-// labels. A label set must not be emitted twice.
+// labels. Of equal label sets the first counts.
 type emit func(value float64, labels ...string)
 
 func one(value func(*view) float64) func(*view, emit) {
@@ -103,11 +102,8 @@ func families() (all []family) {
 		one(func(v *view) float64 { return float64(len(v.Pauses)) }))
 	add("unlocker_pause_until_timestamp_seconds", gauge, "When a pause in force ends; 0 for a record that cannot be read, which keeps all locks.",
 		func(v *view, e emit) {
-			for _, p := range distinct(v.Pauses, len(v.Pauses), func(p *api.Pause) [3]string {
-				p.Match, p.By, p.Reason = label(p.Match, maxName), label(p.By, maxHost), label(p.Reason, maxName)
-				return [...]string{p.Match, p.By, p.Reason}
-			}) {
-				e(seconds(p.Until), p.Match, p.By, p.Reason)
+			for _, p := range v.Pauses {
+				e(seconds(p.Until), label(p.Match, maxName), label(p.By, maxHost), label(p.Reason, maxName))
 			}
 		}, "match", "by", "reason")
 	add("unlocker_leader", gauge, "Whether this replica is the leader, which removes first; without an election every replica is.",
@@ -131,11 +127,8 @@ func families() (all []family) {
 		one(func(v *view) float64 { return float64(v.Waiters.Deadlocks) }))
 	add("unlocker_lock_waiters", gauge, "Tickets of those who wait for a lock, by its name; the names with the most.",
 		func(v *view, e emit) {
-			for _, c := range distinct(v.Waiters.Most, len(v.Waiters.Most), func(c *waiters.Count) string {
-				c.Name = label(c.Name, maxName)
-				return c.Name
-			}) {
-				e(float64(c.Waiters), c.Name)
+			for _, c := range v.Waiters.Most {
+				e(float64(c.Waiters), label(c.Name, maxName))
 			}
 		}, "lock")
 
@@ -158,11 +151,8 @@ func families() (all []family) {
 		one(func(v *view) float64 { return v.Table.Clocks.Offset }))
 	add("unlocker_host_clock_offset_seconds", gauge, "The clock of a holder's host minus the replica's clock, for hosts beyond the tolerance, the largest offsets first.",
 		func(v *view, e emit) {
-			for _, h := range distinct(v.Table.Clocks.Skewed, len(v.Table.Clocks.Skewed), func(h *api.HostClock) string {
-				h.Hostname = label(h.Hostname, maxHost)
-				return h.Hostname
-			}) {
-				e(h.Offset, h.Hostname)
+			for _, h := range v.Table.Clocks.Skewed {
+				e(h.Offset, label(h.Hostname, maxHost))
 			}
 		}, "hostname")
 
