@@ -139,14 +139,13 @@ func (s *stream) follow(ctx context.Context) error {
 	defer next.Stop()
 	select {
 	case <-grown:
-		return nil
 	case <-next.C:
-		return nil
 	case <-s.hub.stopped:
 		return ErrBusy
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	return nil
 }
 
 // beat sends a comment every heartbeat, with the time, by which clients count.
