@@ -149,18 +149,14 @@ func (l *listRun) run(cmd *cobra.Command) error {
 
 // remark prints to stderr why the output is empty or incomplete.
 func remark(cmd *cobra.Command, l *admin.Listing) {
-	var words string
 	switch {
 	case l.Total == 0:
-		words = "no locks under " + l.Prefix
+		cmd.PrintErrln("no locks under " + l.Prefix)
 	case l.Matched == 0:
-		words = fmt.Sprintf("none of the %d locks under %s match", l.Total, l.Prefix)
+		cmd.PrintErrf("none of the %d locks under %s match\n", l.Total, l.Prefix)
 	case l.Len() < l.Matched:
-		words = fmt.Sprintf("showing the first %d of %d locks", l.Len(), l.Matched)
-	default:
-		return
+		cmd.PrintErrf("showing the first %d of %d locks\n", l.Len(), l.Matched)
 	}
-	cmd.PrintErrln(words)
 }
 
 // addAdminFlags adds the flags that list, show and unlock share.
