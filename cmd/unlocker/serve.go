@@ -33,10 +33,7 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			logger, err := newLogger(cmd.ErrOrStderr(), c.Log)
-			if err != nil {
-				return usageError(err)
-			}
+			logger := newLogger(cmd.ErrOrStderr(), c.Log)
 			logger.Info(api.LogConfigurationRead, "file", source)
 			if err := serve(cmd.Context(), c, logger); err != nil {
 				logger.Error(api.LogFailed, "error", err)
@@ -61,16 +58,14 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	return a.Run(ctx)
 }
 
-func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
+func newLogger(w io.Writer, c config.Log) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		return nil, fmt.Errorf("log.level: %w", err)
-	}
+	_ = level.UnmarshalText([]byte(c.Level)) // Load has checked it
 	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "logfmt" {
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		return slog.New(slog.NewTextHandler(w, options))
 	}
-	return slog.New(slog.NewJSONHandler(safeLines{w}, options)), nil
+	return slog.New(slog.NewJSONHandler(safeLines{w}, options))
 }
 
 // safeLines escapes what is not safe to print in lines of JSON, as the API does: slog leaves direction
