@@ -287,7 +287,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			}
 			notice += 6 * j.delay(d) // a watch, the revision, the newest write, the revision, progress, and a listing
 			notices := j.notices(d, since, notice)
-			if j.newer(f.At, notices) {
+			if j.newer(f.At, notices) || f.Kind == rolledBack && j.compactedSince(f.At, notices) {
 				continue
 			}
 			hold(verdict.HoldRegressed, string(f.Kind), notices, since+r.Settle)
@@ -325,6 +325,11 @@ func (j *judge) saw(d *daemon, restored, at time.Duration) bool {
 func (j *judge) newer(restored, notices time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.Kind == bumped && f.At == restored }) &&
 		slices.ContainsFunc(j.writes, func(at time.Duration) bool { return restored <= at && at <= notices })
+}
+
+// compactedSince reports whether etcd may no longer have what the newest write that was seen is compared with.
+func (j *judge) compactedSince(restored, notices time.Duration) bool {
+	return slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.Kind == compacted && restored <= f.At && f.At <= notices })
 }
 
 // changed returns when a restore last changed the lock for a daemon, zero for never: not where it
