@@ -373,6 +373,18 @@ func TestS2_ADriftSinceTheStamp(t *testing.T) {
 	}
 }
 
+// As above, but renewals carry a stamp only sometimes, or another locked_at: an observation of before is older than that.
+func TestS2_ADriftSinceAnObservationOfBefore(t *testing.T) {
+	for renews, lockedAt := range map[string]bool{"a": false, "a-": false, "aa-": true, "l": true, "l-": true, "al-": true} {
+		t.Run(renews, func(t *testing.T) {
+			h := holder{Name: "a", Start: s(20), Interval: s(20), TTL: s(60), Retry: s(5), LockedAt: lockedAt, Renews: renews, Clock: clock{Offset: -s(1.9), Drift: -500}}
+			h.Stall, h.StallsFor = s(6000), s(39.5)
+			j := judged(t, history{Replicas: 1, Lasts: s(6100), Holders: []holder{h}})
+			require.Zero(t, j.gone("a"), "it renews at 6039.5 s, before its own clock passes the deadline")
+		})
+	}
+}
+
 // A stopped process is simulated as far as etcd's answers wait for it.
 func TestF3_WhatWaitedForUsMeasuresNoClock(t *testing.T) {
 	h := history{Replicas: 1, Lasts: s(120), Faults: []fault{{Kind: unanswered, Who: replicas, At: s(40), For: s(8)}}}

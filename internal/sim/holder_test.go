@@ -29,6 +29,9 @@ type holder struct {
 	Note time.Duration
 	// Deadline is written in place of one, "none" for none.
 	Deadline string
+	// Renews is what each renewal stamps in place of AliveAt, the last one also of all further ones: a alive_at, l another
+	// locked_at, - nothing.
+	Renews string
 	// Fixed renews with the deadline of the acquisition.
 	Fixed bool
 	// Leased is a field that it writes with a lease; an unknown one, as an etcd mutex has, does not belong to the lock.
@@ -60,6 +63,8 @@ type holding struct {
 	uuid string
 	// first is the deadline of the acquisition.
 	first string
+	// renewed is how often it has renewed.
+	renewed int
 }
 
 func key(name, field string) string { return prefix + name + "/" + field }
@@ -109,7 +114,7 @@ func (h *holding) renewals(ctx context.Context) {
 			return
 		}
 		pause = h.Interval
-		mine, err := h.commit(ctx, h.ifMine(), h.stamps("alive_at", h.AliveAt))
+		mine, err := h.commit(ctx, h.ifMine(), h.renewal())
 		switch {
 		case err != nil:
 			pause = h.Retry
@@ -121,6 +126,17 @@ func (h *holding) renewals(ctx context.Context) {
 
 func (h *holding) ifMine() clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(key(h.Name, "uuid")), "=", h.uuid)
+}
+
+// renewal is what the next renewal writes.
+func (h *holding) renewal() []clientv3.Op {
+	if h.Renews == "" {
+		return h.stamps("alive_at", h.AliveAt)
+	}
+	kind := h.Renews[min(h.renewed, len(h.Renews)-1)]
+	h.renewed++
+	field, wanted := map[byte]string{'a': "alive_at", 'l': "locked_at"}[kind]
+	return h.stamps(field, wanted)
 }
 
 // acquire reports whether the holder has the lock, perhaps since an answer was lost.

@@ -228,7 +228,7 @@ func (w *world) acts(f fault, lock string) {
 	w.people.Go(func() {
 		switch f.Kind {
 		case renewed:
-			_, _ = h.commit(w.ctx, h.ifMine(), h.stamps("alive_at", h.AliveAt))
+			_, _ = h.commit(w.ctx, h.ifMine(), h.renewal())
 		case released:
 			h.release(w.ctx)
 		case noted:

@@ -59,10 +59,11 @@ func newCore(o Options) *core {
 	return c
 }
 
-// change is a lock that is being changed, with its basis before the change.
+// change is a lock that is being changed, with its basis and locked_at before the change.
 type change struct {
 	*entry
-	was basis
+	was      basis
+	lockedAt protocol.Timestamp
 }
 
 // basis is what the due of a lock depends on.
@@ -125,7 +126,7 @@ func (c *core) touch(e *entry) {
 		return
 	}
 	e.mark(touched, true)
-	c.touched = append(c.touched, change{e, basisOf(e)})
+	c.touched = append(c.touched, change{e, basisOf(e), e.LockedAt()})
 	c.overdue.remove(e)
 }
 

@@ -36,7 +36,7 @@ type marks uint16
 
 const (
 	measured     marks = 1 << iota // ahead is known
-	late                           // the last write of uuid or auto_unlock_at was not observed live
+	late                           // the last write of uuid or auto_unlock_at was not observed live, or no observation counts for it
 	cameDue                        // counted among those that came due, for the deadline in force
 	stormDelayed                   // a storm delays its due, for the deadline in force
 	stormWaiting                   // and it waits for that now
@@ -48,6 +48,7 @@ const (
 	touched                        // being changed
 	listed                         // contained in the listing in progress
 	slowRead                       // see View.Slow
+	acquiredLive                   // its acquisition was observed live, with locked_at as it still is
 )
 
 func (e *entry) has(m marks) bool { return e.marks&m != 0 }

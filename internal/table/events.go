@@ -31,7 +31,7 @@ func (c *core) apply(events []Event, live bool) {
 		events = events[n:]
 	}
 	for _, t := range c.touched {
-		c.observed(t.entry, live, now)
+		c.observed(t, live, now)
 	}
 	c.reschedule(now)
 }
@@ -104,7 +104,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 	case over:
 		// The uuid was written over without an acquisition: another holder, whose clock
 		// is not known.
-		e.mark(measured|acquiredSeen|aliveSeen, false)
+		e.mark(measured|acquiredSeen|acquiredLive|aliveSeen, false)
 		e.margin, e.rhythm = 0, 0
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
 		c.totals.Renewed++
@@ -208,6 +208,9 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	if another {
 		e.mark(measured, false)
 		e.margin, e.rhythm = 0, 0
+	}
+	if another || e.LockedAt() != l.LockedAt() {
+		e.mark(acquiredLive, false)
 	}
 	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
 		l.Written > e.Written // the same values again

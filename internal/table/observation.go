@@ -15,21 +15,27 @@ import (
 // holder last wrote, and how far its clock is off. A stamp in whole seconds is the low end of a
 // second, which makes the holder's clock look slower than it is: that only delays. The arrival of
 // events that are not live says nothing about a clock.
-func (c *core) observed(e *entry, live bool, now reading) {
+func (c *core) observed(t change, live bool, now reading) {
+	e := t.entry
 	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
 	e.mark(acquiredSeen|writtenSeen|aliveSeen, false)
+	if e.LockedAt() != t.lockedAt {
+		e.mark(acquiredLive, false)
+	}
 	if !written && e.Token != 0 {
 		return // any other field alone is not a sign of the holder
 	}
 	e.learned = now.mono
-	e.mark(late, !live)
 	stamp := protocol.Timestamp(0)
 	if acquired {
 		stamp = e.LockedAt()
+		e.mark(acquiredLive, live && stamp != 0)
 	}
 	if at := e.AliveAt(); alive && at != 0 {
 		stamp = at
 	}
+	// Where the last write had no stamp, only the observation of the acquisition counts: locked_at tells how old it is.
+	e.mark(late, !live || stamp == 0 && e.has(measured) && !e.has(acquiredLive))
 	if !live || stamp == 0 {
 		return
 	}

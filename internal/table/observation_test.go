@@ -98,6 +98,80 @@ func TestS2_ARenewalWithoutAStampKeepsTheObservation(t *testing.T) {
 	})
 }
 
+// Rule 5: an observation of before counts for a renewal without a stamp only if it is the acquisition's or newer, and
+// locked_at tells how old it is. Any other delays, as where the last write is late, and does not replace patience.
+func TestS2_WhatCountsForARenewalWithoutAStamp(t *testing.T) {
+	const ttl = 3 * time.Minute
+	without := func(field string) map[string]string {
+		f := slow.acquires(ttl)
+		delete(f, field)
+		return f
+	}
+	acquired := func(w *world) { w.live(w.put("a", slow.acquires(ttl))) }
+	stamped := func(w *world) { w.live(w.put("a", slow.renews(ttl))) }
+	another := func() map[string]string { return map[string]string{"locked_at": slow.at(0)} }
+	for name, c := range map[string]struct {
+		before func(*world)
+		counts bool
+	}{
+		"the acquisition":      {acquired, true},
+		"a renewal after it":   {func(w *world) { acquired(w); w.pass(time.Second); stamped(w) }, true},
+		"it is acquired again": {func(w *world) { acquired(w); w.live(append(w.del("a"), w.put("a", slow.acquires(ttl))...)) }, true},
+		"and the same locked_at again": {func(w *world) {
+			f := slow.acquires(ttl)
+			w.live(w.put("a", f))
+			w.pass(time.Second)
+			w.live(w.put("a", f))
+		}, true},
+		"listed without a change":          {func(w *world) { acquired(w); w.listing(false) }, true},
+		"the acquisition was late":         {func(w *world) { w.replay(w.put("a", slow.acquires(ttl))); stamped(w) }, false},
+		"the acquisition was listed":       {func(w *world) { w.put("a", slow.acquires(ttl)); w.listing(false); stamped(w) }, false},
+		"an acquisition without locked_at": {func(w *world) { w.live(w.put("a", without("locked_at"))); stamped(w) }, false},
+		"another holder without locked_at": {func(w *world) {
+			acquired(w)
+			w.live(append(w.del("a"), w.put("a", without("locked_at"))...))
+			stamped(w)
+		}, false},
+		"another holder that was late": {func(w *world) {
+			acquired(w)
+			w.replay(append(w.del("a"), w.put("a", slow.acquires(ttl))...))
+			stamped(w)
+		}, false},
+		"another holder that was listed": {func(w *world) { acquired(w); w.del("a"); w.put("a", slow.acquires(ttl)); w.listing(false); stamped(w) }, false},
+		"the uuid was written over":      {func(w *world) { acquired(w); w.live(w.put("a", map[string]string{"uuid": "other"})); stamped(w) }, false},
+		"another locked_at with a renewal": {func(w *world) {
+			acquired(w)
+			w.pass(time.Second)
+			w.live(w.put("a", map[string]string{"locked_at": slow.at(0), "auto_unlock_at": slow.at(ttl)}))
+		}, false},
+		"another locked_at alone":              {func(w *world) { acquired(w); w.pass(time.Second); w.live(w.put("a", another())) }, false},
+		"another locked_at that was late":      {func(w *world) { acquired(w); w.pass(time.Second); w.replay(w.put("a", another())) }, false},
+		"another locked_at that a listing has": {func(w *world) { acquired(w); w.pass(time.Second); w.put("a", another()); w.listing(true) }, false},
+		"locked_at was deleted":                {func(w *world) { acquired(w); w.live(w.del("a", "locked_at")) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				c.before(w)
+				w.pass(time.Second)
+				w.live(w.put("a", map[string]string{"auto_unlock_at": slow.at(ttl)}))
+				w.requireOffset("a", -90*time.Second)
+				o := w.observation("a")
+				require.Equal(t, c.counts, !o.Late)
+				require.Zero(t, o.Age)
+				due := ttl + grace
+				if !c.counts {
+					due = 5*time.Minute + grace
+				}
+				require.Equal(t, due, w.due("a"))
+				w.live(w.put("a", map[string]string{"auto_unlock_at": slow.at(10 * time.Minute)}))
+				require.Equal(t, 10*time.Minute+grace, w.due("a"), "its clock delays nevertheless")
+				w.live(w.put("a", slow.renews(ttl)))
+				require.Equal(t, ttl+grace, w.due("a"))
+			})
+		})
+	}
+}
+
 // Without any stamp there is nothing to keep.
 func TestS2_ALiveHolderWithoutStampsGetsPatience(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {

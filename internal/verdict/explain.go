@@ -112,6 +112,8 @@ func (v Verdict) decides() string {
 
 func (v Verdict) notObserved() string {
 	switch {
+	case v.Late && v.Renewed && v.AliveAt.IsZero():
+		return "its last renewal was learned late, or has no timestamp"
 	case v.Late && v.Renewed:
 		return "its last renewal was learned late"
 	case v.Late:

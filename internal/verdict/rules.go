@@ -145,7 +145,8 @@ type Observation struct {
 	// clock was compared with ours. Offset is the holder's clock minus our wall clock.
 	Measured bool          `json:"measured"`
 	Offset   time.Duration `json:"offset,omitempty"`
-	// Late reports whether the last write was not observed live.
+	// Late reports whether the last write was not observed live, or had no stamp, and what was observed is not of the
+	// acquisition.
 	Late bool `json:"late,omitempty"`
 	// Age is how long ago we learned of the last write.
 	Age time.Duration `json:"age"`
