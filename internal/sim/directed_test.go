@@ -562,6 +562,8 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Faults: []fault{{Kind: slowDisk, At: s(28), For: s(12.7)}, {Kind: silentWatch, Who: replicas, At: s(27), For: s(21)}}},
 		"a restore that a compaction hides": {Replicas: 1, Lasts: s(60), Resync: s(13), Holders: []holder{{Name: "a", Start: s(5), TTL: s(9), Retry: s(20), LockedAt: true, Releases: s(8)}},
 			Faults: []fault{{Kind: rolledBack, At: s(0.001), Writes: 100, On: atCheck, Waits: s(0.06), Seen: true}, {Kind: compacted, At: s(25.75), On: atWatch, Seen: true}}},
+		"a renewal after a deadline in whole seconds": {Replicas: 1, Lasts: s(40), Clocks: []clock{{Offset: s(1.99)}},
+			Holders: []holder{{Name: "a", Start: s(17), Interval: s(4.65), TTL: s(5.15), Retry: s(20), LockedAt: true, Seconds: true}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

@@ -39,8 +39,8 @@ const (
 // odds are by how many percent what is drawn happens. They differ between histories (swarm testing): what is rare is
 // not rare in some of them, nor together with what else is not.
 type odds struct {
-	noLockedAt, noAliveAt, fixed, long, hostClock, clock, note, blind int
-	names                                                             []string
+	noLockedAt, noAliveAt, renews, fixed, long, hostClock, clock, note, blind int
+	names                                                                     []string
 }
 
 func drawOdds(rt *rapid.T) odds {
@@ -48,7 +48,7 @@ func drawOdds(rt *rapid.T) odds {
 		return oneOf(rt, "odds of "+name, usual, usual, usual, usual, usual, 0, 90)
 	}
 	return odds{
-		drawn("no locked_at", 20), drawn("no alive_at", 30), drawn("fixed", 8), drawn("long", 15), drawn("clock of a host", 40), drawn("clock", 35), drawn("notes", 20), drawn("blind", 40),
+		drawn("no locked_at", 20), drawn("no alive_at", 30), drawn("stamps of renewals", 25), drawn("fixed", 8), drawn("long", 15), drawn("clock of a host", 40), drawn("clock", 35), drawn("notes", 20), drawn("blind", 40),
 		oneOf(rt, "names", []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "a/c"}),
 	}
 }
@@ -226,6 +226,11 @@ func drawHolder(rt *rapid.T, odds odds) holder {
 		Name: oneOf(rt, "name", odds.names...), Host: rapid.IntRange(0, 1).Draw(rt, "host"),
 		Start: seconds(rt, "start", 0, 40), Interval: seconds(rt, "interval", 2, 10), Retry: oneOf(rt, "retry", 20*time.Second, 5*time.Second, time.Second),
 		LockedAt: !chance(rt, "no locked_at", odds.noLockedAt), AliveAt: !chance(rt, "no alive_at", odds.noAliveAt), Seconds: chance(rt, "whole seconds", 30), Clock: drawClock(rt, odds.hostClock, nil),
+	}
+	if chance(rt, "stamps of renewals", odds.renews) {
+		for range rapid.IntRange(1, 4).Draw(rt, "renewals") {
+			h.Renews += oneOf(rt, "stamps", "a", "a", "-", "-", "l")
+		}
 	}
 	h.TTL = h.Interval*time.Duration(oneOf(rt, "renewals", 2, 3, 4)) + time.Second
 	switch {

@@ -253,7 +253,7 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 	if field != "uuid" && field != "auto_unlock_at" {
 		return
 	}
-	taken, stamp := false, false
+	taken, stamp, another := false, false, false
 	created := slices.ContainsFunc(events, func(ev *mvccpb.Event) bool { // the locked_at of one that is written over is not read
 		return string(ev.Kv.Key) == key(s.Name, "uuid") && ev.Kv.CreateRevision == ev.Kv.ModRevision
 	})
@@ -261,6 +261,7 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		name, f, _ := split(ev.Kv.Key)
 		taken = taken || name == s.Name && f == "uuid" && string(ev.Kv.Value) != s.holder
 		stamp = stamp || name == s.Name && (f == "locked_at" && created || f == "alive_at")
+		another = another || name == s.Name && f == "locked_at" && !created
 	}
 	w := sign{made: now}
 	uuid, deadline := s.Value("uuid"), s.Value("auto_unlock_at")
@@ -278,8 +279,12 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 	}
 	w.at, w.stamped, w.renewal = now, stamp, !taken
 	if s.write = w; taken {
-		s.taken = w
+		s.taken, s.slowest, s.moved = w, never, false
 	}
+	if stamp {
+		s.slowest = max(s.slowest, w.seems())
+	}
+	s.moved = s.moved || another
 	s.holder = uuid
 	s.restored = 0
 }

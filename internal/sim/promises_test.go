@@ -247,8 +247,11 @@ func (j *judge) living(s *state, now time.Duration) (bool, time.Duration) {
 	if c == nil || c.dead || c.Interval == 0 || c.Fixed || s.restored > 0 || c.Interval > s.Patience() {
 		return false, 0
 	}
-	if !c.AliveAt && len(c.Clock.Steps) > 0 {
+	if (!c.AliveAt || c.Renews != "") && len(c.Clock.Steps) > 0 {
 		return false, 0 // rule 5 keeps the clock observation of its acquisition
+	}
+	if !s.write.stamped && s.write.made+c.Interval > s.write.passes {
+		return false, 0 // its deadline is in whole seconds, and over when it renews
 	}
 	return !j.disturbedHost(c.Host, s.write.at, now), c.Interval
 }
@@ -536,7 +539,9 @@ func (j *judge) due(d *daemon, s *state) (earliest, since time.Duration, why str
 		late, learned = true, max(learned, forgot-arrival)
 	}
 	if !s.write.stamped {
-		own = min(own, s.write.without(s.write.apart-s.taken.apart))
+		if c := j.claims[s.holder]; c != nil { // rule 5 keeps the clock observation of its acquisition
+			own = s.unset(c.Clock.Steps)
+		}
 		late = late || !s.taken.stamped || s.taken.at < d.started
 	}
 	patient := learned + s.Patience() + j.w.config.Reaper.Grace

@@ -91,7 +91,7 @@ func TestConvictByRandomHistories(t *testing.T) {
 		// by is the first history that convicts what is sent, carried that of what is carried out; 0 for none.
 		sent, carried int
 	}{
-		{"Confirmed", without{confirmed: true}, 1, 97},
+		{"Confirmed", without{confirmed: true}, 1, 128},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()

@@ -71,13 +71,11 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	learned := max(s.write.at+time.Second, noticed)
 	apart := d.clock.apart(now)
 	// A stamp that was long on its way looks like a slow clock. That the holder's runs fast shows nowhere.
-	observed := func(w sign) time.Duration {
-		return auto.Sub(j.w.epoch) - w.apart + r.Grace + r.ClockTolerance + time.Second + w.at - w.made
-	}
-	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), observed(s.write))
+	seems := s.write.seems()
 	if !s.write.stamped {
-		due = max(due, observed(s.taken))
+		seems = max(seems, s.slowest)
 	}
+	due := max(auto.Add(r.Grace-apart).Sub(j.w.epoch), auto.Sub(j.w.epoch)+seems+r.Grace+r.ClockTolerance+time.Second)
 	due += max(0, auto.Sub(j.w.epoch)-min(s.write.made+s.write.apart, s.taken.made+s.taken.apart)) / 1_000_000 * drifts
 	if j.quietFor(d, s) {
 		learned = never
@@ -110,5 +108,5 @@ func (j *judge) quietFor(d *daemon, s *state) bool {
 		return w.stamped && j.of[d].forgot < w.at && d.started+20*time.Second < w.at && !j.disturbed(d, w.at-40*time.Second, w.at+time.Second)
 	}
 	last := d.started+20*time.Second < s.write.at && !j.disturbed(d, s.write.at-40*time.Second, s.write.at+time.Second)
-	return s.restored == 0 && j.of[d].forgot < s.write.at && last && (observed(s.write) || observed(s.taken))
+	return s.restored == 0 && j.of[d].forgot < s.write.at && last && (observed(s.write) || observed(s.taken) && !s.moved)
 }

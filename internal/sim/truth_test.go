@@ -30,6 +30,10 @@ type state struct {
 	// restored is when a restore last changed the lock, zero for never, and back when the deadline was written that it took
 	// back, of the same holder.
 	restored, back time.Duration
+	// slowest is by how much the holder's clock seemed slow at most by a stamp since the acquisition, never for none;
+	// moved reports whether it has written another locked_at since.
+	slowest time.Duration
+	moved   bool
 }
 
 // token is that of the holder, 0 for none.
@@ -55,6 +59,22 @@ type sign struct {
 	drift int
 	// again is set if its holder had made the same deadline before.
 	again bool
+}
+
+// seems is by how much the holder's clock seems slow by a stamp: the time that it was on its way is a part of it.
+func (s sign) seems() time.Duration { return s.at - s.made - s.apart }
+
+// unset returns when the holder's clock would pass the deadline at the earliest, if it had not been set since some instant
+// since the acquisition.
+func (s *state) unset(steps []step) time.Duration {
+	earliest, since := s.write.passes, time.Duration(0)
+	for _, step := range slices.Backward(steps) {
+		if s.taken.made < step.At && step.At <= s.write.made {
+			since += step.By
+			earliest = min(earliest, s.write.without(since))
+		}
+	}
+	return earliest
 }
 
 // without returns when the holder's clock would pass the deadline if it had not been set by a time.
