@@ -50,13 +50,8 @@ func (a *App) holding() hold {
 			words = append(words, fmt.Sprintf("since %s: %s", verdict.Instant(now, h.Since), h.Reason))
 		}
 	}
-	switch {
-	case len(words) > 0:
+	if len(words) > 0 {
 		h.words = "removals on hold " + strings.Join(words, ", and ")
-	case overdue && probed.Good.IsZero():
-		h.words = "no removal before etcd has answered a probe"
-	case overdue:
-		h.words = "no removal while a probe is overdue: etcd answered none that began after " + verdict.Instant(now, probed.Good)
 	}
 	return h
 }
@@ -192,6 +187,7 @@ func Signals(scanner *scan.Scanner, prober *probe.Probe, pauses *pause.Pauses, c
 		Failed:    probed.Failed,
 		Alarmed:   probed.Alarmed,
 		Overdue:   prober.Overdue(),
+		Good:      probed.Good,
 		Paused:    pauses.All(),
 		Unseen:    unseen,
 	}

@@ -128,9 +128,9 @@ func TestS8_OverdueProbeIsExplained(t *testing.T) {
 	d.awaitReaping()
 	proxy.Blackhole()
 	defer func() { require.NoError(t, proxy.Heal()) }()
-	const want = `; no removal while a probe is overdue: etcd answered none that began after ` + clock + `; it waits longer while that lasts$`
+	const want = `; removals on hold since ` + clock + `: etcd answered no probe that began after ` + clock + `; it waits longer while that lasts$`
 	etcdtest.Eventually(t, func() bool { return matches(want, d.page()["overdue"].Explanation) })
-	require.Zero(t, d.metric("unlocker_reaper_hold"))
+	require.EqualValues(t, 1, d.metric("unlocker_reaper_hold", "reason", "disconnected"))
 }
 
 func TestS8_StandbySaysThatItWaitsForTheLeader(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// gate is closed while a hold that stops removals is in force, or while a probe is overdue.
+// gate is closed while a hold that stops removals is in force.
 type gate struct {
 	signals func() verdict.Signals
 	logger  *slog.Logger
@@ -43,7 +43,7 @@ func (g *gate) open() bool {
 	restored := s.History != g.history
 	g.history = s.History
 	found := g.machine.Update(now, s)
-	open := !s.Overdue
+	open := true
 	for _, hold := range verdict.AllHolds() {
 		reason, held := found[hold]
 		was, before := g.active[hold]

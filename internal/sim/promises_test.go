@@ -265,7 +265,11 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 	const stays = 1000 * time.Hour
 	r, o := j.w.config.Reaper, j.of[d]
 	hold(verdict.HoldStarting, "", d.started-1, d.started+r.Settle)
-	hold("", "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
+	overdue := verdict.HoldDisconnected
+	if o.alarmedLast > o.good || j.disturbed(d, o.good-30*time.Second, o.good) {
+		overdue = "" // shown as an alarm, or later where the probes before took long
+	}
+	hold(overdue, "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
 	if !slices.ContainsFunc(j.w.Faults, func(f fault) bool { // the answer of the probe that met the alarm may be lost
 		return f.blocks() && f.meets(replicas, d.replica) && o.alarmedFirst <= f.At && f.At <= o.alarmedFirst+j.delay(d)+arrival
 	}) {

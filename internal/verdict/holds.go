@@ -98,8 +98,9 @@ type Signals struct {
 	// is why the pauses are not loaded; "" if they are.
 	Paused, Unseen string
 	// Overdue reports whether a probe is overdue, so that holders may be unable to renew at
-	// present.
+	// present. Good is when the last good one began.
 	Overdue bool
+	Good    time.Time
 }
 
 // Holds is the state machine of the holds. It is not safe for concurrent use.
@@ -168,6 +169,8 @@ func (h *Holds) disconnected(now time.Time, s Signals) string {
 	switch {
 	case h.why != "":
 		return h.why
+	case s.Overdue && len(s.Alarms) == 0: // none is good during an alarm, which is a hold of its own
+		return "etcd answered no probe that began after " + s.Good.UTC().Format(time.TimeOnly) // it did not fail: no need to settle
 	case s.Unseen != "":
 		return s.Unseen // holders can renew meanwhile: no need to settle
 	}

@@ -106,6 +106,28 @@ func TestS3_DisconnectedUntilSettledAfterItIsBack(t *testing.T) {
 	}
 }
 
+// Holders may be unable to renew. One that is answered late has not failed: it needs no settle.
+func TestS3_DisconnectedWhileAProbeIsOverdue(t *testing.T) {
+	f := newFixture(t)
+	f.after(0)
+	f.signals.Good, f.signals.Overdue = f.now, true
+	f.after(3*time.Second, verdict.HoldDisconnected)
+	want := "etcd answered no probe that began after " + f.signals.Good.Format(time.TimeOnly)
+	require.Equal(t, want, f.require(verdict.HoldDisconnected)[verdict.HoldDisconnected])
+	f.signals.Overdue = false
+	f.after(0)
+	f.signals.Overdue, f.signals.Alarms = true, []string{"NOSPACE"}
+	f.after(0, verdict.HoldAlarm)
+	f.signals.Alarms = nil
+	f.after(0, verdict.HoldDisconnected, verdict.HoldAlarm)
+	f.after(settle, verdict.HoldDisconnected)
+	f.signals.Failed = f.now
+	f.after(0, verdict.HoldDisconnected)
+	f.signals.Overdue = false
+	f.after(settle-1, verdict.HoldDisconnected)
+	f.after(1)
+}
+
 func TestAnErrorBeforeAGoodProbeIsNoHold(t *testing.T) {
 	f := newFixture(t)
 	f.signals.ProbeErr = errors.New("no quorum")
