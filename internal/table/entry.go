@@ -11,11 +11,9 @@ import (
 // entry is a lock and its place in the indexes. A million of these are kept: every field counts.
 type entry struct {
 	protocol.Lock
-	// wake is the key in the pending and the ready index: the next transition or,
-	// where that has come, the due.
+	// wake is the key in the pending and the ready index: the next transition or, where that has come, the due.
 	wake instant
-	// learned is when we learned of the last write of uuid or auto_unlock_at; for an
-	// orphan, of any write.
+	// learned is when we learned of the last write of uuid or auto_unlock_at; for an orphan, of any write.
 	learned instant
 	// notBefore is until when a step of our wall clock keeps, or kept, the lock; 0 for none.
 	notBefore instant
@@ -76,8 +74,7 @@ const (
 // kept reports whether Resume makes the lock available again.
 func (p phase) kept() bool { return p >= paused }
 
-// index is a heap of entries that store their places in it, so that a change of a key takes
-// O(log n).
+// index is a heap of entries that store their places in it, so that a change of a key takes O(log n).
 type index struct {
 	entries []*entry
 	key     func(*entry) int64

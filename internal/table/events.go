@@ -102,8 +102,7 @@ func (c *core) applyOne(ev *Event, now reading) {
 		c.options.Acquired(&e.Lock)
 		c.setPhase(e, waiting)
 	case over:
-		// The uuid was written over without an acquisition: another holder, whose clock
-		// is not known.
+		// The uuid was written over without an acquisition: another holder, whose clock is not known.
 		e.mark(measured|acquiredSeen|acquiredLive|aliveSeen, false)
 		e.margin, e.rhythm = 0, 0
 	case e.Token != 0 && !ev.Deleted && ev.KV.Field == protocol.FieldAutoUnlockAt && ev.KV.Mod > e.Token:
@@ -133,8 +132,7 @@ func (c *core) deleteKey(e *entry, ev *Event, now reading) {
 	if e.Keys > 0 {
 		return
 	}
-	// No key remains, although the next event may create another lock of this
-	// name before reschedule runs.
+	// No key remains, although the next event may create another lock of this name before reschedule runs.
 	if orphan || e.has(unanswered) {
 		c.reportGone(e, ev.KV.Mod, now, orphan)
 	}
@@ -170,8 +168,7 @@ func (c *core) begin(revision int64, resync bool) {
 	}
 }
 
-// ErrOlder is the error of a listing that shows a lock older than it was seen before:
-// etcd was restored or diverged.
+// ErrOlder is the error of a listing that shows a lock older than it was seen before: etcd was restored or diverged.
 var ErrOlder = errors.New("a listing shows a lock older than it was seen before")
 
 func (c *core) list(locks []protocol.Lock) (err error) {
@@ -223,9 +220,8 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	return older
 }
 
-// isOlder reports whether a listing shows a lock older than it is known, which only
-// a restore can do: one whose uuid was created earlier, or whose newest key is
-// older although it has another deadline, or although none was deleted.
+// isOlder reports whether a listing shows a lock older than it is known, which only a restore can do: one whose uuid
+// was created earlier, or whose newest key is older although it has another deadline, or although none was deleted.
 func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
 		return listed.Token != 0 && listed.Token < known.Token
@@ -237,9 +233,8 @@ func isOlder(known *entry, listed *protocol.Lock) bool {
 	return auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
-// same reports whether a listing agrees with the known lock. Revisions are not sufficient:
-// that of the listing may be lower, as a listing does not show deletions, and it may be equal
-// although an earlier event was lost.
+// same reports whether a listing agrees with the known lock. Revisions are not sufficient: that of the listing may be
+// lower, as a listing does not show deletions, and it may be equal although an earlier event was lost.
 func same(known, listed *protocol.Lock) bool {
 	return known.Token == listed.Token && known.UUID() == listed.UUID() &&
 		known.Keys == listed.Keys && known.SameFields(listed) && listed.Revision <= known.Revision &&

@@ -11,10 +11,9 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// observed records what the arrival of a lock's events shows, after they were applied: when the
-// holder last wrote, and how far its clock is off. A stamp in whole seconds is the low end of a
-// second, which makes the holder's clock look slower than it is: that only delays. The arrival of
-// events that are not live says nothing about a clock.
+// observed records what the arrival of a lock's events shows, after they were applied: when the holder last wrote, and
+// how far its clock is off. A stamp in whole seconds is the low end of a second, which makes the holder's clock look
+// slower than it is: that only delays. The arrival of events that are not live says nothing about a clock.
 func (c *core) observed(t change, live bool, now reading) {
 	e := t.entry
 	acquired, written, alive := e.has(acquiredSeen), e.has(writtenSeen), e.has(aliveSeen)
@@ -90,8 +89,7 @@ type View struct {
 	At, Wall    time.Time
 	// OrphanIn is how long after At an orphan is due.
 	OrphanIn time.Duration
-	// Margin is the least share of its patience that the holder had left at a renewal; nil where
-	// none was observed.
+	// Margin is the least share of its patience that the holder had left at a renewal; nil where none was observed.
 	Margin *float64
 	// Rhythm is how the holder renews, nil where that is not known.
 	Rhythm *api.Rhythm
@@ -127,8 +125,7 @@ const never instant = math.MaxInt64
 type clock struct {
 	base time.Time
 	wall func() time.Time
-	// tolerance is how far wall and monotonic time may diverge before that counts as
-	// a step of the wall clock.
+	// tolerance is how far wall and monotonic time may diverge before that counts as a step of the wall clock.
 	tolerance time.Duration
 	// last has wall minus monotonic time at the last step.
 	last reading
@@ -200,8 +197,7 @@ type Stats struct {
 	OverdueTotal int
 	Totals
 	Clocks api.Clock
-	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to
-	// MaxNearMisses.
+	// NearMisses are the locks that were renewed late within the last hour: the worst first, up to MaxNearMisses.
 	NearMisses []api.NearMiss
 }
 
@@ -257,8 +253,7 @@ func (h hosts) shift(d time.Duration) {
 	}
 }
 
-// medianOf is the minimum number of hosts for their median to be evidence about the daemon's
-// own clock.
+// medianOf is the minimum number of hosts for their median to be evidence about the daemon's own clock.
 const medianOf = 3
 
 // clocks also removes observations that are older than hostMemory.

@@ -87,9 +87,8 @@ type Signals struct {
 	// a progress notice, Lost when one last ended.
 	Connected      bool
 	LastSign, Lost time.Time
-	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was
-	// not, and Failed when one last failed. Alarms are the alarms of etcd, and Alarmed is
-	// when an answer last showed one.
+	// Probed reports whether the newest probe was answered; ProbeErr is its error if it was not, and Failed when one
+	// last failed. Alarms are the alarms of etcd, and Alarmed is when an answer last showed one.
 	Probed          bool
 	ProbeErr        error
 	Alarms          []string
@@ -129,8 +128,7 @@ func (t *trouble) update(now time.Time, wrong bool, recorded time.Time) {
 // NewHolds returns the state machine in its initial state.
 func NewHolds(rules Rules) *Holds { return &Holds{rules: rules} }
 
-// Update returns the holds that are in force at now, each with its reason in
-// words. Calls must be in the order of time.
+// Update returns the holds that are in force at now, each with its reason in words. Calls must be in the order of time.
 func (h *Holds) Update(now time.Time, s Signals) map[Hold]string {
 	h.why = lost(now, s, h.rules.Freshness)
 	h.lost.update(now, h.why != "", latest(s.Failed, s.Lost))
