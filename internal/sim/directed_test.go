@@ -546,6 +546,8 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		Clock: clock{Offset: s(3), Steps: []step{{s(12.65), -s(3)}}}}
 	back := lease("b", 10.65, 326.85)
 	back.Interval, back.Releases, back.Clock = 0, s(31.85), clock{Offset: -s(3), Drift: -450}
+	left := lease("d", 6.45, 25.2)
+	left.Releases, left.Note = s(15.6), s(3.5)
 	unseen := holder{Name: "d", Start: s(0.3), Interval: s(9.85), TTL: s(40.4), Retry: s(20), Fixed: true, Dies: s(34.7)}
 	for name, h := range map[string]history{
 		"a restore that looks like the deletion of a field": {Replicas: 1, Lasts: s(90), Holders: []holder{unseen}, Faults: []fault{
@@ -564,6 +566,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Faults: []fault{{Kind: rolledBack, At: s(0.001), Writes: 100, On: atCheck, Waits: s(0.06), Seen: true}, {Kind: compacted, At: s(25.75), On: atWatch, Seen: true}}},
 		"a renewal after a deadline in whole seconds": {Replicas: 1, Lasts: s(40), Clocks: []clock{{Offset: s(1.99)}},
 			Holders: []holder{{Name: "a", Start: s(17), Interval: s(4.65), TTL: s(5.15), Retry: s(20), LockedAt: true, Seconds: true}}},
+		"an orphan that was taken and released as it was read": {Replicas: 1, Lasts: s(85), Holders: []holder{left}, Faults: []fault{
+			{Kind: retaken, Who: everyone, N: 2, At: s(1), On: atRead, Seen: true, Again: true},
+			{Kind: released, Who: everyone, At: s(1), On: atRead, Waits: s(1.2), Seen: true, Again: true},
+			{Kind: released, Who: hosts, N: 1, At: s(1), On: atRead, Waits: s(0.06), Seen: true, Again: true}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

@@ -436,10 +436,13 @@ type bound struct{ at, since time.Duration }
 // early adds what is known of when a lock may be removed, and returns its bounds.
 func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sending) (bounds []bound) {
 	r := j.w.config.Reaper
-	if a := j.of[d].log.Last(s.Name); !s.Held() && a != nil && a.Matches(s.Lock) && s.touched >= a.At.From.Sub(j.w.began) {
-		return nil // since the verdict it was taken and released, which no key that is left shows
-	}
 	if !s.Held() {
+		const reads = 2 * time.Second // before the verdict
+		if a := j.of[d].log.Last(s.Name); a != nil && a.Matches(s.Lock) {
+			if made := a.At.From.Sub(j.w.began); s.touched >= made || s.taken.at >= made-reads {
+				return nil // meanwhile it was taken and released, which no key that is left shows
+			}
+		}
 		at := max(s.touched, j.changed(d, s)) + r.OrphanGrace
 		sent.Passes, sent.Why = j.w.at(at), "an orphan"
 		return []bound{{at, math.MaxInt64}}
