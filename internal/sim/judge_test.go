@@ -91,6 +91,8 @@ type dossier struct {
 	// forgot is when it last found a restore, never before.
 	forgot                    time.Duration
 	alarmedFirst, alarmedLast time.Duration
+	// met is when a probe last met an alarm, whether or not the daemon can have seen that.
+	met time.Duration
 }
 
 const never = time.Duration(-1) << 62
@@ -162,7 +164,7 @@ func (j *judge) started(d *daemon) {
 	defer j.mu.Unlock()
 	j.links[d.link.id] = d
 	j.all = append(j.all, d)
-	j.of[d] = &dossier{holds: make(map[string]time.Duration), was: make(map[string]time.Duration), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never}
+	j.of[d] = &dossier{holds: make(map[string]time.Duration), was: make(map[string]time.Duration), asked: make(map[memetcd.Message]time.Duration), good: never, forgot: never, alarmedFirst: never, alarmedLast: never, met: never}
 }
 
 func (j *judge) snapshot() *truth {
@@ -238,7 +240,7 @@ func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
 	if len(j.alarms) == 0 {
 		o.good, o.took = max(o.good, o.asked[req]), now-o.asked[req]
-	} else if j.reachable(d, now) == now && 2*j.late(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
+	} else if o.met = now; j.reachable(d, now) == now && 2*j.late(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now
 		}

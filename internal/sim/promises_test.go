@@ -266,7 +266,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 	r, o := j.w.config.Reaper, j.of[d]
 	hold(verdict.HoldStarting, "", d.started-1, d.started+r.Settle)
 	overdue := verdict.HoldDisconnected
-	if o.alarmedLast > o.good || j.disturbed(d, o.good-30*time.Second, o.good) {
+	if o.met > o.good || j.disturbed(d, o.good-30*time.Second, o.good) {
 		overdue = "" // shown as an alarm, or later where the probes before took long
 	}
 	hold(overdue, "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
