@@ -570,6 +570,9 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			{Kind: retaken, Who: everyone, N: 2, At: s(1), On: atRead, Seen: true, Again: true},
 			{Kind: released, Who: everyone, At: s(1), On: atRead, Waits: s(1.2), Seen: true, Again: true},
 			{Kind: released, Who: hosts, N: 1, At: s(1), On: atRead, Waits: s(0.06), Seen: true, Again: true}}},
+		"an unstamped renewal that the watch shows long after an outage": {Replicas: 1, Lasts: s(70),
+			Holders: []holder{{Name: "a", Start: s(7.6), Interval: s(6.9), TTL: s(6.95), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(5)}, Dies: s(47.2)}},
+			Faults:  []fault{{Kind: lateWatch, Who: replicas, At: s(18.05), For: s(60), By: s(8)}, {Kind: slowDisk, Who: everyone, At: s(41.55435), For: s(1.75)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

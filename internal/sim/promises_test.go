@@ -387,6 +387,16 @@ func (j *judge) notices(d *daemon, from, takes time.Duration) time.Duration {
 	return from + takes
 }
 
+// shownLate is how long after a write the watch of a daemon shows it.
+func (j *judge) shownLate(d *daemon, at time.Duration) (by time.Duration) {
+	for _, f := range j.w.Faults {
+		if f.Kind == lateWatch && f.meets(replicas, d.replica) && f.At <= at && at < f.end() {
+			by = max(by, f.By)
+		}
+	}
+	return by
+}
+
 // late is how much longer answers alone may take.
 func (j *judge) late(d *daemon) (sum time.Duration) {
 	for _, f := range j.w.Faults {
@@ -455,7 +465,7 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 	sent.Passes, sent.Why = j.w.at(earliest), why
 	written := max(s.write.at, s.restored, d.started)
 	if late, _ := j.heard(d, s); !s.write.stamped && !late { // nothing shows how long it was on its way
-		written = max(s.write.at-j.w.config.Etcd.RequestTimeout, s.write.made, s.restored, d.started)
+		written = max(s.write.at+j.shownLate(d, s.write.at)-j.w.config.Etcd.RequestTimeout, s.write.made, s.restored, d.started)
 	}
 	if forgot := j.of[d].forgot; forgot > s.write.at { // earlier outages do not count
 		since, written = forgot, forgot
