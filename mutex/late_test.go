@@ -5,11 +5,13 @@ package mutex_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -210,5 +212,30 @@ func TestTheLastReleaseIsAtTheDeadline(t *testing.T) {
 		require.NotZero(t, left())
 		<-time.After(100 * time.Millisecond)
 		require.Zero(t, left())
+	})
+}
+
+// The releases of many attempts that were not answered become rarer each, however many others are due meanwhile.
+func TestManyLateReleasesBecomeRarer(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Patience(time.Minute))
+		link.Set(memetcd.Unreachable())
+		for i := range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			_, err := c.TryLock(ctx, fmt.Sprint("a/", i))
+			require.Error(t, err)
+			cancel()
+		}
+		var sent atomic.Int32
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				sent.Add(1)
+			}
+			return memetcd.Faults{}
+		})
+		link.Set(memetcd.Faults{})
+		link.Break()
+		<-time.After(2 * time.Minute)
+		require.Less(t, sent.Load(), int32(1000))
 	})
 }

@@ -210,13 +210,13 @@ func (a *abandoned) ended() {
 	}
 	now := time.Now()
 	a.done = a.done || !a.held && !now.Before(a.until) // what is executed late has expired
+	wait := jitter(a.pause)
 	if a.held {
-		a.pause = min(a.pause, longestPause)
-		a.next = now.Add(jitter(a.pause))
+		wait = min(wait, longestPause)
 	} else {
-		a.next = now.Add(min(jitter(a.pause), a.until.Sub(now)))
+		wait = min(wait, a.until.Sub(now))
 	}
-	a.pause *= 2
+	a.next, a.pause = now.Add(wait), 2*wait // not more: it may be sent early, again and again
 }
 
 // abandon returns the releases for what the claim has left: a ticket, the lock if the claim has failed, and other slots that
