@@ -224,7 +224,7 @@ func TestHealthPage(t *testing.T) {
 	s.Kill(0)
 	b.awaitText("#etcd", "Connection down")
 	b.awaitText("#removal", "disconnected")
-	b.await(`document.querySelector("#notices .stale").textContent.includes([...document.querySelectorAll("#etcd dt")].find(t => t.textContent === "Last error").nextElementSibling.textContent)`)
+	b.await(`document.querySelector("#notices .stale").textContent.includes([...document.querySelectorAll("#etcd dt")].find(t => t.textContent === "Last error")?.nextElementSibling.textContent)`)
 	b.screenshot("health-down")
 	for name, before := range map[string][]chromedp.Action[chromedp.Void]{"health-light": nil, "health-dark": {media("prefers-color-scheme", "dark")}, "health-phone": {phone()}} {
 		b := s.open("/health", before...)
