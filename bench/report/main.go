@@ -1,6 +1,6 @@
 // Command report reads the output of benchmarks, and prints a Markdown table for each of those with further parts, a
 // column for each unit. With -plots it also draws them: where the last part of the name is a number, a line for each unit
-// over it, with its slope, and otherwise bars of the first unit.
+// over it, with its slope, and otherwise bars of the median or the rate.
 //
 //	go test -run '^$' -bench Peers -benchtime 1x ./bench | report -plots DIR
 package main
@@ -59,7 +59,8 @@ func run(in io.Reader, out io.Writer, plots string) error {
 		}
 		units := g.units
 		if _, err := strconv.Atoi(g.rows[0].name); err != nil {
-			units = units[:1]
+			main := slices.IndexFunc(units, func(unit string) bool { return strings.Contains(unit, "median") || strings.HasSuffix(unit, "/s") })
+			units = units[max(main, 0):][:1]
 		}
 		for _, unit := range units {
 			if err := g.plot(unit, filepath.Join(plots, file(g.name+"-"+unit)+".svg")); err != nil {
@@ -118,7 +119,7 @@ func (g *group) table(out io.Writer) error {
 		text += "| " + r.name
 		for _, unit := range g.units {
 			if value, measured := r.values[unit]; measured {
-				text += " | " + strconv.FormatFloat(value, 'g', 3, 64)
+				text += " | " + shown(value)
 			} else {
 				text += " | "
 			}
@@ -127,6 +128,14 @@ func (g *group) table(out io.Writer) error {
 	}
 	_, err := io.WriteString(out, text)
 	return err
+}
+
+// shown returns a number with three digits at least.
+func shown(value float64) string {
+	if math.Abs(value) >= 100 {
+		return strconv.FormatFloat(value, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(value, 'g', 3, 64)
 }
 
 func (g *group) plot(unit, path string) error {
