@@ -3,9 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -252,12 +250,7 @@ func growth(b *testing.B, binary string, n int) {
 		var all []time.Duration
 		for range 5 {
 			began := time.Now()
-			resp, err := http.Get(url)
-			require.NoError(b, err)
-			_, err = io.Copy(io.Discard, resp.Body)
-			require.NoError(b, err)
-			require.NoError(b, resp.Body.Close())
-			require.Equal(b, http.StatusOK, resp.StatusCode)
+			scrape(b, url)
 			all = append(all, time.Since(began))
 		}
 		return quantile(all, .5)
