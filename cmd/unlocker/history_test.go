@@ -17,12 +17,12 @@ import (
 func TestHistoryCommand(t *testing.T) {
 	e := newEtcd(t)
 	const name = "billing/invoices"
-	url := e.serve()
-	e.awaitListed(url)
 	now := time.Now()
 	e.Put(e.Lock(name, now, now.Add(-5*time.Minute), "uuid", "first", "locked_at", etcdtest.Stamp(now.Add(-10*time.Minute)))...)
-	_, err := e.Client.Delete(t.Context(), e.Prefix, clientv3.WithPrefix()) // by an unknown client
+	_, err := e.Client.Delete(t.Context(), e.Prefix, clientv3.WithPrefix()) // by an unknown client, before the daemon, which could know when
 	require.NoError(t, err)
+	url := e.serve()
+	e.awaitListed(url)
 	e.take(name, time.Hour, time.Hour)
 	code, _, stderr := e.call(nil, "unlock", name, "--uuid", "u-"+name, "--yes", "--reason", "OPS-1")
 	require.Equal(t, exitOK, code, stderr)
