@@ -91,6 +91,16 @@ func (q *line) join(who int, c *mutex.Client, opts ...mutex.Option) {
 	eventually(q.w.t, func() bool { return len(tickets(q.w.t, q.w, "a")) > before })
 }
 
+// forge puts n tickets that nobody has, 0 and on behind the prefix that it returns.
+func (q *line) forge(n int) (from string) {
+	from, _ = protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
+	for i := range n {
+		_, err := q.w.etcd.Put(q.w.t.Context(), fmt.Sprint(from, i), "nonsense")
+		require.NoError(q.w.t, err)
+	}
+	return from
+}
+
 // apart has those who join meanwhile wait until stop.
 func (q *line) apart(join func()) {
 	all := q.ctx
@@ -260,11 +270,7 @@ func TestWaiterIsPassedOver(t *testing.T) {
 // Waiters that hang together, and tickets without a lease or a waiter, block nobody for ever.
 func TestTicketsWithoutWaiters(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
-		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
-		for i := range 4 {
-			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
-			require.NoError(t, err)
-		}
+		q.forge(4)
 		q.join(1, q.w.client())
 		q.join(2, q.w.client())
 		for range 2 {
@@ -279,11 +285,7 @@ func TestTicketsWithoutWaiters(t *testing.T) {
 // A waiter that another has passed over meanwhile is not passed over again: the lock is that of the next.
 func TestWaiterIsPassedOverOnce(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
-		for i := range 4 {
-			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
-			require.NoError(t, err)
-		}
+		from := q.forge(4)
 		c, link := connect()
 		q.join(1, c)
 		passing, once := make(chan struct{}), false
@@ -309,11 +311,7 @@ func TestWaiterIsPassedOverOnce(t *testing.T) {
 // A waiter that comes too late to pass another over sees the tickets before its own go all the same.
 func TestWaiterThatPassesOverTooLate(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		from, _ := protocol.TicketsOf("/unlocker/waiters/mutexes/", "a")
-		for i := range 2 {
-			_, err := q.w.etcd.Put(t.Context(), fmt.Sprint(from, i), "nonsense")
-			require.NoError(t, err)
-		}
+		from := q.forge(2)
 		q.release()
 		c, link := connect()
 		passing, once := make(chan struct{}), false
