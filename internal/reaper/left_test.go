@@ -36,6 +36,7 @@ func TestS1_WhatTheSourceHasNotSeenIsLeft(t *testing.T) {
 		"rewritten":                    func(h *harness, _ *table.View) { h.set("a", "hostname", "x") },
 		"taken again, revision unseen": func(h *harness, d *table.View) { h.release("a"); h.expired("a"); d.Revision = newest },
 		"other deadline":               func(h *harness, d *table.View) { h.set("a", "auto_unlock_at", "1700000001"); d.Revision = newest },
+		"older, after a restore":       func(_ *harness, d *table.View) { d.Revision, d.Written = newest, newest },
 		"other uuid":                   func(h *harness, d *table.View) { h.set("a", "uuid", "x"); d.Revision = newest },
 	} {
 		t.Run(name, func(t *testing.T) {

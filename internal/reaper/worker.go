@@ -184,10 +184,11 @@ func (w *worker) decide(a *attempt) (v verdict.Verdict, needs time.Time) {
 }
 
 // modified reports whether the lock that was read differs from the one that was taken, or has keys
-// that are newer than the table.
+// that are newer than the table, or a holder whose last write is older: etcd was restored, which the watch has yet to show.
 func (a *attempt) modified() bool {
 	return a.record.Keys == 0 || a.record.Token != a.due.Token || a.record.Revision > a.due.Revision ||
-		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText()
+		a.record.UUID() != a.due.UUID() || a.record.AutoUnlockText() != a.due.AutoUnlockText() ||
+		a.record.Token != 0 && a.record.Written < a.due.Written
 }
 
 // stop announces an attempt. It reports whether the attempt ended by that and must not be sent.

@@ -548,8 +548,20 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	back.Interval, back.Releases, back.Clock = 0, s(31.85), clock{Offset: -s(3), Drift: -450}
 	left := lease("d", 6.45, 25.2)
 	left.Releases, left.Note = s(15.6), s(3.5)
+	orphaned := holder{Name: "a", Start: s(0.15), TTL: s(30), Retry: s(20), LockedAt: true, Note: s(3.9), Releases: s(12)}
+	blind := holder{Name: "a", Start: s(17), TTL: s(9.6), Retry: s(20), LockedAt: true, Releases: s(17.65)}
 	unseen := holder{Name: "d", Start: s(0.3), Interval: s(9.85), TTL: s(40.4), Retry: s(20), Fixed: true, Dies: s(34.7)}
 	for name, h := range map[string]history{
+		"a read of what a restore brought back, before the watch shows it": {Replicas: 1, Lasts: s(80),
+			Holders: []holder{{Name: "a", Start: s(17.2), Interval: s(6.7), TTL: s(21.1), Retry: s(5), AliveAt: true, Clock: clock{Offset: -s(3.9)}, Dies: s(40.05), Fixed: true}},
+			Faults:  []fault{{Kind: rolledBack, At: s(37.55), By: s(15.95), Writes: 100}, {Kind: logFull, Who: replicas, At: s(37.55), For: s(0.001), On: atRevision, Waits: s(3), After: true}}},
+		"a renewal right before the end of an outage in which all is carried out": {Replicas: 3, Lasts: s(70), Resync: s(5), Config: "long requests",
+			Holders: []holder{{Name: "a", Start: s(17.15), Interval: s(6.55), TTL: s(7.05), Retry: s(5), AliveAt: true, Clock: clock{Offset: s(1)}, Dies: s(35)}},
+			Faults:  []fault{{Kind: unanswered, At: s(22.85), For: s(11.2)}}},
+		"a step within the tolerance that drift makes more": {Replicas: 2, Lasts: s(165), Clocks: []clock{{}, {Offset: -s(1.9), Drift: 100, Steps: []step{{s(1), s(1.99)}}}},
+			Holders: []holder{{Name: "a", Start: s(27.85), TTL: s(308), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(3.9), Drift: -450}}}},
+		"an orphan that was taken and released unseen": {Replicas: 1, Lasts: s(80), Config: "no settle", Holders: []holder{orphaned, blind},
+			Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(13), For: s(30)}}},
 		"a restore that looks like the deletion of a field": {Replicas: 1, Lasts: s(90), Holders: []holder{unseen}, Faults: []fault{
 			{Kind: noted, Who: replicas, N: 2, At: s(27.3)}, {Kind: bumped, At: s(30.7), By: s(27.2), Writes: 100}, {Kind: slowDisk, At: s(39.2), For: s(19.25)}}},
 		"a lock that a restore brings back": {Replicas: 1, Lasts: s(88), Holders: []holder{back},

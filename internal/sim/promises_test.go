@@ -453,7 +453,11 @@ func (j *judge) early(d *daemon, s *state, now time.Duration, sent *judges.Sendi
 				return nil // meanwhile it was taken and released, which no key that is left shows
 			}
 		}
-		at := max(s.touched, j.changed(d, s)) + r.OrphanGrace
+		touched := s.touched
+		if !j.saw(d, now, touched) { // and no listing shows that it was taken and released without these keys
+			touched = j.at[s.Newest()]
+		}
+		at := max(touched, j.changed(d, s)) + r.OrphanGrace
 		sent.Passes, sent.Why = j.w.at(at), "an orphan"
 		return []bound{{at, math.MaxInt64}}
 	}
@@ -582,7 +586,11 @@ func (j *judge) outage(d *daemon, since time.Duration) time.Duration {
 // outages are those for everyone since a time that count, sorted. A long one is seen by each daemon.
 func (j *judge) outages(d *daemon, since time.Duration, counts func(f fault, long bool) bool) (all []fault) {
 	for _, f := range j.w.Faults {
-		long := f.blocks() && f.For > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > j.w.config.Reaper.ProbeInterval*11/10
+		length := f.For
+		if f.Kind == unanswered { // a probe that was carried out right before may end it
+			length = f.end() - max(f.At, since)
+		}
+		long := f.blocks() && length > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > j.w.config.Reaper.ProbeInterval*11/10
 		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, long) {
 			all = append(all, f)
 		}

@@ -86,6 +86,9 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	}
 	latest := max(noticed+r.Settle, due, s.write.at, learned+s.Patience()+r.Grace) // a renewal may write a deadline of the past
 	if len(d.clock.Steps) > 0 {
+		for _, step := range d.clock.Steps { // one within the tolerance is noticed when drift has made it more
+			latest += min(step.By.Abs(), r.ClockTolerance)
+		}
 		patience := s.Patience()
 		if s.write.again { // rule 7 keeps a deadline, and the patience was another
 			patience = 5 * time.Minute

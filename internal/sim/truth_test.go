@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 // alone.
 type truth struct {
 	locks map[string]*state
-	// writes is when locks were written to.
+	// writes is when locks were written to, and at when each revision did.
 	writes     []time.Duration
+	at         map[int64]time.Duration
 	candidates []judges.Candidate
 }
 
@@ -82,11 +84,13 @@ func (s sign) without(step time.Duration) time.Duration {
 	return s.passes + step - step/1_000_000*time.Duration(s.drift)
 }
 
-func newTruth() *truth { return &truth{locks: make(map[string]*state)} }
+func newTruth() *truth {
+	return &truth{locks: make(map[string]*state), at: make(map[int64]time.Duration)}
+}
 
 func (t *truth) clone() *truth {
 	c := newTruth()
-	c.candidates, c.writes = slices.Clone(t.candidates), slices.Clip(t.writes)
+	c.candidates, c.writes, c.at = slices.Clone(t.candidates), slices.Clip(t.writes), maps.Clone(t.at)
 	for name, s := range t.locks {
 		own := *s
 		own.Lock = s.Clone()
@@ -109,7 +113,7 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 		t.locks[name] = s
 	}
 	s.Fields[field] = kv
-	s.touched, t.writes = now, append(t.writes, now)
+	s.touched, t.writes, t.at[kv.ModRevision] = now, append(t.writes, now), now
 	return s
 }
 
