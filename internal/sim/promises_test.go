@@ -421,7 +421,11 @@ func (j *judge) delay(d *daemon) (sum time.Duration) {
 // etcd was not itself.
 func (j *judge) disturbed(d *daemon, from, to time.Duration) bool {
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
-		return f.Kind != killed && f.Kind != unreadable && f.meets(replicas, d.replica) && f.At <= to && f.end() >= from
+		over := f.end()
+		if f.Kind == lateWatch { // what came last in it is shown then
+			over += f.By
+		}
+		return f.Kind != killed && f.Kind != unreadable && f.meets(replicas, d.replica) && f.At <= to && over >= from
 	})
 }
 
@@ -541,8 +545,8 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 			}
 		}
 		// What is late in the beginning has stalled, and what comes then looks live.
-		if f.Kind == lateWatch && f.By > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.meets(replicas, d.replica) &&
-			f.At+precise < s.write.at && s.write.at < min(f.At+f.By, f.end())-precise {
+		if stall := f.By - j.shownLate(d, f.At-1); f.Kind == lateWatch && stall > j.w.config.Reaper.ClockTolerance+100*time.Millisecond && f.meets(replicas, d.replica) &&
+			f.At+precise < s.write.at && s.write.at < min(f.At+stall, f.end())-precise {
 			late = true
 		}
 	}
@@ -585,13 +589,16 @@ func (j *judge) outage(d *daemon, since time.Duration) time.Duration {
 
 // outages are those for everyone since a time that count, sorted. A long one is seen by each daemon.
 func (j *judge) outages(d *daemon, since time.Duration, counts func(f fault, long bool) bool) (all []fault) {
+	interval := j.w.config.Reaper.ProbeInterval
 	for _, f := range j.w.Faults {
-		length := f.For
-		if f.Kind == unanswered { // a probe that was carried out right before may end it
+		gap, length := max(interval*3/2, 3*j.delay(d))+precise, f.For
+		switch {
+		case f.Kind == unanswered: // a probe that was carried out right before may end it
 			length = f.end() - max(f.At, since)
+		case f.alarms() && !slices.ContainsFunc(j.w.Faults, func(g fault) bool { return g.blocks() && g.At <= f.end() && f.At <= g.end() }):
+			gap = interval * 11 / 10 // a probe shows it
 		}
-		long := f.blocks() && length > max(j.w.config.Reaper.ProbeInterval*3/2, 3*j.delay(d))+precise || f.alarms() && f.For > j.w.config.Reaper.ProbeInterval*11/10
-		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, long) {
+		if (f.blocks() || f.alarms()) && (f.Who == everyone || f.Who == "") && f.At > d.started+time.Second && f.end() > since && counts(f, length > gap) {
 			all = append(all, f)
 		}
 	}
