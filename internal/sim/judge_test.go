@@ -240,7 +240,7 @@ func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
 	if len(j.alarms) == 0 {
 		o.good, o.took = max(o.good, o.asked[req]), now-o.asked[req]
-	} else if o.met = now; j.reachable(d, now) == now && j.late(d)+j.delay(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
+	} else if o.met = now; j.reachable(d, now) == now && max(now-o.asked[req], j.delay(d))+j.late(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now
 		}
