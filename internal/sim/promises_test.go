@@ -233,6 +233,9 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 func (j *judge) goes(s *state, revision int64, now time.Duration) removal {
 	auto, dated := s.Deadline()
 	past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
+	if c := j.claims[s.holder]; c != nil && len(c.Clock.Steps) > 0 && !s.write.stamped {
+		past = false // an observation of before its clock was set may still count
+	}
 	stamped := s.taken.at
 	if s.write.stamped {
 		stamped = s.write.at
@@ -356,7 +359,8 @@ func (j *judge) changed(d *daemon, s *state) time.Duration {
 func (j *judge) backoff(d *daemon, at time.Duration) (longest time.Duration) {
 	const most = 7500 * time.Millisecond
 	for _, f := range j.w.Faults {
-		if f.blocks() && f.meets(replicas, d.replica) && f.At <= at && at < f.end()+most {
+		stalls := f.Kind == silentWatch || f.Kind == lateWatch && f.By > j.w.config.Reaper.Freshness
+		if (f.blocks() || stalls) && f.meets(replicas, d.replica) && f.At <= at && at < f.end()+most {
 			longest = max(longest, min(f.For, most))
 		}
 	}
