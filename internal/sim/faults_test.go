@@ -322,12 +322,14 @@ func (w *world) connectivity() {
 // disk delays what is written.
 func (w *world) disk(req memetcd.Message) (faults memetcd.Faults) {
 	now := w.elapsed()
-	for _, f := range w.judge.faults() {
+	resumes, all := now, slices.Clone(w.judge.faults())
+	slices.SortFunc(all, func(a, b fault) int { return int(a.At - b.At) })
+	for _, f := range all {
 		switch {
-		case f.At > now || now >= f.end():
-		case f.Kind == slowDisk && proposes(req):
-			faults.Request = max(faults.Request, f.end()-now)
-		case f.Kind == unreadable && reads(req):
+		case f.Kind == slowDisk && proposes(req) && f.At <= resumes: // one after the other
+			resumes = max(resumes, f.end())
+			faults.Request = max(faults.Request, resumes-now)
+		case f.Kind == unreadable && reads(req) && f.At <= now && now < f.end():
 			faults.Request = 2 * w.config.Etcd.RequestTimeout
 		}
 	}
