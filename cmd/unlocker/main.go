@@ -118,7 +118,6 @@ overrides the default. All commands but check read the same configuration.`,
 		return usageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	root.AddCommand(newServe(), newList(), newShow(), newHistory(), newAsk(), newDeadlocks(), newUnlock(), newLock(), newPause(), newResume(), newCheck(), newDrill(), newConfig(), newVersion())
-	root.AddCommand(extra()...)
 	return root
 }
 

@@ -17,8 +17,8 @@ umask 022
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-build() { # OS ARCH FILE [FLAG]...
-  GOOS=$1 GOARCH=$2 go build "${@:4}" -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
+build() { # OS ARCH FILE
+  GOOS=$1 GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "$3" ./cmd/unlocker
 }
 
 # packages ARCH DIR: a deb and an rpm of the folder of an archive. Their versions begin with a digit, and have no dash:
@@ -41,8 +41,10 @@ archive() {
     --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX --file "$1" "${@:3}"
 }
 
-# A binary for this machine, which prints the shell completions and writes the manual pages, and the tools.
-build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here" -tags man
+# A binary for this machine, which prints the shell completions, the manual pages, and the tools.
+build "$(go env GOHOSTOS)" "$(go env GOHOSTARCH)" "$work/here"
+mkdir "$work/man"
+MAN_DIR=$work/man go test -count=1 -ldflags "$LDFLAGS" -run '^TestManualPages$' ./cmd/unlocker
 go -C deploy/release build -o "$work/" ./sbom ./image github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 mkdir -p "$out"
@@ -52,7 +54,7 @@ for platform in $platforms; do
   os=${platform%/*} arch=${platform#*/}
   name=unlocker-$VERSION-$os-$arch
   dir=$work/$name
-  mkdir -p "$dir/completions" "$dir/man"
+  mkdir -p "$dir/completions"
   build "$os" "$arch" "$dir/unlocker"
   cp LICENSE README.md CHANGELOG.md config.example.yaml "$dir/"
   cp -r docs "$dir/"
@@ -60,7 +62,7 @@ for platform in $platforms; do
   for shell in bash zsh fish; do
     "$work/here" completion "$shell" >"$dir/completions/unlocker.$shell"
   done
-  "$work/here" man "$dir/man"
+  cp -r "$work/man" "$dir/"
   "$work/sbom" "$dir/unlocker" unlocker "$VERSION" "$date" >"$out/$name.cdx.json"
   archive - "$work" "$name" | gzip -n >"$out/$name.tar.gz"
   [ "$os" = linux ] || continue

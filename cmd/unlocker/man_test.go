@@ -1,51 +1,44 @@
-//go:build man
-
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
 )
 
-// extra returns the command that is only in the build of `make man`.
-func extra() []*cobra.Command {
-	return []*cobra.Command{{
-		Use:    "man DIR",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE:   func(cmd *cobra.Command, args []string) error { return writePages(cmd.Root(), args[0]) },
-	}}
+// TestManualPages writes the manual pages into MAN_DIR, for `make man` and the release. Their date is that of
+// SOURCE_DATE_EPOCH, so that the same commit gives the same pages.
+func TestManualPages(t *testing.T) {
+	epoch, err := strconv.ParseInt(cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0"), 10, 64)
+	require.NoError(t, err)
+	dir := cmp.Or(os.Getenv("MAN_DIR"), t.TempDir())
+	root := newRoot()
+	completeTree(root)
+	writePages(t, root, dir, time.Unix(epoch, 0).UTC())
+	for _, name := range []string{"unlocker", "unlocker-list", "unlocker-config-check", "unlocker-lock"} {
+		require.FileExists(t, filepath.Join(dir, name+".1"))
+	}
 }
 
-// writePages writes the manual pages of a command and of those below it. Their date is that of
-// SOURCE_DATE_EPOCH, so that the same commit gives the same pages.
-func writePages(cmd *cobra.Command, dir string) error {
-	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
-	if err != nil {
-		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
-	}
+func writePages(t *testing.T, cmd *cobra.Command, dir string, date time.Time) {
 	page := page{}
-	page.write(cmd, time.Unix(epoch, 0).UTC())
-	if err := os.WriteFile(filepath.Join(dir, dashed(cmd)+".1"), []byte(page.String()), 0o644); err != nil { //nolint:gosec // it is for all users
-		return err
-	}
+	page.write(cmd, date)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, dashed(cmd)+".1"), []byte(page.String()), 0o644)) //nolint:gosec // it is for all users
 	for _, sub := range cmd.Commands() {
-		if !sub.IsAvailableCommand() {
-			continue
-		}
-		if err := writePages(sub, dir); err != nil {
-			return err
+		if sub.IsAvailableCommand() {
+			writePages(t, sub, dir, date)
 		}
 	}
-	return nil
 }
 
 func dashed(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
