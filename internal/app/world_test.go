@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"testing"
 	"time"
@@ -62,12 +63,18 @@ func startDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)
 // newDaemon returns a daemon that is not started.
 func newDaemon(t *testing.T, endpoints []string, edits ...func(*config.Config)) *daemon {
 	t.Helper()
+	return newDaemonThat(t, endpoints, func(string) {}, edits...)
+}
+
+// newDaemonThat returns a daemon that calls a function with each message that it logs.
+func newDaemonThat(t *testing.T, endpoints []string, logged func(message string), edits ...func(*config.Config)) *daemon {
+	t.Helper()
 	c := newConfig(endpoints)
 	for _, edit := range edits {
 		edit(&c)
 	}
 	log := &etcdtest.Log{}
-	a, err := app.New(c, log.Logger())
+	a, err := app.New(c, slog.New(hooked{log.Logger().Handler(), logged}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"google.golang.org/grpc"
 )
 
@@ -103,6 +104,13 @@ func (m *member) config() *embed.Config {
 // Kill stops member i at once: open connections break, and its port refuses new ones. It
 // returns when the server has ended. Killing a dead member does nothing.
 func (c *Cluster) Kill(i int) { c.members[i].kill() }
+
+// Server returns the server of a member that runs, which can be cut from its peers.
+func (c *Cluster) Server(i int) *etcdserver.EtcdServer {
+	c.members[i].mu.Lock()
+	defer c.members[i].mu.Unlock()
+	return c.members[i].etcd.Server
+}
 
 // Restart starts the given members again, or all dead members if none is given, with their
 // addresses and their data, and waits until they serve. Of two dead members of three both

@@ -46,6 +46,9 @@ func (p *Proxy) Addr() string { return p.addr }
 // ones are accepted.
 func (p *Proxy) Blackhole() { p.hold(true, &p.requests, &p.replies) }
 
+// HoldRequests delays requests until Heal, and forwards answers.
+func (p *Proxy) HoldRequests() { p.hold(true, &p.requests) }
+
 // HoldReplies forwards requests and delays the answers until Heal: the caller times out
 // although the server has executed the request.
 func (p *Proxy) HoldReplies() { p.hold(true, &p.replies) }
