@@ -58,10 +58,6 @@ func (f Filter) wants(l *protocol.Lock, now instant) bool {
 	return f.Matches(l, l.State(now.of(l))) && (f.silent == nil || silent)
 }
 
-func (f Filter) named(name string) bool {
-	return f.Match == "" || doublestar.MatchUnvalidated(f.Match, name)
-}
-
 // Listing is the result of List: locks in the order of the filter.
 type Listing struct {
 	// At is the time at which the states are evaluated, by the clocks of the holders as far as these are known.

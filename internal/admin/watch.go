@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
@@ -175,7 +176,7 @@ func (w *Watch) Trouble() (since time.Time, err error) {
 func (w *Watch) each(ctx context.Context, now instant, f func(*protocol.Lock)) bool {
 	before := w.scanner.Status().History
 	complete := w.listed() && w.table.Each(ctx, func(l *protocol.Lock, ahead time.Duration, known bool) {
-		if w.filter.named(l.Name) {
+		if w.filter.Match == "" || doublestar.MatchUnvalidated(w.filter.Match, l.Name) {
 			w.admin.note(now, l, ahead, known)
 			f(l)
 		}

@@ -108,11 +108,6 @@ func (l *Lock) Texts() []Text {
 	}
 }
 
-// Texts returns what the holder did. Its status is not known.
-func (p *Period) Texts() []Text {
-	return []Text{{protocol.FieldPurpose.String(), "Purpose", p.Purpose}}
-}
-
 // LockPage answers GET /api/v1/locks: locks in the order of their names, or by urgency.
 type LockPage struct {
 	Locks   []Lock `json:"locks"`

@@ -40,11 +40,9 @@ func periodColumns(f Format, now time.Time) []column[api.Period] {
 	if f != Wide {
 		return columns
 	}
-	columns = append(columns, newColumn("OWNER", unbounded, func(p *api.Period) string { return optional(p.Owner) }))
-	for i, t := range new(api.Period).Texts() {
-		columns = append(columns, newColumn(strings.ToUpper(t.Title), 60, func(p *api.Period) string { return optional(p.Texts()[i].Value) }))
-	}
 	return append(columns,
+		newColumn("OWNER", unbounded, func(p *api.Period) string { return optional(p.Owner) }),
+		newColumn("PURPOSE", 60, func(p *api.Period) string { return optional(p.Purpose) }),
 		newColumn("MARGIN", unbounded, leastMargin),
 		newColumn("REVISIONS", unbounded, revisions),
 		newColumn("UUID", unbounded, func(p *api.Period) string { return optional(p.UUID) }))
