@@ -548,6 +548,7 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	back.Interval, back.Releases, back.Clock = 0, s(31.85), clock{Offset: -s(3), Drift: -450}
 	left := lease("d", 6.45, 25.2)
 	left.Releases, left.Note = s(15.6), s(3.5)
+	lateAlready := holder{Name: "a", Start: s(17), Interval: s(7.25), TTL: s(30), Retry: s(5), LockedAt: true, AliveAt: true, Clock: clock{Offset: -s(3), Drift: -450}, Dies: s(40.8), Renews: "a-"}
 	orphaned := holder{Name: "a", Start: s(0.15), TTL: s(30), Retry: s(20), LockedAt: true, Note: s(3.9), Releases: s(12)}
 	blind := holder{Name: "a", Start: s(17), TTL: s(9.6), Retry: s(20), LockedAt: true, Releases: s(17.65)}
 	unseen := holder{Name: "d", Start: s(0.3), Interval: s(9.85), TTL: s(40.4), Retry: s(20), Fixed: true, Dies: s(34.7)}
@@ -562,6 +563,22 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Holders: []holder{{Name: "a", Start: s(27.85), TTL: s(308), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(3.9), Drift: -450}}}},
 		"an orphan that was taken and released unseen": {Replicas: 1, Lasts: s(80), Config: "no settle", Holders: []holder{orphaned, blind},
 			Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(13), For: s(30)}}},
+		"a watch that was late already": {Replicas: 1, Lasts: s(110), Holders: []holder{lateAlready},
+			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(2.7), For: s(60), By: s(8)}, {Kind: lateWatch, Who: replicas, At: s(38.687), For: s(1.95), By: s(8)}}},
+		"a stamp that a late watch shows after its end": {Replicas: 2, Lasts: s(116), Holders: []holder{
+			{Name: "d", Host: 1, Start: s(27.65), Interval: s(3.35), TTL: s(7.7), Retry: s(20), LockedAt: true, Releases: s(37)},
+			{Name: "d", Host: 1, Start: s(36.35), Interval: s(8.9), TTL: s(27.7), Retry: s(1), LockedAt: true, AliveAt: true, Clock: clock{Offset: -s(91)}, Dies: s(40.95), Fixed: true}},
+			Faults: []fault{{Kind: lateWatch, Who: replicas, N: 2, At: s(27.9), For: s(7.45), By: s(8)}}},
+		"an alarm during a slow disk": {Replicas: 1, Lasts: s(99), Holders: []holder{{Name: "a", Start: s(38.35), TTL: s(26.8), Retry: s(20), LockedAt: true, Dies: s(39.65), Seconds: true}},
+			Faults: []fault{{Kind: corrupt, At: s(66.238), For: s(1.20739)}, {Kind: slowDisk, At: s(66.46482), For: s(1)}}},
+		"an alarm that ends before a slow disk has answered": {Replicas: 1, Lasts: s(78), Faults: []fault{
+			{Kind: slowDisk, At: s(24.566), For: s(24.75)}, {Kind: latency, At: s(28.285), For: s(21.65), By: s(0.5)}, {Kind: noSpace, At: s(36), For: s(13.4)}}},
+		"a deadline of before a clock was set": {Replicas: 1, Lasts: s(130), Holders: []holder{{Name: "a", Start: s(33.65), Interval: s(2.05), TTL: s(7.15), Retry: s(5), LockedAt: true, AliveAt: true,
+			Clock: clock{Steps: []step{{s(34.45), -s(420)}, {s(38.45), s(420)}}}, Releases: s(51), Renews: "aal", Fixed: true}}},
+		"a restore while a late watch is opened again and again": {Replicas: 2, Lasts: s(120), Config: "tight", Holders: []holder{lease("d", 29.3, 9.4).dies(67.9)},
+			Faults: []fault{{Kind: newCluster, At: s(75.7313), By: s(3.7)}, {Kind: lateWatch, Who: replicas, At: s(15.75), For: s(60), By: s(8)}}},
+		"slow disks, one in the other": {Replicas: 1, Lasts: s(145), Config: "tight", Holders: []holder{{Name: "a", Start: s(8.85), Interval: s(5.25), TTL: s(22), Retry: s(20), AliveAt: true, Clock: clock{Offset: -s(30)}, Renews: "a-", Fixed: true}},
+			Faults: []fault{{Kind: slowDisk, At: s(32.8566), For: s(12.5)}, {Kind: slowDisk, At: s(63.4806), For: s(4.2)}, {Kind: slowDisk, At: s(63.83883), For: s(27.85)}, {Kind: refused, Who: hosts, At: s(92.2126), For: s(2.23)}, {Kind: slowDisk, At: s(88.4186), For: s(5.65)}, {Kind: slowDisk, At: s(93.2126), For: s(1.23)}}},
 		"a restore that looks like the deletion of a field": {Replicas: 1, Lasts: s(90), Holders: []holder{unseen}, Faults: []fault{
 			{Kind: noted, Who: replicas, N: 2, At: s(27.3)}, {Kind: bumped, At: s(30.7), By: s(27.2), Writes: 100}, {Kind: slowDisk, At: s(39.2), For: s(19.25)}}},
 		"a lock that a restore brings back": {Replicas: 1, Lasts: s(88), Holders: []holder{back},
