@@ -339,6 +339,10 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
 			func(w *world) { w.release("a"); w.acquire("a", time.Minute, time.Minute) }, true,
 		},
+		"orphaned since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) { w.live(w.del("a", "uuid")) }, true,
+		},
 		"orphan written since": {
 			func(w *world) { w.live(w.put("a", deadline(0))) },
 			func(w *world) { w.live(w.put("a", deadline(time.Minute))) }, true,
