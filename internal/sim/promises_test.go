@@ -48,7 +48,7 @@ func (j *judge) sent(d *daemon, req memetcd.Message) {
 // often judges how often locks are read and removed: whatever fails is tried again ever more rarely. It ends what would
 // continue without time.
 func (j *judge) often(d *daemon, lock string, now time.Duration) {
-	const most, each, without = 50, 5, 10_000 // 40 were the most: to read a lock with others below its name takes five
+	const most, each, without = 50, 8, 10_000 // to read a lock with others below its name takes five, and a backoff may begin in this second
 	o := j.of[d]
 	if second := now / time.Second; second != o.second {
 		o.second, o.requests = second, 0
