@@ -44,6 +44,7 @@ type stream struct {
 	// own are the faults of the request that is answered.
 	own              Faults
 	ended, abandoned bool
+	over             error // it ended with
 }
 
 // message is a request or an answer in flight, or the error that ends the stream.
@@ -165,6 +166,10 @@ func (c *Cluster) wait(ctx context.Context, look func(now time.Time) (done bool,
 
 // step carries out the requests that have arrived, and puts the next answer into m.
 func (s *stream) step(now time.Time, m any) (done bool, again time.Time, err error) {
+	if s.over != nil {
+		return true, again, s.over
+	}
+	defer func() { s.over = err }()
 	l := s.link
 	f := l.effective()
 	lost := s.needsLeader && f.NoLeader && !l.leaderless.IsZero() && now.Sub(l.leaderless) >= leaderPatience
