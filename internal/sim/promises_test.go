@@ -97,7 +97,7 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 	if sent.Logged {
 		a.Sent, sent.Holds = true, j.held(d, name, now)
 		j.of[d].was[name] = j.of[d].freed
-		if s := j.locks[name]; s != nil && a.Matches(s.Lock) && !j.before(a, s) { // or what is carried out is judged
+		if s := j.locks[name]; s != nil && a.Matches(s.Lock) && !j.before(d, a, s) { // or what is carried out is judged
 			bounds := j.early(d, s, now, &sent)
 			sent.Clock = j.showed(d, sent, now, a.At.To.Sub(j.w.began))
 			j.unconfirmed(d, bounds, &sent)
@@ -142,9 +142,10 @@ func (j *judge) unconfirmed(d *daemon, bounds []bound, sent *judges.Sending) {
 	sent.Shown, sent.Needed = j.w.at(max(o.good, d.started-1)), j.w.at(max(o.freed, due-lead-precise))
 }
 
-// before reports whether a verdict was made before a restore changed the lock.
-func (j *judge) before(a *judges.Announcement, s *state) bool {
-	return s.restored > 0 && !a.At.To.After(j.w.at(s.restored))
+// before reports whether a verdict was made before a restore changed the lock, or on the lock as it was read before, and
+// the daemon could not know yet.
+func (j *judge) before(d *daemon, a *judges.Announcement, s *state) bool {
+	return s.restored > 0 && (!a.At.To.After(j.w.at(s.restored)) || a.Verdict.Revision > s.Newest() && j.changed(d, s) == 0)
 }
 
 // carriedOut begins the text of violations by what etcd carried out.
@@ -167,7 +168,7 @@ func (j *judge) carried(d *daemon, s *state, a *judges.Announcement, now time.Du
 		}
 	}
 	did.Renewable, did.Deadline = j.w.at(due), time.Time{}
-	if j.before(a, s) { // the verdict was on the lock of before, with the same deadline
+	if j.before(d, a, s) { // the verdict was on the lock of before, with the same deadline
 		did.Outages, did.Passes, did.Why = 0, j.w.at(s.write.passes), "the holder's own clock"
 	}
 	did.Holds = j.since(d, a, did.At)
