@@ -56,11 +56,6 @@ func (l *Lock) write(fields map[protocol.Field]string) {
 	l.c.store.settle(ctx, attemptTimeout, &note{l: l, fields: fields})
 }
 
-// writeStack writes where the holder is when alert_at has passed.
-func (l *Lock) writeStack() {
-	l.write(map[protocol.Field]string{protocol.FieldStack: l.c.stacks.of(l.goroutine)})
-}
-
 // listen waits for questions until the lock is lost or released. It reads the key before it watches it: etcd's client
 // 3.7 may not close after a watch that was refused. It logs each refusal, so that one lock tries for all.
 func (l *Lock) listen() {

@@ -75,7 +75,7 @@ func (l *Lock) tick() {
 	}
 	if l.goroutine != 0 && !l.stacked && elapsed(l.began, now) >= l.alertAt.Sub(l.began) {
 		l.stacked = true
-		l.start(l.writeStack)
+		l.start(func() { l.write(map[protocol.Field]string{protocol.FieldStack: l.c.stacks.of(l.goroutine)}) })
 	}
 	l.arm(now)
 }
@@ -178,11 +178,7 @@ func (l *Lock) look(key string, see func(*mvccpb.KeyValue)) (revision int64, err
 	if err != nil {
 		return 0, err
 	}
-	if len(resp.Kvs) == 0 {
-		see(nil)
-	} else {
-		see(resp.Kvs[0])
-	}
+	see(append(resp.Kvs, nil)[0])
 	return resp.Header.Revision, nil
 }
 

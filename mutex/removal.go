@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -44,7 +45,7 @@ func (r Removal) String() string {
 type explanation struct {
 	stop    context.CancelFunc
 	done    chan struct{}
-	removal *Removal
+	removal atomic.Pointer[Removal]
 }
 
 // end ends the search, soon.
@@ -73,12 +74,7 @@ func (e *LostError) known() *Removal {
 	if e.explanation == nil {
 		return nil
 	}
-	select {
-	case <-e.explanation.done:
-		return e.explanation.removal
-	default:
-		return nil
-	}
+	return e.explanation.removal.Load()
 }
 
 // explain begins to read the record of the removal, if there may be one, and returns the error.
@@ -90,7 +86,7 @@ func (l *Lock) explain(e *LostError, timeout time.Duration) *LostError {
 		go func() {
 			defer close(found.done)
 			defer stop()
-			found.removal = l.removal(ctx)
+			found.removal.Store(l.removal(ctx))
 		}()
 	}
 	return e
@@ -101,13 +97,10 @@ func (l *Lock) removal(ctx context.Context) *Removal {
 	key := protocol.RecordKey(l.c.settings.audit, l.name, l.token)
 	for pause := firstPause; ; pause *= 2 {
 		resp, err := l.c.store.kv.Get(ctx, key)
-		if err != nil {
-			return nil
-		}
-		if len(resp.Kvs) > 0 {
+		if err == nil && len(resp.Kvs) > 0 {
 			return parseRemoval(resp.Kvs[0].Value, l.uuid)
 		}
-		if rest(ctx, pause) != nil {
+		if err != nil || rest(ctx, pause) != nil {
 			return nil
 		}
 	}

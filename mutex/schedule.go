@@ -57,13 +57,9 @@ func (s *scheduler) add(st *store, tasks ...task) {
 		}
 	}
 	if surplus := len(s.tasks) - s.most; s.most > 0 && surplus > 0 {
-		s.dropOldest(surplus)
+		numbers := slices.Sorted(maps.Values(s.tasks))
+		maps.DeleteFunc(s.tasks, func(_ task, number uint64) bool { return number < numbers[surplus] })
 	}
-}
-
-func (s *scheduler) dropOldest(n int) {
-	numbers := slices.Sorted(maps.Values(s.tasks))
-	maps.DeleteFunc(s.tasks, func(_ task, number uint64) bool { return number < numbers[n] })
 }
 
 // wakeUp makes the goroutine look at once, as a task may be due earlier than it was.
@@ -100,15 +96,14 @@ func (s *scheduler) run(st *store, wake <-chan struct{}) {
 			return
 		case len(due) > 0 && s.overlap:
 			go s.send(ctx, st, due)
-			continue
 		case len(due) > 0:
 			s.send(ctx, st, due)
-			continue
-		}
-		select {
-		case <-time.After(time.Until(next)):
-		case <-wake:
-		case <-ctx.Done():
+		default:
+			select {
+			case <-time.After(time.Until(next)):
+			case <-wake:
+			case <-ctx.Done():
+			}
 		}
 	}
 }
@@ -156,7 +151,5 @@ func (s *scheduler) send(ctx context.Context, st *store, due []attempt) {
 	for _, a := range due {
 		a.ended()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.look()
+	s.wakeUp()
 }

@@ -177,23 +177,21 @@ const maxTxnOps = 128
 
 // valid checks what can be checked without the store.
 func valid(req Message, budget int) error {
+	if r, keyed := req.(interface{ GetKey() []byte }); keyed && len(r.GetKey()) == 0 {
+		return rpctypes.ErrGRPCEmptyKey
+	}
 	switch r := req.(type) {
-	case *pb.RangeRequest:
-		return present(r.Key)
-	case *pb.DeleteRangeRequest:
-		return present(r.Key)
 	case *pb.PutRequest:
-		if len(r.Key) > 0 && (r.IgnoreValue || r.IgnoreLease) {
+		if r.IgnoreValue || r.IgnoreLease {
 			return status.Error(codes.Unimplemented, "memetcd: a put that keeps the value or the lease")
 		}
-		return present(r.Key)
 	case *pb.TxnRequest:
 		if budget -= max(len(r.Compare), len(r.Success), len(r.Failure)); budget < 0 {
 			return rpctypes.ErrGRPCTooManyOps
 		}
 		for _, c := range r.Compare {
-			if err := present(c.Key); err != nil {
-				return err
+			if len(c.Key) == 0 {
+				return rpctypes.ErrGRPCEmptyKey
 			}
 		}
 		for _, op := range slices.Concat(r.Success, r.Failure) {
@@ -203,13 +201,6 @@ func valid(req Message, budget int) error {
 		}
 	case nil:
 		return rpctypes.ErrGRPCKeyNotFound
-	}
-	return nil
-}
-
-func present(key []byte) error {
-	if len(key) == 0 {
-		return rpctypes.ErrGRPCEmptyKey
 	}
 	return nil
 }

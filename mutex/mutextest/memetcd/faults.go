@@ -110,16 +110,15 @@ func (l *Link) settle() {
 		l.reset()
 	}
 	since(&l.silent, held, now)
-	if l.cluster.keepAlive <= 0 || !held || !began {
-		return
-	}
-	time.AfterFunc(l.cluster.keepAlive, func() {
-		l.cluster.do(func() {
-			if l.silent.Equal(now) {
-				l.reset()
-			}
+	if l.cluster.keepAlive > 0 && held && began {
+		time.AfterFunc(l.cluster.keepAlive, func() {
+			l.cluster.do(func() {
+				if l.silent.Equal(now) {
+					l.reset()
+				}
+			})
 		})
-	})
+	}
 }
 
 // since keeps in t when something began that is on, or the zero time.

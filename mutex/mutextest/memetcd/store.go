@@ -67,10 +67,7 @@ func (r span) contains(key string) bool {
 }
 
 func (r span) covers(o span) bool {
-	if o.end == "" {
-		return r.contains(o.key)
-	}
-	return r.contains(o.key) && (r.end == "\x00" || r.end != "" && o.end != "\x00" && o.end <= r.end)
+	return r.contains(o.key) && (o.end == "" || r.end == "\x00" || r.end != "" && o.end != "\x00" && o.end <= r.end)
 }
 
 // get returns the keys of a range as they were at revision rev.
