@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ const (
 type Client struct {
 	store    *store
 	watcher  clientv3.Watcher
+	own      bool // each wait has a watcher of its own
 	settings settings
 	hostname string
 	keeper   scheduler // of the locks that asked for it
@@ -59,6 +61,8 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 	if open == nil { // as of a client without connections
 		open = context.Background()
 	}
+	// That of a namespace, and any other that is not etcd's, is the only one.
+	c.own = etcd.ActiveConnection() != nil && reflect.TypeOf(etcd.Watcher) == reflect.TypeOf(clientv3.NewWatchFromWatchClient(nil, nil))
 	c.leases = leases{etcd: etcd, open: open, granting: make(chan struct{}, 1)}
 	c.keeper = scheduler{open: open, overlap: true}
 	c.cleaner = scheduler{open: open, most: maxAbandoned}

@@ -3,6 +3,7 @@ package mutex
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,8 +12,8 @@ import (
 // ticketTTL is how long the tickets of a process stay after it has died.
 const ticketTTL = 10 * time.Second
 
-// leases has the lease of the tickets of a client: one for all its waits, kept alive while one of
-// them lasts. Locks have none.
+// leases has the lease of the tickets of a client: one for all its waits, kept alive while they
+// last. Locks have none.
 type leases struct {
 	etcd     *clientv3.Client
 	open     context.Context // of etcd's client
@@ -26,9 +27,7 @@ type lease struct {
 	id    clientv3.LeaseID
 	lost  context.Context // until it has expired
 	lose  context.CancelFunc
-	stop  context.CancelFunc // of keeping it
-	waits int
-	left  time.Time // by the last of them
+	waits atomic.Int32
 }
 
 // join returns a lease for a wait, which must leave it; nil if there is none, and none is wanted.
@@ -47,58 +46,49 @@ func (s *leases) join(ctx context.Context, wanted bool) (*lease, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	l := &lease{left: time.Now()}
+	began := time.Now()
 	resp, err := s.etcd.Grant(ctx, int64(ticketTTL/time.Second))
 	if err != nil {
 		return nil, err
 	}
-	l.id = resp.ID
+	l := &lease{id: resp.ID}
+	l.waits.Add(1)
 	l.lost, l.lose = context.WithCancel(s.open)
+	go s.keep(l, began)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.current = l
-	s.mu.Unlock()
-	return s.live(), nil
+	return l, nil
 }
 
-// live returns the lease if it can have another wait.
+// live returns the lease for another wait, if it has not expired.
 func (s *leases) live() *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.current
-	switch {
-	case l == nil || l.lost.Err() != nil:
+	if s.current == nil || s.current.lost.Err() != nil {
 		return nil
-	case l.waits == 0 && elapsed(l.left, time.Now()) > ticketTTL/2:
-		l.lose()
-		return nil
-	case l.waits == 0:
-		ctx, stop := context.WithCancel(l.lost)
-		l.stop = stop
-		go s.keep(ctx, l)
 	}
-	l.waits++
-	return l
+	s.current.waits.Add(1)
+	return s.current
 }
 
-func (s *leases) keep(ctx context.Context, l *lease) {
-	if kept, err := s.etcd.KeepAlive(ctx, l.id); err == nil {
-		for range kept {
-			continue
+// keep renews the lease after half of its time if anyone waits then, and lets it expire otherwise: most waits are shorter.
+func (s *leases) keep(l *lease, kept time.Time) {
+	defer l.lose()
+	for rest(l.lost, time.Until(kept.Add(ticketTTL/2))) == nil && elapsed(kept, time.Now()) < ticketTTL && l.waits.Load() > 0 {
+		ctx, cancel := context.WithCancel(l.lost)
+		answers, err := s.etcd.KeepAlive(ctx, l.id)
+		if err == nil && <-answers != nil {
+			kept = time.Now()
+		}
+		if cancel(); err != nil {
+			return
 		}
 	}
-	if ctx.Err() == nil {
-		l.lose()
-	}
 }
 
-func (s *leases) leave(l *lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l == nil {
-		return
-	}
-	if l.waits--; l.waits == 0 {
-		l.stop()
-		l.left = time.Now()
+func (l *lease) leave() {
+	if l != nil {
+		l.waits.Add(-1)
 	}
 }

@@ -22,7 +22,7 @@ type place struct {
 	ticket int64    // create_revision of its ticket, 0 if it has none
 	queued bool     // there may be one in etcd
 	before []string // the tickets before its own, the nearest first, at most two
-	head   string   // the first ticket of the name, if that is before its own
+	head   string   // the first ticket of the name as far as it was read, if that is before its own
 	over   string   // the ticket that is passed over, "" for none
 	free   []string // of its names
 }
@@ -54,7 +54,7 @@ func (cl *claim) queue(s *step) {
 				UUID: cl.uuid, Hostname: cl.c.hostname, PID: strconv.Itoa(os.Getpid()), Owner: cl.set.owner, Purpose: cl.set.purpose,
 				Since: cl.since.UTC(), Slots: cl.set.slots, Holds: cl.holds,
 			}
-			s.otherwise = slices.Concat(cl.c.store.read(cl.name), cl.earlier(),
+			s.otherwise = slices.Concat(cl.c.store.read(cl.name), cl.earlier()[:1], // the first matters once the lock is free for long
 				[]clientv3.Op{clientv3.OpGet(own, clientv3.WithKeysOnly()), clientv3.OpPut(own, ticket.Value(), clientv3.WithLease(cl.lease))})
 		}
 	}

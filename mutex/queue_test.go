@@ -224,6 +224,40 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 	})
 }
 
+// TestRequestsOfAWait: a waiter that comes as the third, and is later the second and the first, sends no more than it must.
+func TestRequestsOfAWait(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, q.w.client())
+		q.join(2, q.w.client())
+		sent := map[string]int{}
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			kind := fmt.Sprintf("%T", req)
+			if w, ok := req.(*etcdserverpb.WatchRequest); ok {
+				kind = fmt.Sprintf("%T", w.RequestUnion)
+			}
+			sent[strings.TrimPrefix(kind, "*etcdserverpb.")]++
+			return memetcd.Faults{}
+		})
+		q.join(3, c)
+		<-time.After(4 * time.Second)
+		for want := 1; want <= 3; want++ {
+			q.release()
+			who, _ := q.next()
+			require.Equal(t, want, who)
+			<-time.After(20 * time.Millisecond)
+		}
+		q.release()
+		link.OnRequest(nil)
+		looks := 4 * min(q.slots, 1) // which slots are free
+		require.Equal(t, map[string]int{
+			"TxnRequest":                 4 + looks, // fails; fails and puts the ticket; takes the lock; releases it
+			"LeaseGrantRequest":          1,
+			"WatchRequest_CreateRequest": 2, // for the ticket two before, and for the lock
+		}, sent)
+	})
+}
+
 // chaos is a line on an etcd in memory, with the links of its waiters.
 func chaos(t *testing.T, test func(*testing.T, *memetcd.Cluster, *line, func() (*mutex.Client, *memetcd.Link))) {
 	eachSlots(t, func(t *testing.T, slots int) {

@@ -34,11 +34,13 @@ type waiter struct {
 	cl    *claim
 	lease *lease // nil for none
 
-	watch  clientv3.WatchChan
-	key    string // that is watched
-	cancel context.CancelFunc
-	broken int              // watches that failed in sequence
-	quiet  <-chan time.Time // fires when they have shown nothing for long
+	watcher clientv3.Watcher
+	watch   clientv3.WatchChan
+	key     string // that is watched
+	cancel  context.CancelFunc
+	before  context.CancelFunc // of the watch before
+	broken  int                // watches that failed in sequence
+	quiet   <-chan time.Time   // fires when they have shown nothing for long
 
 	freed  time.Time // since when the lock is free, and head the first
 	head   string
@@ -49,10 +51,13 @@ type waiter struct {
 
 // await takes the lock when it becomes free.
 func (c *Client) await(ctx context.Context, cl *claim) error {
-	w := &waiter{c: c, cl: cl, cancel: func() {}}
+	w := &waiter{c: c, cl: cl, watcher: c.watcher, cancel: func() {}, before: func() {}}
+	if c.own {
+		w.watcher = clientv3.NewWatcher(c.leases.etcd)
+	}
 	defer func() {
-		w.cancel()
-		c.leases.leave(w.lease)
+		go w.end()
+		w.lease.leave()
 	}()
 	if cl.set.identity != "" { // its own lock it takes again in front of all waiters
 		cl.fair = true
@@ -146,7 +151,7 @@ func (w *waiter) join(ctx context.Context, wanted bool) {
 	cl := w.cl
 	cl.fair = time.Now().UnixNano() >= w.c.plain.Load()
 	if w.lease != nil && (w.lease.lost.Err() != nil || !cl.fair) {
-		w.c.leases.leave(w.lease)
+		w.lease.leave()
 		w.lease = nil
 	}
 	var err error
@@ -201,12 +206,24 @@ func (w *waiter) open(ctx context.Context) {
 	if w.watch != nil && key == w.key {
 		return
 	}
-	w.cancel()
+	w.before()
+	if w.before = w.cancel; len(w.cl.before) > 1 { // the watch before is not that of a deleted ticket, and may have events
+		w.cancel()
+	}
 	if w.broken > 0 {
 		ctx = metadata.AppendToOutgoingContext(ctx, "unlocker-stream", w.cl.uuid)
 	}
 	ctx, w.cancel = context.WithCancel(clientv3.WithRequireLeader(ctx))
-	w.key, w.watch = key, w.c.watcher.Watch(ctx, key, opts...)
+	w.key, w.watch = key, w.watcher.Watch(ctx, key, opts...)
+}
+
+// end ends both watches: those of a watcher of its own with its stream, in one message.
+func (w *waiter) end() {
+	if w.c.own {
+		_ = w.watcher.Close()
+	}
+	w.before()
+	w.cancel()
 }
 
 func (w *waiter) close() {
