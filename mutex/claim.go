@@ -151,7 +151,6 @@ func (cl *claim) answered(a answer) bool {
 	}
 	if a.succeeded {
 		cl.lock = newLock(cl, cl.stamped, a.cluster, a.revision, a.revision)
-		cl.queued = cl.queued && cl.ticket == 0 && cl.unsure > 0
 		return true
 	}
 	h, _ := cl.c.store.holder(cl.name, a.found)

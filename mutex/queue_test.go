@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -429,6 +430,40 @@ func TestLostTickets(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTicketPutLate: etcd executes the first attempt to queue after the waiter has taken the lock. The lease is that of another
+// wait, too.
+func TestTicketPutLate(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		other := q.w.lock(q.w.client(), "b", mutex.KeepAlive(mutex.Forever))
+		waited := make(chan error, 1)
+		go func() { waited <- c.WithLock(t.Context(), "b", func(context.Context) error { return nil }) }()
+		eventually(t, func() bool { return len(tickets(t, q.w, "b")) > 0 })
+		delayed := false
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			txn, _ := req.(*etcdserverpb.TxnRequest)
+			if !delayed && slices.ContainsFunc(txn.GetFailure(), func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil }) {
+				delayed = true
+				return memetcd.Faults{Request: 20 * time.Second} // the client gives up, and it is executed
+			}
+			return memetcd.Faults{}
+		})
+		q.join(1, c, mutex.KeepAlive(mutex.Forever))
+		q.release()
+		who, _ := q.next()
+		require.Equal(t, 1, who)
+		put := func() bool { return len(tickets(t, q.w, "a")) > 0 }
+		require.False(t, put())
+		eventually(t, put, "it was executed")
+		<-time.After(time.Minute)
+		require.False(t, put())
+		require.NoError(t, q.holder.Held())
+		q.release()
+		require.NoError(t, other.Unlock(t.Context()))
+		require.NoError(t, <-waited)
+	})
 }
 
 // A waiter that gives up leaves the others in order.

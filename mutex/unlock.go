@@ -189,7 +189,7 @@ type abandoned struct {
 }
 
 func (a *abandoned) answered(got answer) bool {
-	if got.succeeded && !a.held {
+	if got.succeeded && !a.held && a.fields != nil {
 		a.late--
 	}
 	a.held = false
@@ -219,21 +219,19 @@ func (a *abandoned) ended() {
 	a.next, a.pause = now.Add(wait), 2*wait // not more: it may be sent early, again and again
 }
 
-// abandon returns the releases for what the claim has left: a ticket, the lock if the claim has failed, and other slots that
-// its attempts may take late.
+// abandon returns the releases for what the claim has left or its attempts may do late: put its ticket, and take the lock if
+// the claim has failed, or other slots.
 func (cl *claim) abandon() (all []*abandoned) {
-	if cl.doubts[cl.name] = cl.unsure; cl.lock != nil {
-		cl.doubts[cl.name] = 0
-	}
+	cl.doubts[cl.name] = cl.unsure
 	for name, late := range cl.doubts {
 		a := &abandoned{release: release{c: cl.c, name: name, uuid: cl.uuid}, late: late, until: cl.stamped.Add(cl.set.patience)}
-		if cl.queued && name == cl.name {
+		if cl.queued && (late > 0 || cl.lock == nil) {
 			a.ticket, _, _ = cl.tickets()
 		}
-		if a.late > 0 {
+		if late > 0 && (cl.lock == nil || cl.lock.name != name) {
 			a.fields = sorted(cl.written())
 		}
-		if a.late > 0 || a.ticket != "" {
+		if a.fields != nil || a.ticket != "" {
 			all = append(all, a)
 		}
 	}
