@@ -32,6 +32,11 @@ type queue struct {
 	free  bool // the last of them is
 }
 
+// lock returns the lock that it waits for, or one of its slots.
+func (f *flow) lock(slot int) string {
+	return f.Lock + strings.Repeat("/"+strconv.Itoa(slot), min(f.Slots, 1))
+}
+
 // flows returns those that hold locks while they wait: without them there is no deadlock.
 func (w *Waiters) flows() (all []*flow) {
 	w.mu.Lock()
@@ -67,7 +72,7 @@ func deadlocks(ctx context.Context, all []*flow, holder Holder) (found []api.Dea
 		q := cmp.Or(queues[name], &queue{})
 		queues[name], f.queue, q.flows = q, q, append(q.flows, f)
 		for slot := len(q.uuids); !q.free && slot < max(f.Slots, 1); slot++ {
-			lock := name + strings.Repeat(strconv.Itoa(slot), min(f.Slots, 1))
+			lock := f.lock(slot)
 			u, due := holder(ctx, lock)
 			if q.free = len(holders[u]) == 0 || cmp.Or(locks[u], lock) != lock; q.free { // another lock with its uuid is forged
 				free = append(free, place{q, slot})
@@ -126,23 +131,48 @@ func deadlocks(ctx context.Context, all []*flow, holder Holder) (found []api.Dea
 const (
 	// maxDeadlocks is how many are found, maxFlows how many flows of each are shown, maxHeld how many locks of each.
 	maxDeadlocks, maxFlows, maxHeld = 100, 20, 8
+	// maxGets is how many locks are read at a time: etcd's default limit of a transaction.
+	maxGets = 128
 	// lookInterval is the minimum time between two looks for deadlocks, which is also lookShare times as long as one takes.
 	lookInterval, lookShare = time.Second, 20
 )
 
-// ReadDeadlocks returns the deadlocks that tickets and locks show at one revision of etcd. It takes no longer than the timeout.
+// ReadDeadlocks returns the deadlocks that tickets and locks show at one revision of etcd. It takes no longer than the timeout,
+// and reads with each lock those that are likely to be next: of other waiters, or further slots.
 func ReadDeadlocks(ctx context.Context, kv clientv3.KV, layout protocol.Layout, prefix string, timeout time.Duration) ([]api.Deadlock, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	w, err := Read(ctx, kv, prefix, timeout)
-	found := deadlocks(ctx, w.flows(), func(ctx context.Context, lock string) (uuid string, due time.Time) {
-		if err == nil {
-			var resp *clientv3.GetResponse
-			if resp, err = kv.Get(ctx, layout.Key(lock, protocol.FieldUUID.String()), clientv3.WithRev(w.revision)); err == nil && len(resp.Kvs) > 0 {
-				uuid = string(resp.Kvs[0].Value)
+	all, uuids := w.flows(), make(map[string]string) // of what was read, by its key
+	rest := all
+	found := deadlocks(ctx, all, func(ctx context.Context, lock string) (uuid string, due time.Time) {
+		var gets []clientv3.Op
+		get := func(lock string) string {
+			key := layout.Key(lock, protocol.FieldUUID.String())
+			if _, read := uuids[key]; !read && len(gets) < maxGets {
+				uuids[key], gets = "", append(gets, clientv3.OpGet(key, clientv3.WithRev(w.revision)))
+			}
+			return uuids[key]
+		}
+		if get(lock); len(gets) == 0 || err != nil {
+			return get(lock), due
+		}
+		for ; len(rest) > 0 && len(gets) < maxGets; rest = rest[1:] {
+			get(rest[0].lock(0))
+		}
+		i := strings.LastIndexByte(lock, '/') + 1
+		for slot, err := strconv.Atoi(lock[i:]); err == nil && len(gets) < maxGets; slot++ {
+			get(lock[:i] + strconv.Itoa(slot))
+		}
+		resp, failed := kv.Txn(ctx).Then(gets...).Commit()
+		if err = failed; err == nil {
+			for _, r := range resp.Responses {
+				for _, kv := range r.GetResponseRange().Kvs {
+					uuids[string(kv.Key)] = string(kv.Value)
+				}
 			}
 		}
-		return uuid, due
+		return get(lock), due
 	})
 	return found, err
 }

@@ -246,14 +246,17 @@ func TestDeadlocksBesideUnreadLocks(t *testing.T) {
 			w.hold(name, "u-"+name)
 		}
 		w.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if r, ok := req.(*etcdserverpb.RangeRequest); ok && string(r.Key) == layout.Key("slow", "uuid") {
+			if r, ok := req.(*etcdserverpb.TxnRequest); ok && strings.Contains(r.String(), layout.Key("slow", "uuid")) {
 				return memetcd.Unreachable()
 			}
 			return memetcd.Faults{}
 		})
 		w.write("b", "1", func(t *protocol.Ticket) { t.Holds = []string{"u-a"} })
 		w.write("a", "2", func(t *protocol.Ticket) { t.Holds = []string{"u-b"} })
-		w.write("slow", "3", func(t *protocol.Ticket) { t.Holds = []string{"u-other"} })
+		for i := range 126 { // which are read with those
+			w.write(fmt.Sprint("free/", i), fmt.Sprint(3+i), func(t *protocol.Ticket) { t.Holds = []string{"u-other"} })
+		}
+		w.write("slow", "129", func(t *protocol.Ticket) { t.Holds = []string{"u-other"} })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.RunDeadlocks(ctx) }()
@@ -262,6 +265,39 @@ func TestDeadlocksBesideUnreadLocks(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	})
+}
+
+// TestDeadlocksAreReadTogether: many locks, or many slots, cost few requests.
+func TestDeadlocksAreReadTogether(t *testing.T) {
+	const n = 300
+	for name, waitsFor := range map[string]func(i int) (lock string, slots int){
+		"pool": func(int) (string, int) { return "pool", n },
+		"lock": func(i int) (string, int) { return fmt.Sprint("lock/", (i+1)%n), 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				for i := range n {
+					w.hold(fmt.Sprint(name, "/", i), fmt.Sprint("u-", i))
+					lock, slots := waitsFor(i)
+					w.write(lock, fmt.Sprint(i), func(t *protocol.Ticket) { t.Holds, t.Slots = []string{fmt.Sprint("u-", i)}, slots })
+				}
+				var sent int
+				w.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					switch req.(type) {
+					case *etcdserverpb.TxnRequest, *etcdserverpb.RangeRequest:
+						sent++
+					}
+					return memetcd.Faults{}
+				})
+				found, err := waiters.ReadDeadlocks(t.Context(), w.link.Client, layout, prefix, time.Second)
+				w.link.OnRequest(nil)
+				require.NoError(t, err)
+				require.Len(t, found, 1)
+				require.Equal(t, n, len(found[0].Flows)+found[0].More)
+				require.LessOrEqual(t, sent, 8)
+			})
+		})
+	}
 }
 
 // A deadlock is one that etcd shows at one revision, and is said once.
