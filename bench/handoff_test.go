@@ -23,7 +23,7 @@ func BenchmarkHandoff(b *testing.B) {
 			name     string
 			start    func(*testing.B) server
 			join     func(server) locker
-			requests func(server) float64
+			requests func(server) map[string]float64
 		}{
 			{"mutex", etcd, newMutex, server.etcdRequests},
 			{"concurrency", etcd, newConcurrency, server.etcdRequests},
@@ -38,7 +38,9 @@ func BenchmarkHandoff(b *testing.B) {
 					}
 					before, cpu := c.requests(s), cpuTime(b, s.pid)
 					q.run(b)
-					b.ReportMetric((c.requests(s)-before)/float64(q.taken), "requests/lock")
+					for kind, n := range c.requests(s) {
+						b.ReportMetric((n-before[kind])/float64(q.taken), kind+"/lock")
+					}
 					b.ReportMetric(float64((cpuTime(b, s.pid)-cpu).Microseconds())/1000/float64(q.taken), "server-cpu-ms/lock")
 					b.ReportMetric(float64(quantile(q.handed, .5).Microseconds())/1000, "median-handoff-ms")
 					b.ReportMetric(float64(quantile(q.handed, .99).Microseconds())/1000, "p99-handoff-ms")

@@ -99,8 +99,17 @@ func (s server) etcdMetric(name string, labels ...string) float64 {
 }
 
 // etcdRequests returns how many messages clients have sent to etcd, those on streams among
-// them.
-func (s server) etcdRequests() float64 { return s.etcdMetric("grpc_server_msg_received_total") }
+// them, and how many of them were of which kind. etcd counts the end of a stream as a message of it.
+func (s server) etcdRequests() map[string]float64 {
+	const messages = "grpc_server_msg_received_total"
+	return map[string]float64{
+		"requests":    s.etcdMetric(messages),
+		"txns":        s.etcdMetric(messages, "grpc_method", "Txn"),
+		"of-watches":  s.etcdMetric(messages, "grpc_service", "etcdserverpb.Watch"),
+		"of-leases":   s.etcdMetric(messages, "grpc_service", "etcdserverpb.Lease"),
+		"stream-ends": s.etcdMetric("grpc_server_handled_total", "grpc_type", "bidi_stream"),
+	}
+}
 
 // etcdTxns returns how many transactions clients have sent to etcd.
 func (s server) etcdTxns() float64 {
@@ -109,7 +118,8 @@ func (s server) etcdTxns() float64 {
 
 // redisRequests returns how many commands clients have sent to Redis, without those that
 // scripts executed.
-func (s server) redisRequests() (sum float64) {
+func (s server) redisRequests() map[string]float64 {
+	sum := 0.
 	conn, err := redis.Dial("tcp", s.addr)
 	require.NoError(s.b, err)
 	stats, err := redis.String(conn.Do("INFO", "commandstats"))
@@ -125,7 +135,7 @@ func (s server) redisRequests() (sum float64) {
 			}
 		}
 	}
-	return sum
+	return map[string]float64{"requests": sum}
 }
 
 // cpuTime returns the CPU time that a process has used.
