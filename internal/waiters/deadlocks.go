@@ -143,9 +143,8 @@ func ReadDeadlocks(ctx context.Context, kv clientv3.KV, layout protocol.Layout, 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	w, err := Read(ctx, kv, prefix, timeout)
-	all, uuids := w.flows(), make(map[string]string) // of what was read, by its key
-	rest := all
-	found := deadlocks(ctx, all, func(ctx context.Context, lock string) (uuid string, due time.Time) {
+	rest, uuids := w.flows(), make(map[string]string) // of what was read, by its key
+	found := deadlocks(ctx, rest, func(ctx context.Context, lock string) (uuid string, due time.Time) {
 		var gets []clientv3.Op
 		get := func(lock string) string {
 			key := layout.Key(lock, protocol.FieldUUID.String())

@@ -90,7 +90,8 @@ func (s *stream) SendMsg(m any) error {
 	c := s.link.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.connection != s.link.connection {
+	_, unary := s.handler.(*call)
+	if s.connection != s.link.connection || !unary && s.ctx.Err() != nil {
 		return io.EOF
 	}
 	in := message{msg: clone(m.(Message))}
@@ -99,7 +100,7 @@ func (s *stream) SendMsg(m any) error {
 	}
 	in.arrives = time.Now().Add(s.link.effective().with(in.faults).Request)
 	s.inbox = append(s.inbox, in)
-	if _, unary := s.handler.(*call); !unary {
+	if !unary {
 		c.wake()
 	}
 	return nil
