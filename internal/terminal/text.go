@@ -11,6 +11,7 @@ package terminal
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -208,6 +209,9 @@ func EscapeYAML(encoded []byte) []byte {
 
 // escapeEncoded leaves line ends as they are. wide appends a character beyond the first 65536.
 func escapeEncoded(encoded []byte, wide func([]byte, rune) []byte) []byte {
+	if !slices.ContainsFunc(encoded, func(b byte) bool { return b != '\n' && (b < ' ' || b > '~') }) {
+		return encoded // the common case
+	}
 	out := make([]byte, 0, len(encoded))
 	scan := newScanner()
 	for len(encoded) > 0 {

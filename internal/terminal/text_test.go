@@ -100,6 +100,9 @@ func TestEscapeJSON(t *testing.T) {
 	var decoded map[string]string
 	require.NoError(t, json.Unmarshal(escaped, &decoded))
 	require.Equal(t, given, decoded)
+	plain := []byte("{\"a\": \" ~\\u001b\"}\n")
+	require.Equal(t, plain, terminal.EscapeJSON(plain))
+	require.Equal(t, `"~\u007f"`+"\n", string(terminal.EscapeJSON([]byte("\"~\x7f\"\n"))))
 }
 
 func TestStrip(t *testing.T) {
