@@ -50,26 +50,26 @@ func (st Store) manual(r *Record, uuid string, put []clientv3.Op) clientv3.Op {
 func (r *Record) deletion(others []clientv3.Op, compares ...clientv3.Cmp) clientv3.Op {
 	var ops []clientv3.Op
 	for _, s := range r.spans {
-		newest, to := clientv3.Compare(clientv3.ModRevision(s.from), "<", r.Revision+1), []clientv3.OpOption(nil)
-		if s.end != "" {
-			newest, to = newest.WithRange(s.end), append(to, clientv3.WithRange(s.end))
-		}
-		compares = append(compares, newest)
-		ops = append(ops, clientv3.OpDelete(s.from, to...))
+		compares = append(compares, clientv3.Compare(clientv3.ModRevision(s.from), "<", r.Revision+1).WithRange(s.end))
+		ops = append(ops, clientv3.OpDelete(s.from, clientv3.WithRange(s.end)))
 	}
 	return clientv3.OpTxn(compares, append(ops, others...), nil)
 }
 
-// Fits reports whether one transaction can delete the records.
+// maxKeys is the maximum number of keys of several locks in one transaction: etcd does nothing else while it deletes them.
+const maxKeys = 1000
+
+// Fits reports whether one transaction can delete the records, and not for too long if there are several.
 func Fits(records ...Record) bool {
-	costliest := 0
+	costliest, keys := 0, int32(0)
 	for i := range records {
 		if len(records[i].spans) == 0 {
 			return false
 		}
 		costliest = max(costliest, len(records[i].spans)+2) // its compares, which are at most two more than its deletes
+		keys += records[i].Keys
 	}
-	return len(records)+costliest <= maxTxnOps
+	return len(records)+costliest <= maxTxnOps && (keys <= maxKeys || len(records) == 1)
 }
 
 // Terms are under which Delete may be carried out.

@@ -102,11 +102,9 @@ func (g *gate) logBegin(kind verdict.Kind, reason string, found map[verdict.Hold
 const updateInterval = 50 * time.Millisecond
 
 func (g *gate) wait(ctx context.Context) error {
-	tick := time.NewTicker(updateInterval)
-	defer tick.Stop()
 	for !g.open() {
 		select {
-		case <-tick.C:
+		case <-time.After(updateInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -297,8 +297,8 @@ func TestS6_WhatCannotBeReadInTimeKeepsApart(t *testing.T) {
 
 func TestS6_TheRateAppliesToLargeLocks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		const n = 4
-		h := newHarness(t, nil, func(o *reaper.Options) { o.Rules.RateLimit, o.Rules.BatchSize = 2, n })
+		const n, rate = 4, 2
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Rules.RateLimit, o.Rules.BatchSize = rate, n })
 		all := names("big%d", n)
 		h.expired(append(all, names("n%d", 2*n)...)...)
 		for _, name := range all {
@@ -307,7 +307,7 @@ func TestS6_TheRateAppliesToLargeLocks(t *testing.T) {
 		start := time.Now()
 		h.give(append(h.dues(all...), h.dues(names("n%d", 2*n)...)...)...)
 		h.await(func() bool { return h.removed() == 3*n })
-		require.InDelta(t, n*time.Second, time.Since(start), float64(50*time.Millisecond))
+		require.InDelta(t, (3*n-rate)*time.Second/rate, time.Since(start), float64(50*time.Millisecond))
 	})
 }
 

@@ -110,6 +110,7 @@ func New(o Options) (*Reaper, error) {
 	limit := rate.Inf
 	if o.Rules.RateLimit > 0 {
 		limit = rate.Limit(o.Rules.RateLimit)
+		o.Rules.BatchSize = max(1, int(min(o.Rules.RateLimit, float64(o.Rules.BatchSize)))) // those of a second at most
 	}
 	ledger := newLedger(o.Retention, o.Now)
 	ledger.replica = o.Replica

@@ -62,7 +62,10 @@ func TestS6_TheRateIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		perSecond float64
 		want      time.Duration
-	}{"limited": {40, (n - batch) * time.Second / 40}, "no limit": {0, 0}} {
+	}{
+		"limited": {40, (n - batch) * time.Second / 40}, "no limit": {0, 0},
+		"less than a batch in a second": {2.5, (n - 2) * time.Second * 2 / 5},
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				h := newHarness(t, nil, func(o *reaper.Options) {

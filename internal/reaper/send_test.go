@@ -57,6 +57,24 @@ func TestBatchesThatDoNotFitAreHalvedBeforeTheyAreSent(t *testing.T) {
 	require.EqualValues(t, 2, h.sent.Load())
 }
 
+// etcd does nothing else while it deletes many keys.
+func TestABatchWithManyKeysIsHalved(t *testing.T) {
+	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Rules.BatchSize = 64 })
+	all := names("n%03d", 20)
+	h.expired(all...)
+	for _, name := range all {
+		var fields []string
+		for _, field := range names("purpose-%02d", 46) {
+			fields = append(fields, field, "x")
+		}
+		h.set(name, fields...)
+	}
+	h.remove(all...)
+	require.Empty(t, h.keys())
+	require.Equal(t, len(all), h.removed())
+	require.EqualValues(t, 2, h.sent.Load())
+}
+
 func TestAServerThatTakesLessGetsHalves(t *testing.T) {
 	_, client := newEtcd(t, localetcd.Options{MaxTxnOps: 12})
 	h := newHarness(t, client, func(o *reaper.Options) { o.Rules.BatchSize = 64 })

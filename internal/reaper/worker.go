@@ -278,11 +278,10 @@ func (w *worker) sendFailed(batch []*attempt, err error) error {
 		return nil
 	case reason == lockstore.ReasonAmbiguous:
 		w.fail(ends.ambiguous, reason, err, batch...)
-		return err
 	default:
 		w.fail(ends.failed, reason, err, batch...)
-		return err
 	}
+	return err
 }
 
 func (w *worker) halve(batch []*attempt) error {
