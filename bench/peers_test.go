@@ -148,7 +148,7 @@ func peersRemoval(b *testing.B, binary string, n int) {
 			return os.Getpid()
 		}},
 		{"unlocker-default", daemon(config.Default().Reaper.BatchSize, config.Default().Reaper.Concurrency)},
-		{"unlocker-fast", daemon(64, 4)},
+		{"unlocker-fast", daemon(124, 2)},
 		{"etcd-leases", func(b *testing.B, _ server, e *etcdtest.Etcd, due time.Time) int {
 			putLeases(b, e.Client, n, due)
 			return 0

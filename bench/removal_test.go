@@ -29,7 +29,7 @@ func BenchmarkRemoval(b *testing.B) {
 		for _, profile := range []struct {
 			name            string
 			batch, inFlight int
-		}{{"default", 16, 1}, {"fast", 64, 4}} {
+		}{{"default", config.Default().Reaper.BatchSize, config.Default().Reaper.Concurrency}, {"fast", 124, 2}} {
 			rate, idle, busy := removeByDaemon(b, profile.batch, profile.inFlight)
 			b.ReportMetric(rate, profile.name+"/s")
 			b.ReportMetric(rate/leases, profile.name+"-x-leases")

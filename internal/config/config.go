@@ -249,7 +249,7 @@ func (c *Config) keys() []key {
 			"how long leftover fields without a uuid must stay unmodified before they are removed; at least 1s"),
 		bind("reaper.probe_interval", &r.ProbeInterval, "1s", checkPositive,
 			"interval between probes of whether etcd accepts renewals; at most half of every grace"),
-		bind("reaper.batch_size", &r.BatchSize, "16", within(1, maxBatchSize), "maximum number of locks removed in one transaction; 1 to 124"),
+		bind("reaper.batch_size", &r.BatchSize, "64", within(1, maxBatchSize), "maximum number of locks removed in one transaction; 1 to 124"),
 		bind("reaper.concurrency", &r.Concurrency, "1", within(1, 1024), "maximum number of removal transactions in flight; 1 to 1024"),
 		bind("reaper.rate_limit", &r.RateLimit, "0", atLeast(0.0), "maximum number of locks removed per second, may be a fraction; 0: no limit"),
 		bind("reaper.storm.min_locks", &s.MinLocks, "10", atLeast(0),

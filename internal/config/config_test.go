@@ -23,7 +23,7 @@ func TestDefault(t *testing.T) {
 		Etcd:   Etcd{Endpoints: []string{"127.0.0.1:2379"}, DialTimeout: 5 * time.Second, RequestTimeout: 5 * time.Second},
 		Reaper: Reaper{
 			Mode: "enforce", Grace: 2 * time.Second, ClockTolerance: 2 * time.Second, Settle: 15 * time.Second, StandbyDelay: 5 * time.Second,
-			Freshness: 10 * time.Second, OrphanGrace: time.Minute, ProbeInterval: time.Second, BatchSize: 16, Concurrency: 1,
+			Freshness: 10 * time.Second, OrphanGrace: time.Minute, ProbeInterval: time.Second, BatchSize: 64, Concurrency: 1,
 		},
 		Election:       Election{Enabled: true, TTL: 10 * time.Second},
 		ResyncInterval: 10 * time.Minute,

@@ -45,7 +45,7 @@ func TestValidFiles(t *testing.T) {
 		{"sections whose keys are commented out", "reaper:\n  # grace: 1s\netcd:\n  tls:\n"},
 		{"byte order mark and CRLF", "\ufeffprefix: /mutexes/\r\nlog:\r\n  level: info\r\n"},
 		{"aliases", "etcd: {dial_timeout: &five 5s, request_timeout: *five, endpoints: [&e 127.0.0.1:2379]}\n"},
-		{"JSON", `{"prefix": "/mutexes/", "reaper": {"batch_size": 16, "grace": "2s"}}`},
+		{"JSON", `{"prefix": "/mutexes/", "reaper": {"batch_size": 64, "grace": "2s"}}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
