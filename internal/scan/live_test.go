@@ -35,7 +35,7 @@ func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStall(t *testing.T) {
 	t.Parallel()
 	s := newScanner(t, client(t, "127.0.0.1:1"))
 	w := &watching{Scanner: s}
-	w.current.stall()
+	w.stall()
 	show := func(responses ...clientv3.WatchResponse) {
 		t.Helper()
 		w.last = time.Now() // nothing has stalled, but for what the test says
@@ -48,10 +48,10 @@ func TestS2_EventsAreLiveAfterTheRevisionReadSinceTheStall(t *testing.T) {
 		return clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: rev}}
 	}
 	show(taking(1, "a"), progress(1), taking(2, "b"), progress(2), taking(3, "c"))
-	w.current.stall()
-	w.current.resume(1, 0)
+	w.stall()
+	w.live(notLive+1, 0)
 	show(progress(3), taking(4, "d"))
-	w.current.resume(2, 6)
+	w.live(notLive+2, 6)
 	show(taking(5, "e"))
 	both := taking(6, "f")
 	both.Events = append(both.Events, taking(7, "g").Events...)

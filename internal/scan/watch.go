@@ -25,7 +25,9 @@ type watching struct {
 	seen atomic.Int64
 	// streams counts the streams that the client library has opened: it resumes a watch by itself.
 	streams atomic.Int64
-	current currency
+	// liveAfter is the revision after which events are observed live or, while the watch is not known to be
+	// current, notLive and the number of stalls.
+	liveAfter, stalls atomic.Int64
 	// resumed asks for a check of what etcd shows after the watch stalled.
 	resumed chan struct{}
 
@@ -36,46 +38,20 @@ type watching struct {
 	opened atomic.Int64
 }
 
-// currency is whether the watch is known to be current.
-type currency struct {
-	mu sync.Mutex
-	// liveAfter is the revision after which events are observed live.
-	liveAfter int64
-	// stalls counts how often the watch has stalled.
-	stalls int
-}
-
-const notLive = math.MaxInt64
+// notLive is more than any revision.
+const notLive = math.MaxInt64 / 2
 
 // stall marks the watch as not current: later events may have been delayed.
-func (c *currency) stall() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.liveAfter = notLive
-	c.stalls++
-}
+func (w *watching) stall() { w.liveAfter.Store(notLive + w.stalls.Add(1)) }
 
-// resume marks the watch as current after a revision that was read since it resumed. It does
-// nothing if the watch has stalled again.
-func (c *currency) resume(stalls int, revision int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stalls == stalls {
-		c.liveAfter = revision
-	}
-}
-
-func (c *currency) get() (liveAfter int64, stalls int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.liveAfter, c.stalls
-}
+// live marks the watch as current after a revision that was read since it stalled, unless it has stalled again.
+func (w *watching) live(stalled, revision int64) { w.liveAfter.CompareAndSwap(stalled, revision) }
 
 // watch returns the state of a watch from revision rev, that of the listing.
 func (s *Scanner) watch(rev int64) *watching {
 	w := &watching{Scanner: s, resumed: make(chan struct{}, 1)}
 	w.seen.Store(rev)
-	w.current.stall()
+	w.stall()
 	return w
 }
 
@@ -129,7 +105,7 @@ func (w *watching) opens(streams int64) error {
 // stalled asks for a check of what etcd shows.
 func (w *watching) stalled() {
 	w.history.doubt()
-	w.current.stall()
+	w.stall()
 	select {
 	case w.resumed <- struct{}{}:
 	default: // a check that has not begun yet
@@ -139,8 +115,7 @@ func (w *watching) stalled() {
 func (w *watching) apply(ctx context.Context, batch []table.Event, r *clientv3.WatchResponse) error {
 	w.applying.Lock()
 	defer w.applying.Unlock()
-	liveAfter, _ := w.current.get()
-	late := 0
+	liveAfter, late := w.liveAfter.Load(), 0
 	for late < len(batch) && batch[late].KV.Mod <= liveAfter {
 		late++
 	}
@@ -182,7 +157,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 func (w *watching) progressInterval() time.Duration {
 	const catchUpInterval = 100 * time.Millisecond // how often progress is asked for until the watch is current
 	pause := min(w.Freshness/4, w.Tolerance/2)
-	if liveAfter, _ := w.current.get(); liveAfter == notLive {
+	if w.liveAfter.Load() >= notLive {
 		pause = min(catchUpInterval, pause)
 	}
 	return pause
@@ -229,12 +204,12 @@ func (w *watching) maintain(ctx context.Context, progress func(context.Context) 
 // resume checks what etcd shows after the watch stalled. Everything that waited had
 // been written before the current revision was read: later events are observed live.
 func (w *watching) resume(ctx context.Context) error {
-	_, stalls := w.current.get()
+	stalled := w.liveAfter.Load()
 	h, err := w.checkHistory(ctx)
 	if err != nil {
 		return err
 	}
-	w.current.resume(stalls, h.Revision)
+	w.live(stalled, h.Revision)
 	return nil
 }
 
