@@ -13,7 +13,8 @@ import (
 
 // BenchmarkKeep keeps 10,000 locks alive in this process, with the default patience, first
 // without and then with the daemon beside etcd. All three are processes of their own. Then it
-// renews as clients do that have a lock each: one transaction for each renewal.
+// renews as clients do that have a lock each: one transaction for each renewal. Last, single
+// locks become due meanwhile.
 //
 //	go test -run '^$' -bench Keep -benchtime 1x ./bench
 func BenchmarkKeep(b *testing.B) {
@@ -53,7 +54,14 @@ func BenchmarkKeep(b *testing.B) {
 		putLocks(etcdtest.On(b, client), locks, future, future)
 		stop := renew(b, client, locks)
 		single := etcd.during(cycle, d.pid)
+		d.awaitNoHold()
+		var late []time.Duration
+		for i := range 100 {
+			late = append(late, dueDelete(b, client, name(locks+i), time.Now().Add(idleTime)))
+		}
 		stop()
+		b.ReportMetric(float64(quantile(late, .5).Microseconds())/1000, "due-to-gone-ms")
+		b.ReportMetric(float64(quantile(late, .99).Microseconds())/1000, "due-to-gone-p99-ms")
 		b.ReportMetric(single.txns, "single-txns/s")
 		b.ReportMetric(100*single.process, "single-daemon-cpu%")
 		b.ReportMetric(100*single.etcd, "single-etcd-cpu%")

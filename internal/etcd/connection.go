@@ -24,28 +24,35 @@ import (
 // evidence against the member.
 const alarm = "/etcdserverpb.Maintenance/Alarm"
 
-// hangs closes the connection to a member that hangs: an alarm request got no answer for patience
-// and the connection showed nothing since, while another member answered one that began at least
-// half of patience later: if this process stalled, the answers of all members are equally late.
-// All that waits on the connection, a watch too, then fails at once and goes to another member.
-// gRPC connects again, but a member that hangs accepts no connection, so that it gets no requests.
+// traffic knows the requests in flight, by which connections read (see Read), and closes the connection to a
+// member that hangs: an alarm request got no answer for patience and the connection showed nothing since, while
+// another member answered one that began at least half of patience later: if this process stalled, the answers of
+// all members are equally late. All that waits on the connection, a watch too, then fails at once and goes to another
+// member. gRPC connects again, but a member that hangs accepts no connection, so that it gets no requests.
 //
 // The keepalive of gRPC would take 14 s. Nothing is closed where no member answers.
-type hangs struct {
+type traffic struct {
 	patience time.Duration // 0: never
 	logger   *slog.Logger
 
 	mu      sync.Mutex
 	pending map[*request]struct{}
+	begun   chan struct{} // closed when another request begins
+	over    time.Time     // when one last ended
 }
 
 type connection struct {
 	net.Conn
+	*traffic
+	// drained is whether the last read left nothing, gap how long after the one before it was. Only Read uses them.
+	drained bool
+	gap     time.Duration
+
 	mu    sync.Mutex
 	heard time.Time
 }
 
-// request is one alarm request; on is where it was sent, or nil.
+// request is a request in flight; on is where an alarm request was sent, or nil.
 type request struct {
 	start time.Time
 	on    *connection
@@ -53,14 +60,14 @@ type request struct {
 
 type requestKey struct{}
 
-func newHangs(o Options) *hangs {
-	return &hangs{patience: o.HangAfter, logger: o.Logger, pending: make(map[*request]struct{})}
+func newTraffic(o Options) *traffic {
+	return &traffic{patience: o.HangAfter, logger: o.Logger, pending: make(map[*request]struct{}), begun: make(chan struct{})}
 }
 
 // dialOptions replace the credentials that clientv3 derives from the scheme of the endpoints by
 // the same ones that also record the connection.
-func (h *hangs) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption {
-	if h.patience == 0 {
+func (t *traffic) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption {
+	if t.patience == 0 {
 		return nil
 	}
 	secure := strings.HasPrefix(endpoint, "https:") || strings.HasPrefix(endpoint, "unixs:")
@@ -68,12 +75,17 @@ func (h *hangs) dialOptions(endpoint string, cfg *tls.Config) []grpc.DialOption 
 	if secure || cfg != nil && !strings.HasPrefix(endpoint, "http:") {
 		creds = credentials.NewTLS(cfg)
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(recorder{creds}), grpc.WithPerRPCCredentials(onSend(h.sent)), grpc.WithChainUnaryInterceptor(h.intercept)}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(recorder{creds, t}), grpc.WithPerRPCCredentials(onSend(t.sent)),
+		grpc.WithChainUnaryInterceptor(t.intercept), grpc.WithChainStreamInterceptor(t.stream),
+		grpc.WithReadBufferSize(readBuffer), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+	}
 }
 
-// recorder records in the AuthInfo on which connection it is.
+// recorder records in the AuthInfo on which connection it is, below TLS.
 type recorder struct {
 	credentials.TransportCredentials
+	traffic *traffic
 }
 
 type recorded struct {
@@ -82,23 +94,13 @@ type recorded struct {
 }
 
 func (r recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	on := &connection{Conn: raw}
+	on := &connection{Conn: raw, traffic: r.traffic}
 	conn, info, err := r.TransportCredentials.ClientHandshake(ctx, authority, on)
 	return conn, recorded{info, on}, err
 }
 
 func (r recorder) Clone() credentials.TransportCredentials {
-	return recorder{r.TransportCredentials.Clone()}
-}
-
-func (c *connection) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n > 0 {
-		c.heard = time.Now()
-	}
-	return n, err
+	return recorder{r.TransportCredentials.Clone(), r.traffic}
 }
 
 func (c *connection) silentSince(t time.Time) bool {
@@ -107,30 +109,38 @@ func (c *connection) silentSince(t time.Time) bool {
 	return c.heard.Before(t)
 }
 
-func (h *hangs) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if method != alarm {
-		return invoke(ctx, method, req, reply, cc, opts...)
+func (t *traffic) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	r := t.begin()
+	if method == alarm {
+		ctx = context.WithValue(ctx, requestKey{}, r)
 	}
-	r := &request{start: time.Now()}
-	h.mu.Lock()
-	h.pending[r] = struct{}{}
-	h.mu.Unlock()
-	err := invoke(context.WithValue(ctx, requestKey{}, r), method, req, reply, cc, opts...)
-	for _, c := range h.ended(r, err == nil) {
-		h.logger.Warn(api.LogMemberHangs, "member", c.RemoteAddr().String())
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	for _, c := range t.ended(r, method == alarm && err == nil) {
+		t.logger.Warn(api.LogMemberHangs, "member", c.RemoteAddr().String())
 		_ = c.Close() // it is broken
 	}
 	return err
 }
 
+func (t *traffic) begin() *request {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &request{start: time.Now()}
+	t.pending[r] = struct{}{}
+	close(t.begun)
+	t.begun = make(chan struct{})
+	return r
+}
+
 // ended removes a request, and returns the connections of those that are evidence of a member
 // that hangs if it was answered.
-func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.pending, r)
-	for p := range h.pending {
-		if answered && p.on != nil && time.Since(p.start) >= h.patience && r.start.Sub(p.start) >= h.patience/2 && p.on.silentSince(p.start) {
+func (t *traffic) ended(r *request, answered bool) (hung []*connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pending, r)
+	t.over = time.Now()
+	for p := range t.pending {
+		if answered && p.on != nil && time.Since(p.start) >= t.patience && r.start.Sub(p.start) >= t.patience/2 && p.on.silentSince(p.start) {
 			if !slices.Contains(hung, p.on) {
 				hung = append(hung, p.on)
 			}
@@ -141,13 +151,13 @@ func (h *hangs) ended(r *request, answered bool) (hung []*connection) {
 }
 
 // sent learns on which connection a request is sent.
-func (h *hangs) sent(ctx context.Context) error {
+func (t *traffic) sent(ctx context.Context) error {
 	r, ours := ctx.Value(requestKey{}).(*request)
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	sent, is := info.AuthInfo.(recorded)
 	if ours && is {
-		h.mu.Lock()
-		defer h.mu.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		r.on = sent.on
 	}
 	return nil

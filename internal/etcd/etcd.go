@@ -128,7 +128,7 @@ func New(o Options) (*Client, error) {
 		Password:           login.initial,
 		MaxUnaryRetries:    maxAttempts,
 		Logger:             newZap(o.Logger),
-		DialOptions:        slices.Concat(dialOptions(o, login, metrics), newHangs(o).dialOptions(o.Endpoints[0], tlsConfig), o.DialOptions),
+		DialOptions:        slices.Concat(dialOptions(o, login, metrics), newTraffic(o).dialOptions(o.Endpoints[0], tlsConfig), o.DialOptions),
 	})
 	if err != nil {
 		unregister()

@@ -134,7 +134,7 @@ func TestNoMemberIsLeftWhileNoneAnswers(t *testing.T) {
 // A member that answers slowly is no member that hangs.
 func TestAMemberThatShowsSomethingIsNotLeft(t *testing.T) {
 	t.Parallel()
-	h := newHangs(Options{HangAfter: time.Second})
+	h := newTraffic(Options{HangAfter: time.Second})
 	silent, other := &connection{}, &connection{heard: time.Now().Add(time.Minute)}
 	began := time.Now().Add(-2 * h.patience)
 	for _, c := range []*connection{silent, silent, other, nil} { // two probes ask it before it is left
