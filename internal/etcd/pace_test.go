@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -154,4 +155,42 @@ func TestStreamsThatEndAreRequests(t *testing.T) {
 	require.Equal(t, 1, requests())
 	cancel()
 	etcdtest.Eventually(t, func() bool { return requests() == 0 }, "ended")
+}
+
+// A watch shows each of many writes in order, and then one that comes alone, with and without TLS.
+func TestAPacedWatchShowsEachWrite(t *testing.T) {
+	t.Parallel()
+	s, plain := newSecure(t), etcdtest.Start(t, localetcd.Options{})
+	for name, o := range map[string]Options{
+		"plain": options(plain.Endpoints()[0]),
+		"TLS":   s.options(s.cluster.Addr(0), s.ca.issue(t, s.dir, "paced")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const writes = 500
+			writer := mustNew(t, o)
+			watch := mustNew(t, o).Watch(t.Context(), "paced", clientv3.WithCreatedNotify())
+			require.True(t, (<-watch).Created)
+			shown := 0
+			shows := func(want int) {
+				for shown < want {
+					r := <-watch
+					require.NoError(t, r.Err())
+					for _, ev := range r.Events {
+						require.Equal(t, strconv.Itoa(shown), string(ev.Kv.Value))
+						shown++
+					}
+				}
+			}
+			for i := range writes {
+				_, err := writer.Put(t.Context(), "paced", strconv.Itoa(i))
+				require.NoError(t, err)
+			}
+			shows(writes)
+			<-time.After(2 * batch) // a read waits for a batch no more
+			_, err := writer.Put(t.Context(), "paced", strconv.Itoa(writes))
+			require.NoError(t, err)
+			shows(writes + 1)
+		})
+	}
 }
