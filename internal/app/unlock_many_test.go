@@ -81,7 +81,10 @@ func TestUnlockManyByTheAPI(t *testing.T) {
 	d.awaitMetric(3, "unlocker_locks", "state", "held")
 	e.Put(clientv3.OpDelete(prefix+"n/dead/", clientv3.WithPrefix()))
 	e.Put(e.Lock("n/dead", later, later)...) // taken again, under the same uuid
-	etcdtest.Eventually(t, func() bool { return d.selects(api.UnlockMany{Match: "n/*"}).Digest != shown.Digest })
+	etcdtest.Eventually(t, func() bool {
+		now := d.selects(api.UnlockMany{Match: "n/*"})
+		return len(now.Locks) == 2 && now.Digest != shown.Digest
+	})
 	refused(what)
 	require.Empty(t, auditRecords(t, e))
 
