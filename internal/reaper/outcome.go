@@ -100,7 +100,7 @@ const (
 	// read backs off up to it, since it keeps a slot from others.
 	refusedBackoff = time.Minute
 	// leaderInterval is how often a standby looks again at a lock that is due but waits for the
-	// leader: it may lead by now.
+	// leader: it may lead by now. Others that were taken too early are put back for as long.
 	leaderInterval = time.Second
 	// never is for a lock that is not put back: the table drops it when the watch shows the deletion.
 	never = table.WhileBraked - 1
@@ -131,16 +131,14 @@ func atOnce(a *attempt) time.Duration {
 	return backoff(a.due.Attempts-1, maxBackoff)
 }
 
-// untilDue is for a lock that has to wait for longer than the lead. A standby looks at it again earlier.
+// untilDue is for a lock that has to wait for longer than the lead: a standby may lead soon, and after a step of our clock
+// the table, which computes due again, may have another one.
 func untilDue(a *attempt) time.Duration {
 	v := a.verdict
 	if v.Reason == verdict.ByPause {
 		return table.WhilePaused
 	}
-	wait := v.Remaining
-	if !v.Leader {
-		wait = min(wait, max(wait-v.StandbyDelay, leaderInterval))
-	}
+	wait := min(v.Remaining, leaderInterval)
 	if wait <= a.lead {
 		return a.lead // it was waited for, but the clock did not get there
 	}

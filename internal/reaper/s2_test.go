@@ -93,7 +93,7 @@ func TestAWallClockBehindTheDeadlineWaits(t *testing.T) {
 			h.handle(d)
 		}
 		require.Zero(t, h.sent.Load())
-		require.Equal(t, []postponement{{"a", d.Token, time.Minute - lead}, {"a", d.Token, time.Hour - lead}}, h.source.postponed())
+		require.Equal(t, []postponement{{"a", d.Token, time.Second - lead}, {"a", d.Token, time.Second - lead}}, h.source.postponed())
 		d.At, d.Wall = time.Now(), past.Add(grace)
 		h.handle(d)
 		require.Equal(t, 1, h.removed())
@@ -111,7 +111,7 @@ func TestOnlyWhatIsDueSoonIsRead(t *testing.T) {
 		wait, off := h.dated("wait", start.Add(time.Hour)), h.due("off")
 		h.handle(wait, off)
 		require.Zero(t, h.reads.Load())
-		require.Equal(t, []postponement{{"wait", wait.Token, time.Hour + grace - lead}, {"off", off.Token, table.UntilModified}}, h.source.postponed())
+		require.Equal(t, []postponement{{"wait", wait.Token, time.Second - lead}, {"off", off.Token, table.UntilModified}}, h.source.postponed())
 
 		h.handle(wait, h.due("due"), h.dated("soon", time.Now().Add(lead/2-grace)))
 		require.Equal(t, 2, h.removed())

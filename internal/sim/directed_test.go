@@ -360,6 +360,13 @@ func TestS6_AStepBackWhileARemovalWaits(t *testing.T) {
 	require.NotZero(t, min(j.gone("a"), j.gone("b")))
 }
 
+// The clock is corrected in the instant in which a lock comes due by it: the worker finds the lock early, the table due.
+func TestS6_AStepBackAtDue(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(90), Clocks: []clock{{Offset: s(90), Steps: []step{{At: s(20.9065), By: -s(90)}}}},
+		Holders: []holder{{Name: "a", Start: s(5.9), TTL: s(13), Retry: s(20), LockedAt: true}}}
+	require.Less(t, judged(t, h).gone("a"), s(23))
+}
+
 // The holder's clock is 1.9 s slow, which counts as 0, and loses 500 ppm, as far as NTP slews. NTP may slew that of
 // the daemon as well, which makes all the others look slower still.
 func TestS2_ADriftSinceTheStamp(t *testing.T) {
