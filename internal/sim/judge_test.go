@@ -186,7 +186,7 @@ func (j *judge) restored(backup *truth, how kind) {
 	}
 	for name, s := range j.locks {
 		was := old.locks[name]
-		if how == bumped && was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) {
+		if how == bumped && was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) && (was.token() == 0) == (s.token() == 0) {
 			j.lost[now] = append(j.lost[now], was.touched)
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {

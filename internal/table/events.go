@@ -220,12 +220,13 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	return older
 }
 
-// isOlder reports whether a listing shows a lock older than it is known, which only a restore can do: one with another
-// uuid, created before what is known, or whose newest key is older although it has another deadline, or although none
-// was deleted.
+// isOlder reports whether a listing shows a lock older than it is known, which only a restore can do: one whose uuid was
+// created earlier, or before it was deleted, or whose newest key is older although it has another deadline, or although
+// none was deleted.
 func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
-		return listed.Token != 0 && listed.Token < known.Revision
+		orphaned := known.Token == 0 && known.has(deletedLast) // or the event of a uuid may be lost
+		return listed.Token != 0 && (listed.Token < known.Token || orphaned && listed.Token < known.Revision)
 	}
 	if listed.Revision >= known.Revision {
 		return false
