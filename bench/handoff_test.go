@@ -15,7 +15,8 @@ import (
 const holdTime = 5 * time.Millisecond
 
 // BenchmarkHandoff hands a lock on among waiters, whose number stays the same: who has
-// released it waits again as soon as another has it.
+// released it waits again as soon as another has it. It leaves out the begin, as many turns as there are
+// lockers, in which they connect and get leases, and the end, in which they wait no more.
 func BenchmarkHandoff(b *testing.B) {
 	etcd := func(b *testing.B) server { return startEtcd(b) }
 	for _, waiters := range []int{2, 10, 100, 1000} {
@@ -32,16 +33,21 @@ func BenchmarkHandoff(b *testing.B) {
 			b.Run(fmt.Sprintf("%s-%d", c.name, waiters), func(b *testing.B) {
 				for range b.N {
 					s := c.start(b)
-					q := queue{handoffs: max(300, 3*waiters)}
+					type sample struct {
+						requests map[string]float64
+						cpu      time.Duration
+					}
+					var samples []sample
+					q := queue{begin: waiters + 1, measured: max(300, 10*min(waiters, 100), 3*waiters)}
+					q.sample = func() { samples = append(samples, sample{c.requests(s), cpuTime(b, s.pid)}) }
 					for range waiters + 1 {
 						q.lockers = append(q.lockers, c.join(s))
 					}
-					before, cpu := c.requests(s), cpuTime(b, s.pid)
 					q.run(b)
-					for kind, n := range c.requests(s) {
-						b.ReportMetric((n-before[kind])/float64(q.taken), kind+"/lock")
+					for kind, n := range samples[1].requests {
+						b.ReportMetric((n-samples[0].requests[kind])/float64(q.measured), kind+"/lock")
 					}
-					b.ReportMetric(float64((cpuTime(b, s.pid)-cpu).Microseconds())/1000/float64(q.taken), "server-cpu-ms/lock")
+					b.ReportMetric(float64((samples[1].cpu-samples[0].cpu).Microseconds())/1000/float64(q.measured), "server-cpu-ms/lock")
 					b.ReportMetric(float64(quantile(q.handed, .5).Microseconds())/1000, "median-handoff-ms")
 					b.ReportMetric(float64(quantile(q.handed, .99).Microseconds())/1000, "p99-handoff-ms")
 					b.ReportMetric(quantile(q.waits, 1).Seconds()*1000, "longest-wait-ms")
@@ -55,11 +61,13 @@ func BenchmarkHandoff(b *testing.B) {
 
 // queue is what those who take turns with one lock have in common.
 type queue struct {
-	lockers  []locker
-	handoffs int
+	lockers []locker
+	// begin are the turns that are left out, measured those after them.
+	begin, measured int
+	sample          func() // called by the holder before the first measured hand-off, and after the last
 
 	mu       sync.Mutex
-	taken    int
+	turns    int
 	next     chan struct{} // closed when the lock is taken the next time
 	released time.Time
 	// handed are the times from the begin of an unlock until the next holder has the lock,
@@ -67,7 +75,7 @@ type queue struct {
 	handed, waits []time.Duration
 }
 
-// run lets all take turns. It leaves out the begin, until each waits.
+// run lets all take turns.
 func (q *queue) run(b *testing.B) {
 	q.next = make(chan struct{})
 	var all errgroup.Group
@@ -92,12 +100,14 @@ func (q *queue) turn(ctx context.Context, lock locker) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	q.took(began)
+	if n := q.took(began); n == q.begin || n == q.begin+q.measured {
+		q.sample()
+	}
 	<-time.After(holdTime)
 	q.mu.Lock()
 	q.released = time.Now()
 	next := q.next
-	more = q.taken < q.handoffs
+	more = q.turns < q.begin+q.measured
 	q.mu.Unlock()
 	if err := unlock(ctx); err != nil || !more {
 		return false, err
@@ -106,15 +116,16 @@ func (q *queue) turn(ctx context.Context, lock locker) (more bool, err error) {
 	return true, nil
 }
 
-func (q *queue) took(began time.Time) {
+// took notes that the lock was taken, and returns which turn this is, from 1.
+func (q *queue) took(began time.Time) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	q.taken++
-	if q.taken > 1 && q.taken <= q.handoffs {
+	if q.turns++; q.turns > q.begin && q.turns <= q.begin+q.measured {
 		q.handed = append(q.handed, now.Sub(q.released))
+		q.waits = append(q.waits, now.Sub(began))
 	}
-	q.waits = append(q.waits, now.Sub(began))
 	close(q.next)
 	q.next = make(chan struct{})
+	return q.turns
 }
