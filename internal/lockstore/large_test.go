@@ -148,6 +148,23 @@ func TestS6_ReadLeavesOutWhatTakesMoreThanOneRequest(t *testing.T) {
 	}
 }
 
+// Locks each of which is nearly large would together be a large answer.
+func TestS6_ReadLeavesOutWhatIsTooMuchTogether(t *testing.T) {
+	h := newHarness(t)
+	locks := make([]protocol.Lock, 2*maxKeys/(readLimit-1))
+	for i := range locks {
+		name := fmt.Sprintf("a%03d", i)
+		h.expired(name)
+		h.crowd(name+"/%02d", readLimit-1-int(h.listed(name).Keys))
+		locks[i] = h.listed(name)
+	}
+	records, err := h.Read(h.ctx, locks)
+	require.NoError(t, err)
+	for i, r := range records {
+		require.Equal(t, i >= maxKeys/(readLimit-1), r.Unread(), i)
+	}
+}
+
 // The known fields of a lock that has no big value come in one request.
 func TestS6_SmallFieldsOfALockWithNestedNamesComeTogether(t *testing.T) {
 	h := newHarness(t)

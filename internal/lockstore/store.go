@@ -49,14 +49,16 @@ func (st Store) explain(err error) error {
 }
 
 // Read reads locks whole, in one transaction. Those that take more than that are Unread, for
-// ReadAlone: their size must delay no other. Of the locks given only the name and what is
-// known of their size count.
+// ReadAlone: their size must delay no other. So are those beyond maxKeys keys, which bounds the answer to 16 MB. Of
+// the locks given only the name and what is known of their size count.
 func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, error) {
 	records := make([]Record, len(locks))
 	var small []int
 	var gets []clientv3.Op
+	keys := int32(0)
 	for i := range locks {
-		if !Large(&locks[i]) {
+		if !Large(&locks[i]) && keys+locks[i].Keys <= maxKeys {
+			keys += locks[i].Keys
 			from, end := st.Layout.Range(locks[i].Name)
 			// One more than it has shows whether there are more keys.
 			limit := clientv3.WithLimit(int64(locks[i].Keys) + 1)
