@@ -221,18 +221,19 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 }
 
 // isOlder reports whether a listing shows a lock older than it is known, which only a restore can do: one whose uuid was
-// created earlier, or before it was deleted, or whose newest key is older although it has another deadline, or although
-// none was deleted.
+// created earlier, or before it was deleted, whose deadline was written earlier, or whose newest key is older although it
+// has another deadline, or although none was deleted.
 func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
 		orphaned := known.Token == 0 && known.has(deletedLast) // or the event of a uuid may be lost
 		return listed.Token != 0 && (listed.Token < known.Token || orphaned && listed.Token < known.Revision)
 	}
-	if listed.Revision >= known.Revision {
-		return false
-	}
 	auto := listed.AutoUnlockAt()
-	return auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast)
+	if auto != 0 && listed.Written < known.Written {
+		return true
+	}
+	return listed.Revision < known.Revision &&
+		(auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast))
 }
 
 // same reports whether a listing agrees with the known lock. Revisions are not sufficient: that of the listing may be

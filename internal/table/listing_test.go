@@ -335,6 +335,12 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
 			func(w *world) { w.live(w.put("a", deadline(time.Minute))) }, true,
 		},
+		"renewed with the same values, and another key, since": {
+			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
+			func(w *world) {
+				w.live(w.put("a", map[string]string{"status": "x", "auto_unlock_at": at(time.Minute)}))
+			}, true,
+		},
 		"taken again since": {
 			func(w *world) { w.acquire("a", time.Minute, time.Minute) },
 			func(w *world) { w.release("a"); w.acquire("a", time.Minute, time.Minute) }, true,
