@@ -92,7 +92,11 @@ func (p *Pauses) on(e etcd.Event) {
 	old, was := p.keep(e, record, err)
 	switch {
 	case e.Deleted && was:
-		p.Logger.Info(api.LogPauseEnds, "match", old.Match, "by", old.By, "lasted", time.Since(old.Since))
+		about := []any{"match", old.Match, "by", old.By}
+		if !old.Since.IsZero() { // as in a record that a person has written
+			about = append(about, "lasted", time.Since(old.Since))
+		}
+		p.Logger.Info(api.LogPauseEnds, about...)
 	case e.Deleted:
 		p.Logger.Info(api.LogPauseEnds, "key", p.named(e.Key))
 	case err != nil:

@@ -118,6 +118,18 @@ func TestAPauseOfAllEndsWithItsLease(t *testing.T) {
 	}
 }
 
+// A person who writes a pause with etcdctl may leave since out.
+func TestAPauseWithoutABeginHasNoDuration(t *testing.T) {
+	t.Parallel()
+	e := shared.Start(t)
+	w := start(t, e, e.Client)
+	w.write(pause.Key(""), `{"match": "", "by": "ada", "until": "2100-01-01T00:00:00Z"}`)
+	w.await(func() bool { return w.All() != "" })
+	w.remove(pause.Key(""))
+	w.await(func() bool { return len(w.log.Lines(api.LogPauseEnds)) > 0 })
+	require.NotContains(t, w.log.Lines(api.LogPauseEnds)[0], "lasted")
+}
+
 func TestPausesOfPatterns(t *testing.T) {
 	t.Parallel()
 	e := shared.Start(t)
