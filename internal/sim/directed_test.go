@@ -609,6 +609,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		"an unstamped renewal that the watch shows long after an outage": {Replicas: 1, Lasts: s(70),
 			Holders: []holder{{Name: "a", Start: s(7.6), Interval: s(6.9), TTL: s(6.95), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(5)}, Dies: s(47.2)}},
 			Faults:  []fault{{Kind: lateWatch, Who: replicas, At: s(18.05), For: s(60), By: s(8)}, {Kind: slowDisk, Who: everyone, At: s(41.55435), For: s(1.75)}}},
+		"a restore that a late watch shows after a renewal": {Replicas: 1, Lasts: s(120),
+			Holders: []holder{{Name: "a", Start: s(5.838), Interval: s(10), TTL: s(41), Retry: s(1), Seconds: true}},
+			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(49.005), For: s(0.686), By: s(8), On: atRevision, Waits: s(1.2), After: true},
+				{Kind: bumped, At: s(92.605), By: s(14.45), Writes: 100}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

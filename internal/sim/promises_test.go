@@ -384,8 +384,12 @@ func (j *judge) notices(d *daemon, from, takes time.Duration) time.Duration {
 	for more := true; more; {
 		more = false
 		for _, f := range j.w.Faults {
-			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch || f.Kind == lateWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < f.end() {
-				from, more = f.end(), true
+			end := f.end()
+			if f.Kind == lateWatch {
+				end += f.By // what came last is shown then
+			}
+			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch || f.Kind == lateWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < end {
+				from, more = end, true
 			}
 		}
 	}
