@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/records"
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -27,12 +28,12 @@ func signedIn(who string) chromedp.Action[chromedp.Void] {
 }
 
 // records returns the records of manual unlocks in etcd.
-func (s *site) records() (all []records.Record) {
+func (s *site) records() (all []api.Forced) {
 	s.t.Helper()
 	resp, err := s.Client.Get(s.t.Context(), "/unlocker/audit/mutexes/", clientv3.WithPrefix())
 	require.NoError(s.t, err)
 	for _, kv := range resp.Kvs {
-		r, err := records.Parse(kv.Value, kv.ModRevision)
+		_, r, err := records.Parse(kv.Value, kv.ModRevision)
 		require.NoError(s.t, err)
 		all = append(all, r)
 	}

@@ -238,7 +238,7 @@ func (d *drill) recorded(ctx context.Context) error {
 	if err != nil || len(resp.Kvs) == 0 {
 		return cmp.Or(d.failedOn(ctx, err, etcd.Read, audit), errors.New("there is none under "+audit))
 	}
-	r, err := records.Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	_, r, err := records.Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	if err == nil && (r.UUID != d.lock.UUID() || r.Trigger != verdict.Expiry) {
 		err = fmt.Errorf("it says: trigger %s, by %s", r.Trigger, cmp.Or(r.Who, r.Replica))
 	}

@@ -59,7 +59,7 @@ func TestUnlockMany(t *testing.T) {
 		found := w.records()
 		require.Len(t, found, 4)
 		for _, kv := range found {
-			r, err := records.Parse(kv.Value, kv.ModRevision)
+			_, r, err := records.Parse(kv.Value, kv.ModRevision)
 			require.NoError(t, err)
 			require.Equal(t, []string{admin.Who(), "OPS-1"}, []string{r.Who, r.Reason})
 			require.Equal(t, found[0].Lease, kv.Lease, "a lease for each would cost etcd more than the removals")

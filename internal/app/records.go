@@ -45,19 +45,19 @@ func (a *App) record(e etcd.Event, allowed *rate.Limiter, levels *etcd.Levels) {
 		a.reaper.RecordGone(name)
 		return
 	}
-	rec, err := records.Parse(e.Value, e.Revision)
+	prefix, rec, err := records.Parse(e.Value, e.Revision)
 	if err != nil {
 		a.logger.Log(context.Background(), levels.Of(api.LogBadRecord), api.LogBadRecord, "key", a.config.AuditKeys()+protocol.Clip([]byte(e.Key), records.MaxText), "error", err)
 		return
 	}
-	if rec.Prefix != a.config.Prefix {
+	if prefix != a.config.Prefix {
 		return
 	}
 	logged := e.First || rec.Trigger != verdict.Manual && rec.Who == "" || allowed.Allow()
 	if !logged {
 		a.logger.Log(context.Background(), levels.Of(api.LogManyUnlocks), api.LogManyUnlocks)
 	}
-	if !a.reaper.Recorded(context.Background(), rec.Forced, e.First, logged) || e.First {
+	if !a.reaper.Recorded(context.Background(), rec, e.First, logged) || e.First {
 		return
 	}
 	if rec.Who != "" && logged {

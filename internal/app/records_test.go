@@ -124,18 +124,19 @@ func TestS7_ManualUnlocksLeaveATraceInEveryReplica(t *testing.T) {
 func TestForgedRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, localetcd.Options{})
-	valid := records.Record{Prefix: prefix, When: time.Now().Add(1000 * time.Hour), Forced: api.Forced{Name: "a", Who: "\x1b[31mmallory\n@host"}}
-	foreign := valid
-	foreign.Prefix, foreign.Name = "/other/", "foreign"
-	e.Put(clientv3.OpPut(auditPrefix+"old", valid.Encode()), clientv3.OpPut(auditPrefix+"huge", strings.Repeat(" ", 1<<20)+valid.Encode()))
+	forged := api.Forced{At: time.Now().Add(1000 * time.Hour), Name: "a", Who: "\x1b[31mmallory\n@host"}
+	valid := records.Encode(prefix, forged)
+	forged.Name = "foreign"
+	foreign := records.Encode("/other/", forged)
+	e.Put(clientv3.OpPut(auditPrefix+"old", valid), clientv3.OpPut(auditPrefix+"huge", strings.Repeat(" ", 1<<20)+valid))
 	d := startDaemon(t, e.Endpoints())
 	etcdtest.Eventually(t, func() bool { return len(d.forced("a")) == 1 })
 	require.False(t, d.forced("a")[0].At.After(time.Now()), "whatever its record says")
-	e.Put(clientv3.OpPut(auditPrefix+"foreign", foreign.Encode()), clientv3.OpPut(auditPrefix+"junk", "junk"))
+	e.Put(clientv3.OpPut(auditPrefix+"foreign", foreign), clientv3.OpPut(auditPrefix+"junk", "junk"))
 	const n = 3000
 	var puts []clientv3.Op
 	for i := range n {
-		puts = append(puts, clientv3.OpPut(fmt.Sprint(auditPrefix, "flood", i), valid.Encode()))
+		puts = append(puts, clientv3.OpPut(fmt.Sprint(auditPrefix, "flood", i), valid))
 	}
 	e.Put(puts...)
 	e.Put(clientv3.OpPut(auditPrefix+"last", "junk"))
@@ -269,6 +270,6 @@ func TestLockedOutOfTheRecords(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	l.Put(l.Lock("b", later, later)...)
 	l.read(auditPrefix)
-	l.Put(clientv3.OpPut(auditPrefix+"1", records.Record{Prefix: prefix, When: time.Now(), Forced: api.Forced{Name: "b"}}.Encode()))
+	l.Put(clientv3.OpPut(auditPrefix+"1", records.Encode(prefix, api.Forced{At: time.Now(), Name: "b"})))
 	etcdtest.Eventually(t, func() bool { return len(d.forced("b")) == 1 })
 }

@@ -54,12 +54,12 @@ func as(user string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("X-Forwarded-User", user) }
 }
 
-func auditRecords(t *testing.T, e *etcdtest.Etcd) (all []records.Record) {
+func auditRecords(t *testing.T, e *etcdtest.Etcd) (all []api.Forced) {
 	t.Helper()
 	resp, err := e.Client.Get(t.Context(), auditPrefix, clientv3.WithPrefix())
 	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
-		r, err := records.Parse(kv.Value, kv.ModRevision)
+		_, r, err := records.Parse(kv.Value, kv.ModRevision)
 		require.NoError(t, err)
 		require.NotZero(t, kv.Lease)
 		all = append(all, r)
@@ -108,7 +108,7 @@ func TestUnlockByTheAPI(t *testing.T) {
 	require.Len(t, records, 1)
 	require.Equal(t, []string{"a/unlock", "u-a/unlock", "ada@" + host, "worker-1 was replaced"},
 		[]string{records[0].Name, records[0].UUID, records[0].Who, records[0].Reason})
-	require.WithinDuration(t, time.Now(), records[0].When, etcdtest.Soon)
+	require.WithinDuration(t, time.Now(), records[0].At, etcdtest.Soon)
 	for _, replica := range []*daemon{d, other} {
 		replica.awaitMetric(1, "unlocker_forced_unlocks_total", "trigger", "manual")
 		require.Equal(t, "ada@"+host, replica.log.Lines(api.LogUnlocked)[0]["who"])
@@ -257,7 +257,7 @@ func TestHostileLocksByTheAPI(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	requireHarmless(t, string(body))
 	for _, r := range auditRecords(t, e) {
-		require.LessOrEqual(t, len(r.Encode()), records.MaxBytes)
+		require.LessOrEqual(t, len(records.Encode(prefix, r)), records.MaxBytes)
 	}
 	require.Less(t, d.longestLine(), 64<<10)
 	require.NotContains(t, d.log.String(), "\x1b")

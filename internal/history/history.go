@@ -132,15 +132,15 @@ func (r Reader) records(ctx context.Context, h *api.History) error {
 // add adds what records say of the lock. If they are present ones, it also adds the periods that etcd has compacted.
 func (r Reader) add(h *api.History, kvs []*mvccpb.KeyValue, present bool) {
 	for _, kv := range kvs {
-		rec, err := records.Parse(kv.Value, kv.ModRevision)
-		if err != nil || rec.Prefix != r.Store.Layout.Prefix() || rec.Name != h.Name || rec.Trigger == verdict.Ended {
+		prefix, rec, err := records.Parse(kv.Value, kv.ModRevision)
+		if err != nil || prefix != r.Store.Layout.Prefix() || rec.Name != h.Name || rec.Trigger == verdict.Ended {
 			continue
 		}
 		rec.By = "" // no daemon was asked
 		if present && h.Compacted && rec.Token != 0 && rec.Revision <= h.FromRevision {
-			r.insert(h, &rec.Forced)
+			r.insert(h, &rec)
 		}
-		AddForced(h, []api.Forced{rec.Forced})
+		AddForced(h, []api.Forced{rec})
 	}
 }
 

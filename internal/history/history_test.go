@@ -153,8 +153,8 @@ func TestRecordsOfManualUnlocks(t *testing.T) {
 	lease, err := w.Client.Grant(ctx, 600)
 	require.NoError(t, err)
 	record := func(token int64, name, uuid, prefix string) clientv3.Op {
-		r := records.Record{Prefix: prefix, When: at(7), Forced: api.Forced{Name: name, UUID: uuid, Who: "ops@host", Reason: "why"}}
-		return clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), r.Encode(), clientv3.WithLease(lease.ID))
+		r := api.Forced{At: at(7), Name: name, UUID: uuid, Who: "ops@host", Reason: "why"}
+		return clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), records.Encode(prefix, r), clientv3.WithLease(lease.ID))
 	}
 	end := func(ops ...clientv3.Op) {
 		w.Put(append(ops, clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))...)
@@ -188,11 +188,11 @@ func TestRecordsOfAutomaticRemovals(t *testing.T) {
 	w := newWorldOn(t, etcdtest.Start(t, localetcd.Options{}))
 	remove := func(token int64) {
 		removed := w.Put(clientv3.OpDelete(w.Prefix+"a/", clientv3.WithPrefix()))
-		r := records.Record{Prefix: w.Prefix, When: at(62), Forced: api.Forced{
-			Name: "a", UUID: "u", Token: token, Hostname: "h", Trigger: "expiry", Replica: "replica-1", Revision: removed,
+		r := api.Forced{
+			At: at(62), Name: "a", UUID: "u", Token: token, Hostname: "h", Trigger: "expiry", Replica: "replica-1", Revision: removed,
 			Fields: []api.Field{{Name: "uuid", Value: "u"}, {Name: "hostname", Value: "h"}, {Name: "auto_unlock_at", Value: stamp(60)}},
-		}}
-		w.Put(clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), r.Encode()))
+		}
+		w.Put(clientv3.OpPut(protocol.RecordKey(w.AuditPrefix, "a", token), records.Encode(w.Prefix, r)))
 	}
 	first := w.acquire("u", 60)
 	remove(first)

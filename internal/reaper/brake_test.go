@@ -29,11 +29,11 @@ func (a *audit) Write(_ context.Context, removed []api.Forced) (int, bool, error
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range removed {
-		r, err := records.Parse([]byte(records.Record{When: f.At, Forced: f}.Encode()), f.Revision+1)
+		_, r, err := records.Parse([]byte(records.Encode("", f)), f.Revision+1)
 		if err != nil {
 			return 0, false, err
 		}
-		a.all = append(a.all, r.Forced)
+		a.all = append(a.all, r)
 	}
 	return len(removed), false, nil
 }
@@ -242,18 +242,18 @@ func TestS3_BrakeWithForgedRecords(t *testing.T) {
 			many[i] = api.Counted{Revision: int64(i + 1), At: future}
 		}
 		many[499].Revision = math.MaxInt64 // which nothing would end
-		forged := records.Record{When: future, Forced: api.Forced{Name: "job", Trigger: verdict.Expiry, Revision: 500, Counted: many}}
-		r, err := records.Parse([]byte(forged.Encode()), 501)
+		forged := api.Forced{At: future, Name: "job", Trigger: verdict.Expiry, Revision: 500, Counted: many}
+		_, r, err := records.Parse([]byte(records.Encode("", forged)), 501)
 		require.NoError(t, err)
 		require.Len(t, r.Counted, 100)
 		require.Less(t, cap(r.Counted), 200, "the rest is not kept")
-		h.learn(r.Forced)
+		h.learn(r)
 		require.False(t, h.expire("job"))
-		forged.Forced = api.Forced{Name: "job", Trigger: verdict.Ended, Token: math.MaxInt64, Revision: math.MaxInt64}
-		r, err = records.Parse([]byte(forged.Encode()), 502)
+		forged = api.Forced{At: future, Name: "job", Trigger: verdict.Ended, Token: math.MaxInt64, Revision: math.MaxInt64}
+		_, r, err = records.Parse([]byte(records.Encode("", forged)), 502)
 		require.NoError(t, err)
 		require.EqualValues(t, 502, r.Revision, "no more than there was")
-		require.True(t, h.learn(r.Forced))
+		require.True(t, h.learn(r))
 		forced, _ := h.Braking("job")
 		require.Zero(t, forced)
 		require.True(t, h.expire("job"))

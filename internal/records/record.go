@@ -47,16 +47,6 @@ const (
 	MaxText = protocol.MaxName
 )
 
-// Record is the value of one key, in JSON: a lock that was removed, with the fields as in the log.
-type Record struct {
-	// Prefix is the prefix of the locks: deployments may share the place of their records.
-	Prefix string `json:"prefix"`
-	// When is according to the clock of the host that removed the lock.
-	When time.Time `json:"when"`
-	// Forced has neither At nor By in etcd, and of a manual unlock no revision; Parse adds them.
-	api.Forced
-}
-
 // keyOf returns the key of the record of a removal. That of a release is another: a replica with a slow clock takes a removal
 // for one, and may be the first to say so.
 func keyOf(prefix string, f *api.Forced) string {
@@ -66,96 +56,105 @@ func keyOf(prefix string, f *api.Forced) string {
 	return protocol.RecordKey(prefix, f.Name, cmp.Or(f.Token, f.Revision))
 }
 
-// Encode returns the value of the key. It omits the last fields where they would exceed the limit.
-func (r Record) Encode() string {
-	r.Who, r.Reason, r.By = protocol.Clip([]byte(r.Who), MaxText), protocol.Clip([]byte(r.Reason), MaxText), ""
+// Encode returns the record of a removal, the value of its key, in JSON: the lock with the fields as in the log, the prefix of
+// the locks, since deployments may share the place of their records, and when, according to the clock of the host that
+// removed the lock. It omits the last fields where they would exceed the limit.
+func Encode(prefix string, f api.Forced) string {
+	f.Who, f.Reason, f.By = protocol.Clip([]byte(f.Who), MaxText), protocol.Clip([]byte(f.Reason), MaxText), ""
 	limit := MaxBytes
-	if r.automatic() {
+	if automatic(&f) {
 		limit = maxAutomatic
 	}
 	for {
-		// Texts and the present time can be encoded. When is the time, and the revision of a manual unlock
-		// is that of the transaction that writes the record, which is not known yet.
+		// Texts and the present time can be encoded. The revision of a manual unlock is that of the transaction that writes
+		// the record, which is not known yet.
 		text, _ := json.Marshal(struct {
-			Record
+			Prefix string    `json:"prefix"`
+			When   time.Time `json:"when"`
+			api.Forced
 			At       *time.Time `json:"at,omitempty"`
 			Revision int64      `json:"revision,omitempty"`
-		}{Record: r, Revision: r.Revision})
-		if len(text) <= limit || len(r.Fields) == 0 {
+		}{Prefix: prefix, When: f.At, Forced: f, Revision: f.Revision})
+		if len(text) <= limit || len(f.Fields) == 0 {
 			return string(text)
 		}
-		r.Fields = r.Fields[:len(r.Fields)-1]
-		r.MoreFields++
+		f.Fields = f.Fields[:len(f.Fields)-1]
+		f.MoreFields++
 	}
 }
 
-func (r *Record) automatic() bool { return r.Trigger == verdict.Expiry || r.Trigger == verdict.Orphan }
+func automatic(f *api.Forced) bool { return f.Trigger == verdict.Expiry || f.Trigger == verdict.Orphan }
 
-// Parse returns the record in the value of a key that was written at a revision.
-func Parse(value []byte, written int64) (Record, error) {
+// Parse returns the removal in a record, the value of a key that was written at a revision, and the prefix of its lock.
+func Parse(value []byte, written int64) (prefix string, f api.Forced, err error) {
 	if len(value) > MaxBytes {
-		return Record{}, fmt.Errorf("%d bytes: a record has at most %d", len(value), MaxBytes)
+		return "", f, fmt.Errorf("%d bytes: a record has at most %d", len(value), MaxBytes)
 	}
-	var r Record
-	err := json.Unmarshal(value, &r)
+	var r struct {
+		Prefix string
+		When   time.Time
+		api.Forced
+	}
+	err = json.Unmarshal(value, &r)
 	if err == nil {
 		err = protocol.ValidateName(r.Name)
 	}
+	r.At, r.By = r.When.UTC(), api.Other
 	if err == nil {
-		err = r.check(written)
+		err = check(&r.Forced, written)
 	}
 	if err != nil {
-		return Record{}, errors.New("not a record: " + protocol.Clip([]byte(err.Error()), MaxText)) // it may quote the value
+		return "", f, errors.New("not a record: " + protocol.Clip([]byte(err.Error()), MaxText)) // it may quote the value
 	}
-	r.At, r.By = r.When.UTC(), api.Other
 	switch {
 	case r.Trigger == verdict.Ended: // the count of what was before the lock of the token, or before the record
 		r.Revision = min(cmp.Or(r.Token, written), written)
-	case !r.automatic():
+	case !automatic(&r.Forced):
 		// What it does not say is not taken from whoever wrote it.
 		r.Trigger, r.Revision, r.Replica, r.Verdict = verdict.Manual, written, "", nil
 	}
-	r.clip()
-	return r, nil
+	bound(&r.Forced)
+	return r.Prefix, r.Forced, nil
 }
 
-func (r *Record) clip() {
-	texts := []*string{&r.Name, &r.UUID, &r.Hostname, &r.Owner, &r.PID, &r.Replica, &r.Who, &r.Reason}
-	if v := r.Verdict; v != nil {
+func bound(f *api.Forced) {
+	texts := []*string{&f.Name, &f.UUID, &f.Hostname, &f.Owner, &f.PID, &f.Replica, &f.Who, &f.Reason}
+	if v := f.Verdict; v != nil {
 		texts = append(texts, &v.Policy, &v.Pause)
 	}
 	for _, s := range texts {
 		*s = protocol.Clip([]byte(*s), MaxText)
 	}
-	r.Counted = slices.Clone(r.Counted[max(0, len(r.Counted)-maxCounted):]) // without the rest, which a forged one has
-	if r.Fields == nil {
-		r.Fields = []api.Field{}
+	f.Counted = slices.Clone(f.Counted[max(0, len(f.Counted)-maxCounted):]) // without the rest, which a forged one has
+	if f.Fields == nil {
+		f.Fields = []api.Field{}
 	}
 }
 
 // check refuses what no daemon writes, and what the log never has: in a log line one of two fields of the same name would
 // replace the other.
-func (r *Record) check(written int64) error {
-	if _, err := r.When.UTC().MarshalText(); err != nil { // in UTC the year may be none that JSON has
+func check(f *api.Forced, written int64) error {
+	if _, err := f.At.MarshalText(); err != nil { // in UTC the year may be none that JSON has
 		return fmt.Errorf("when: %w", err)
 	}
 	switch {
-	case r.Trigger != "" && r.Trigger != verdict.Manual && r.Trigger != verdict.Ended && !r.automatic():
-		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(r.Trigger), protocol.MaxName))
-	case r.automatic() && (r.Revision <= 0 || r.Revision >= written):
-		return fmt.Errorf("revision is %d, and it was written at %d", r.Revision, written)
-	case r.MoreFields < 0:
-		return fmt.Errorf("more_fields is %d", r.MoreFields)
+	case f.Trigger != "" && f.Trigger != verdict.Manual && f.Trigger != verdict.Ended && !automatic(f):
+		return fmt.Errorf("trigger is %q", protocol.Clip([]byte(f.Trigger), protocol.MaxName))
+	case automatic(f) && (f.Revision <= 0 || f.Revision >= written):
+		return fmt.Errorf("revision is %d, and it was written at %d", f.Revision, written)
+	case f.MoreFields < 0:
+		return fmt.Errorf("more_fields is %d", f.MoreFields)
 	}
-	named := make(map[string]bool, len(r.Fields))
-	for _, f := range r.Fields {
-		if named[f.Name] {
-			return fmt.Errorf("two fields have the name %q", protocol.Clip([]byte(f.Name), protocol.MaxName))
+	named := make(map[string]bool, len(f.Fields))
+	for _, field := range f.Fields {
+		name := protocol.Clip([]byte(field.Name), protocol.MaxName)
+		if named[field.Name] {
+			return fmt.Errorf("two fields have the name %q", name)
 		}
-		if f.TruncatedFrom < 0 {
-			return fmt.Errorf("truncated_from_bytes of field %q is %d", protocol.Clip([]byte(f.Name), protocol.MaxName), f.TruncatedFrom)
+		if field.TruncatedFrom < 0 {
+			return fmt.Errorf("truncated_from_bytes of field %q is %d", name, field.TruncatedFrom)
 		}
-		named[f.Name] = true
+		named[field.Name] = true
 	}
 	return nil
 }
@@ -223,7 +222,7 @@ func (w *Writer) puts(removed []api.Forced) (puts []clientv3.Op) {
 	size := 0
 	for i := range removed {
 		f := &removed[i]
-		key, value := keyOf(w.Config.AuditKeys(), f), Record{Prefix: w.Config.Prefix, When: f.At, Forced: *f}.Encode()
+		key, value := keyOf(w.Config.AuditKeys(), f), Encode(w.Config.Prefix, *f)
 		if size += len(key) + len(value); size > maxTxnBytes && i > 0 {
 			break
 		}

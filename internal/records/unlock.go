@@ -100,10 +100,10 @@ func (r *remover) trace(ctx context.Context, removed lockstore.Record) (_ client
 			return clientv3.Op{}, err
 		}
 	}
-	rec := Record{Prefix: r.Config.Prefix, When: r.Now().UTC(), Forced: removed.Removed()}
-	rec.Trigger, rec.Who, rec.Reason = verdict.Manual, r.who, r.reason
+	f := removed.Removed()
+	f.At, f.Trigger, f.Who, f.Reason = r.Now().UTC(), verdict.Manual, r.who, r.reason
 	// Only this transaction ends this acquisition: a key that is there already was forged.
-	return clientv3.OpPut(keyOf(r.Config.AuditKeys(), &rec.Forced), rec.Encode(), clientv3.WithLease(r.lease)), nil
+	return clientv3.OpPut(keyOf(r.Config.AuditKeys(), &f), Encode(r.Config.Prefix, f), clientv3.WithLease(r.lease)), nil
 }
 
 // grant returns a lease for records and questions.

@@ -48,7 +48,7 @@ func TestWriterWritesEachRecordOnce(t *testing.T) {
 		resp, err := e.Client.Get(t.Context(), w.Config.AuditKeys(), clientv3.WithPrefix(), clientv3.WithLimit(1))
 		require.NoError(t, err)
 		require.EqualValues(t, len(removed), resp.Count)
-		r, err := Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+		_, r, err := Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 		require.NoError(t, err)
 		require.Equal(t, []any{removed[0].Name, time.Unix(1, 0).UTC(), int64(1)}, []any{r.Name, r.At, resp.Kvs[0].Version}, i)
 	}
@@ -67,7 +67,7 @@ func TestS7_TheRecordOfAReleaseIsNotInTheWayOfThatOfTheRemoval(t *testing.T) {
 	resp, err := e.Client.Get(t.Context(), protocol.RecordKey(w.Config.AuditKeys(), "job", 2))
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
-	r, err := Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	_, r, err := Parse(resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	require.NoError(t, err)
 	require.Equal(t, verdict.Expiry, r.Trigger)
 	of, err := e.Client.Get(t.Context(), protocol.RecordsOf(w.Config.AuditKeys(), "job"), clientv3.WithPrefix())
