@@ -167,10 +167,10 @@ and if the daemon at --url does not answer; what etcd has is shown all the same.
 					return err
 				}
 				if unexplained == nil {
-					unexplained = daemon.ask(cmd.Context(), h.Explain)
+					unexplained = daemon.ask(cmd.Context(), func(ctx context.Context, from client.Daemon) error { return admin.ExplainHistory(ctx, from, &h) })
 				}
 				err = output.History(cmd.OutOrStdout(), format, h)
-				for _, note := range output.HistoryNotes(h) {
+				for _, note := range output.HistoryNotes(h, daemon.client != nil && unexplained == nil) {
 					cmd.PrintErrln(note)
 				}
 				return errors.Join(err, unexplained)

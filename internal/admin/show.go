@@ -145,16 +145,9 @@ func (e noLock) Error() string { return string(e) }
 
 func (e noLock) Unwrap() error { return lockstore.ErrNoLock }
 
-// History is what is known about who held a lock.
-type History struct {
-	api.History
-	// Asked is the URL of the daemon that was asked how the periods ended; empty if none was.
-	Asked string `json:"-"`
-}
-
 // History reads who held a lock. The name must be valid, as ParseName returns it. The error is
 // lockstore.ErrNoLock if nobody held it as far as etcd still knows.
-func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (History, error) {
+func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (api.History, error) {
 	audit := a.config.AuditKeys()
 	r := history.Reader{
 		Store: a.store, AuditPrefix: audit, Ahead: a.clocks.Load().hosts,
@@ -163,29 +156,28 @@ func (a *Admin) History(ctx context.Context, name string, b history.Bounds) (His
 	h, err := r.Read(ctx, name, b)
 	switch {
 	case err != nil:
-		return History{}, a.failed(ctx, err, etcd.Read)
+		return h, a.failed(ctx, err, etcd.Read)
 	case len(h.Periods) > 0:
-		return History{History: h}, nil
+		return h, nil
 	case !h.Truncated && !h.Compacted:
-		return History{}, fmt.Errorf("nobody ever held lock %s under %s: %w", quoted(name), a.config.Prefix, lockstore.ErrNoLock)
+		return h, fmt.Errorf("nobody ever held lock %s under %s: %w", quoted(name), a.config.Prefix, lockstore.ErrNoLock)
 	}
 	why := "etcd has nothing older, it was compacted"
 	if h.Truncated {
 		why = "--timeout ends before older revisions are read"
 	}
-	return History{}, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: %s",
+	return h, fmt.Errorf("nobody held lock %s under %s since revision %d: %w: %s",
 		quoted(name), a.config.Prefix, h.FromRevision, lockstore.ErrNoLock, why)
 }
 
-// Explain adds what a daemon knows about the ends of the periods. On error they are as they were.
-func (h *History) Explain(ctx context.Context, from client.Daemon) error {
+// ExplainHistory adds what a daemon knows about the ends of the periods. On error they are as they were.
+func ExplainHistory(ctx context.Context, from client.Daemon, h *api.History) error {
 	const maxForced = 1000 // the maximum number of forced unlocks that a daemon is asked for
 	forced, err := from.Forced(ctx, h.Name, maxForced)
 	if err != nil {
 		return ofDaemon(from, err)
 	}
-	h.Asked = from.URL
-	history.AddForced(&h.History, forced)
+	history.AddForced(h, forced)
 	return nil
 }
 

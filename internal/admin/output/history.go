@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // History prints who held a lock, the newest holder first. With usual values, a table takes 80
 // columns.
-func History(w io.Writer, f Format, h admin.History) error {
+func History(w io.Writer, f Format, h api.History) error {
 	return printAs(w, f, []string{h.Name}, h, func(b *bufio.Writer) {
 		t := newTable(periodColumns(f, h.Now), true)
 		t.gap = 2
@@ -122,8 +121,9 @@ func printEnd(w *bufio.Writer, p *api.Period) {
 	}
 }
 
-// HistoryNotes says what the words in a history mean, and what it cannot tell.
-func HistoryNotes(h admin.History) []string {
+// HistoryNotes says what the words in a history mean, and what it cannot tell. asked reports whether a daemon has said what
+// it knows.
+func HistoryNotes(h api.History, asked bool) []string {
 	used := make(map[string]bool)
 	for _, p := range h.Periods {
 		if p.Ended != nil {
@@ -141,7 +141,7 @@ func HistoryNotes(h admin.History) []string {
 			notes = append(notes, word.note)
 		}
 	}
-	if h.Asked == "" && (used[api.EndRemoved] || used[api.EndLate]) {
+	if !asked && (used[api.EndRemoved] || used[api.EndLate]) {
 		notes = append(notes, "a daemon may know more: --url asks one")
 	}
 	switch {

@@ -9,14 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcd-unlocker/unlocker/internal/admin"
 	"github.com/etcd-unlocker/unlocker/internal/admin/output"
 	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/terminal"
 )
 
 // past is a history with every end, and texts that would harm a terminal.
-func past() admin.History {
+func past() api.History {
 	at := func(minutes int) time.Time { return now.Add(time.Duration(minutes) * time.Minute) }
 	margin := 0.07
 	period := func(token int64, locked int, ended *api.Ended) api.Period {
@@ -28,7 +27,7 @@ func past() admin.History {
 	ended := func(revision int64, how string, after, before int) *api.Ended {
 		return &api.Ended{Moment: api.Moment{Revision: revision}, How: how, After: at(after), Before: at(before)}
 	}
-	h := admin.History{History: api.History{Name: evil, Now: now, Revision: 900, FromRevision: 100, Truncated: true, Periods: []api.Period{
+	h := api.History{Name: evil, Now: now, Revision: 900, FromRevision: 100, Truncated: true, Periods: []api.Period{
 		period(800, -10, nil),
 		period(700, -30, ended(790, api.EndReleased, -20, -10)),
 		period(600, -40, ended(690, api.EndRemoved, -40, -30)),
@@ -37,7 +36,7 @@ func past() admin.History {
 		period(400, -70, ended(480, api.EndOverwritten, -70, -60)),
 		period(300, -80, &api.Ended{Moment: api.Moment{Revision: 390}, How: api.EndLate, After: at(-75), Leftovers: 3}),
 		{Token: 200, Renewals: []api.Renewal{}, Ended: &api.Ended{Moment: api.Moment{Revision: 290}, How: api.EndRemoved}},
-	}}}
+	}}
 	h.Periods[0].Renewals, h.Periods[0].MoreRenewals = []api.Renewal{{Margin: &margin}, {}}, 98
 	h.Periods[1].Hostname, h.Periods[1].UUID, h.Periods[1].Purpose = evil, evil, evil+strings.Repeat("x", 300)
 	for i, who := range map[int]string{3: "anna@ops-1", 4: ""} {
@@ -62,7 +61,7 @@ func TestHistory(t *testing.T) {
 		if f == output.JSON {
 			var again api.History
 			require.NoError(t, json.Unmarshal(b.Bytes(), &again))
-			require.Equal(t, past().History, again)
+			require.Equal(t, past(), again)
 		}
 	}
 }
@@ -70,11 +69,11 @@ func TestHistory(t *testing.T) {
 func TestHistoryNotes(t *testing.T) {
 	h := past()
 	h.Incomplete = "the records \x1b[2J"
-	notes := strings.Join(output.HistoryNotes(h), "\n") + "\n"
+	notes := strings.Join(output.HistoryNotes(h, false), "\n") + "\n"
 	requireHarmless(t, notes)
 	golden(t, "history.notes", notes)
-	h.Asked, h.Truncated, h.Compacted, h.Incomplete = "http://HOST:9481", false, true, ""
-	golden(t, "history-asked.notes", strings.Join(output.HistoryNotes(h), "\n")+"\n")
+	h.Truncated, h.Compacted, h.Incomplete = false, true, ""
+	golden(t, "history-asked.notes", strings.Join(output.HistoryNotes(h, true), "\n")+"\n")
 	h.Periods, h.Compacted = h.Periods[:1], false
-	require.Empty(t, output.HistoryNotes(h))
+	require.Empty(t, output.HistoryNotes(h, false))
 }
