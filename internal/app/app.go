@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,14 +64,9 @@ type App struct {
 	started    time.Time
 
 	// Stop runs the cleanups in reverse order.
-	cleanups []cleanup
+	cleanups []func(context.Context) error
 	// failed receives the error of a part that failed.
 	failed chan error
-}
-
-type cleanup struct {
-	name string
-	run  func(context.Context) error
 }
 
 // New makes the daemon and binds its listeners. On an error it closes what it opened.
@@ -310,16 +306,19 @@ func (a *App) start(name string, run func(context.Context) error) {
 }
 
 func (a *App) onStop(name string, run func(context.Context) error) {
-	a.cleanups = append(a.cleanups, cleanup{name, run})
+	a.cleanups = append(a.cleanups, func(ctx context.Context) error {
+		if err := run(ctx); err != nil {
+			return fmt.Errorf("stop %s: %w", name, err)
+		}
+		return nil
+	})
 }
 
 // Stop stops all parts in reverse order, and returns when they have ended or ctx is done.
 func (a *App) Stop(ctx context.Context) error {
 	var errs []error
-	for i := len(a.cleanups) - 1; i >= 0; i-- {
-		if err := a.cleanups[i].run(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", a.cleanups[i].name, err))
-		}
+	for _, stop := range slices.Backward(a.cleanups) {
+		errs = append(errs, stop(ctx))
 	}
 	a.cleanups = nil
 	return errors.Join(errs...)
