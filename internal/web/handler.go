@@ -125,11 +125,7 @@ func New(o Options) (http.Handler, error) {
 	if o.Source == nil || o.Events == nil || o.Logger == nil {
 		return nil, errors.New("web: Source, Events and Logger are required")
 	}
-	pages, err := page.New(o.PathPrefix, o.Unlocker != nil)
-	if err != nil {
-		return nil, err
-	}
-	h := &handler{Options: o, mux: http.NewServeMux(), pages: pages, slots: semaphore.NewWeighted(maxInFlight),
+	h := &handler{Options: o, mux: http.NewServeMux(), pages: page.New(o.PathPrefix, o.Unlocker != nil), slots: semaphore.NewWeighted(maxInFlight),
 		queue: semaphore.NewWeighted(maxQueued), unlockSlots: semaphore.NewWeighted(maxUnlocks), turn: semaphore.NewWeighted(1), many: semaphore.NewWeighted(1),
 		encoder: make(chan struct{}, 1)}
 	// A page of locks blocks the table; the other answers may take megabytes.

@@ -52,30 +52,19 @@ type Pages struct {
 	assets    assets
 }
 
-// New parses the templates. All links of the pages begin with prefix, which is empty or a
-// path without a slash at its end. They have actions of users if acts is set.
-func New(prefix string, acts bool) (*Pages, error) {
-	assets, err := loadAssets()
-	if err != nil {
-		return nil, err
-	}
-	p := &Pages{prefix: prefix, acts: acts, templates: map[string]*template.Template{}, assets: assets}
-	names, err := fs.Glob(files, "templates/*.html")
-	if err != nil {
-		return nil, err
-	}
+// New parses the templates, which are a part of the program: it panics if one is not valid. All links of the pages begin with
+// prefix, which is empty or a path without a slash at its end. They have actions of users if acts is set.
+func New(prefix string, acts bool) *Pages {
 	const layout, parts = "templates/layout.html", "templates/parts.html"
+	p := &Pages{prefix: prefix, acts: acts, templates: map[string]*template.Template{}, assets: loadAssets()}
+	names, _ := fs.Glob(files, "templates/*.html") // a valid pattern
 	for _, name := range names {
-		if name == layout || name == parts {
-			continue
+		if name != layout && name != parts {
+			t := template.Must(template.New("layout.html").Funcs(functions()).ParseFS(files, layout, parts, name))
+			p.templates[strings.TrimSuffix(path.Base(name), ".html")] = t
 		}
-		t, err := template.New("layout.html").Funcs(functions()).ParseFS(files, layout, parts, name)
-		if err != nil {
-			return nil, fmt.Errorf("web pages: %w", err)
-		}
-		p.templates[strings.TrimSuffix(strings.TrimPrefix(name, "templates/"), ".html")] = t
 	}
-	return p, nil
+	return p
 }
 
 // Render returns the HTML of a view, as it is at now.
@@ -267,30 +256,20 @@ type assets struct {
 	hash string
 }
 
-func loadAssets() (assets, error) {
+func loadAssets() assets {
 	a := assets{files: map[string]asset{}}
 	sum := sha256.New()
 	// The machine's own table may have others, or none.
 	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-	entries, err := fs.ReadDir(files, "assets")
-	if err != nil {
-		return a, err
-	}
+	entries, _ := files.ReadDir("assets") // it is embedded, as its files are
 	for _, entry := range entries {
 		name := entry.Name()
-		content, err := fs.ReadFile(files, "assets/"+name)
-		if err != nil {
-			return a, err
-		}
+		content, _ := files.ReadFile("assets/" + name)
 		_, _ = sum.Write(append([]byte(name), content...))
-		contentType, ok := types[path.Ext(name)]
-		if !ok {
-			return a, fmt.Errorf("web pages: no type for %s", name)
-		}
-		a.files[name] = asset{contentType, content, Gzip(content)}
+		a.files[name] = asset{types[path.Ext(name)], content, Gzip(content)}
 	}
 	a.hash = hex.EncodeToString(sum.Sum(nil))[:16]
-	return a, nil
+	return a
 }
 
 // Asset returns an asset by the hash and the name in its path. It returns false if there is
