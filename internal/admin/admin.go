@@ -48,27 +48,23 @@ type Admin struct {
 // Open returns an Admin for the configuration of the daemon. It does not wait for etcd.
 // The etcd client logs to logger.
 func Open(c config.Config, logger *slog.Logger) (*Admin, error) {
-	client, err := dial(c, logger)
-	if err != nil {
-		return nil, err
-	}
-	a, err := On(client, c, logger)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
-	}
-	return a, nil
-}
-
-// On returns an Admin that uses a client, which Close closes.
-func On(client *etcd.Client, c config.Config, logger *slog.Logger) (*Admin, error) {
 	layout, err := protocol.NewLayout(c.Prefix)
 	if err != nil {
 		return nil, err
 	}
+	client, err := dial(c, logger)
+	if err != nil {
+		return nil, err
+	}
+	return On(client, layout, c, logger), nil
+}
+
+// On returns an Admin that uses a client, which Close closes.
+func On(client *etcd.Client, layout protocol.Layout, c config.Config, logger *slog.Logger) *Admin {
 	store := lockstore.Store{KV: client.KV, Layout: layout, RequestTimeout: c.Etcd.RequestTimeout}
 	a := &Admin{config: c, logger: logger, client: client, layout: layout, store: store, now: time.Now, manual: records.NewUnlocker(c, client, store)}
 	a.clocks.Store(&clocks{})
-	return a, nil
+	return a
 }
 
 func dial(c config.Config, logger *slog.Logger) (*etcd.Client, error) {

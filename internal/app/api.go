@@ -32,12 +32,8 @@ type view struct {
 
 func (a *App) newWebHandler() (http.Handler, error) {
 	source := view{a, a.newStore(), make(chan struct{}, 1)}
-	unlocker, err := a.newUnlocker(source)
-	if err != nil {
-		return nil, err
-	}
 	a.events = live.New(source, a.logger)
-	return web.New(web.Options{Source: source, Unlocker: unlocker, Events: a.events, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger})
+	return web.New(web.Options{Source: source, Unlocker: a.newUnlocker(source), Events: a.events, PathPrefix: a.config.Web.PathPrefix, Logger: a.logger})
 }
 
 func (v view) Locks(ctx context.Context, q api.Query) (api.LockPage, error) {

@@ -60,6 +60,7 @@ type App struct {
 	ops        *server
 	web        *server // nil if the web listener is disabled
 	events     *live.Hub
+	host       string // its name
 	identity   string
 	started    time.Time
 

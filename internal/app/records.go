@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -75,19 +74,11 @@ type unlocker struct {
 }
 
 // newUnlocker returns nil unless the configuration allows unlocks.
-func (a *App) newUnlocker(v view) (web.Unlocker, error) {
+func (a *App) newUnlocker(v view) web.Unlocker {
 	if !a.config.Web.AllowUnlock {
-		return nil, nil
+		return nil
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("web.allow_unlock: %w", err)
-	}
-	people, err := admin.On(a.client, a.config, a.logger)
-	if err != nil {
-		return nil, err
-	}
-	return unlocker{records.NewUnlocker(a.config, a.client, v.store), host, v.Locks, people}, nil
+	return unlocker{records.NewUnlocker(a.config, a.client, v.store), a.host, v.Locks, admin.On(a.client, a.layout, a.config, a.logger)}
 }
 
 func (u unlocker) User(r *http.Request) (string, error) {

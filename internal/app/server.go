@@ -100,11 +100,10 @@ func (s *server) close(context.Context) error {
 
 func (a *App) newElector() (err error) {
 	c := a.config
-	host, err := os.Hostname()
-	if err != nil {
+	if a.host, err = os.Hostname(); err != nil {
 		return fmt.Errorf("name of this host: %w", err)
 	}
-	a.identity = fmt.Sprintf("%s_%d", host, os.Getpid())
+	a.identity = fmt.Sprintf("%s_%d", a.host, os.Getpid())
 	if !c.Election.Enabled {
 		return nil
 	}
