@@ -165,14 +165,10 @@ file before it is read.`,
 			if err != nil {
 				return err
 			}
-			text, err := c.YAML()
-			if err != nil {
-				return err
-			}
 			if cmd.Flags().Changed("output") {
-				return writeNew(file, text)
+				return writeNew(file, c.YAML())
 			}
-			_, err = cmd.OutOrStdout().Write(text)
+			_, err = cmd.OutOrStdout().Write(c.YAML())
 			return err
 		},
 	}

@@ -128,25 +128,19 @@ func parseDecimal[T any](s, what string, parse func(string) (T, error)) (T, erro
 
 // YAML returns a file with every key and its effective value, in the order of config.example.yaml.
 // Load accepts it, unless there is a password, which is replaced by "<redacted>".
-func (c Config) YAML() ([]byte, error) {
+func (c Config) YAML() []byte {
 	sections := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
 	for _, k := range c.keys() {
 		if k.fileOnly() && k.name != policiesKey { // a part of a policy
 			continue
 		}
-		n, err := k.node()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", k.name, err)
-		}
-		insert(sections, k.name, n)
+		insert(sections, k.name, k.node())
 	}
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := errors.Join(enc.Encode(sections[""]), enc.Close()); err != nil {
-		return nil, fmt.Errorf("encoding the configuration: %w", err)
-	}
-	return b.Bytes(), nil
+	_ = errors.Join(enc.Encode(sections[""]), enc.Close()) // nodes of texts, and a buffer takes everything
+	return b.Bytes()
 }
 
 // insert adds a node by its dotted name, and the missing sections that contain it.
@@ -161,13 +155,14 @@ func insert(sections map[string]*yaml.Node, name string, n *yaml.Node) {
 }
 
 // node returns the value as in the file, with a secret redacted.
-func (k key) node() (*yaml.Node, error) {
+func (k key) node() *yaml.Node {
 	switch k.place.(type) {
 	case *string, *Secret, *[]string, *[]Policy:
 		var n yaml.Node
-		return &n, n.Encode(k.place)
+		_ = n.Encode(k.place) // texts, and lists of them
+		return &n
 	}
-	return scalar(k.String()), nil // Encode would write 1e+06, and 1h0m0s
+	return scalar(k.String()) // Encode would write 1e+06, and 1h0m0s
 }
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }

@@ -296,10 +296,7 @@ func (u Unlocker) question(ctx context.Context, name, uuid, by string) (revision
 	if err != nil {
 		return 0, 0, err
 	}
-	value, err := json.Marshal(map[string]string{"by": protocol.Clip([]byte(by), MaxText), "at": u.Now().UTC().Format(time.RFC3339)})
-	if err != nil {
-		return 0, 0, err
-	}
+	value, _ := json.Marshal(map[string]string{"by": protocol.Clip([]byte(by), MaxText), "at": u.Now().UTC().Format(time.RFC3339)}) // texts
 	sending, cancel := context.WithTimeout(ctx, u.Config.Etcd.RequestTimeout)
 	defer cancel()
 	put, err := u.Client.Put(sending, protocol.QuestionKey(u.Config.AskKeys(), name, uuid), string(value), clientv3.WithLease(lease), clientv3.WithPrevKV())
