@@ -160,6 +160,8 @@ var notHere = map[string]string{
 	"make soak":         inNightly,
 	"make model":        inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench":                                               measurement,
+	"BENCH_LOCKS=100000 go test -run '^$' -bench Peers/removal-100000 -benchtime 1x -timeout 1h ./bench":                  measurement,
+	"BENCH_LOCKS=1000000 go test -run '^$' -bench Peers/growth -benchtime 1x -timeout 1h ./bench":                         measurement,
 	"BENCH_LOCKS=20000 go test -run '^$' -bench 'Peers/removal-20000/(bare|unlocker)' -benchtime 1x -timeout 30m ./bench": measurement,
 	"go test -run '^$' -bench Removal -benchtime 1x ./bench":                                                              measurement,
 	"go test -run '^$' -bench Uncontended -benchtime 1x ./bench":                                                          measurement,
