@@ -115,7 +115,7 @@ bench-compare: ## Compare the small benchmarks with those of the commit BASE (ma
 bench-big: ## Run the measurements that docs/performance.md reports
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./bench/...
 
-# BENCH_LOCKS limits the number of locks (100,000). It needs redis-server.
+# BENCH_LOCKS limits the number of locks (100,000). It needs redis-server, and builds Consul the first time.
 bench-peers: ## Measure unlocker beside its peers in one run: tables, and plots into docs/plots (40 min)
 	mkdir -p $(BIN)
 	$(GO) test -run '^$$' -bench '^Benchmark(Peers|Uncontended|Handoff)$$' -benchtime 1x -timeout 3h ./bench >$(BIN)/peers.txt || { cat $(BIN)/peers.txt; exit 1; }

@@ -2,8 +2,10 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -19,10 +21,8 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-// BenchmarkPeers measures unlocker beside what others use for the same, in one run. etcd, Redis and the daemon run in
-// processes of their own. make bench-peers makes tables and plots of it.
-//
-// Not measured: Consul, whose sessions live for ten seconds at least, and which Debian does not have.
+// BenchmarkPeers measures unlocker beside what others use for the same, in one run. etcd, Redis, Consul and the daemon
+// run in processes of their own. make bench-peers makes tables and plots of it.
 func BenchmarkPeers(b *testing.B) {
 	binary := buildDaemon(b)
 	b.Run("due", func(b *testing.B) { peersDue(b, binary) })
@@ -50,28 +50,39 @@ func sizes(b *testing.B, all ...int) []int {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// dueRounds is the number of locks that peersDue measures each way.
+const dueRounds = 50
+
 // peersDue measures how long after a lock is due a watcher sees that it is gone, on an idle system.
 func peersDue(b *testing.B, binary string) {
-	const rounds = 50
 	etcd := startEtcd(b)
 	client := etcd.etcd()
 	d, _ := launch(b, binary, etcd.addr)
 	d.awaitNoHold()
-	redisExpires := redisExpiry(b)
+	on := func(once func(*testing.B, *clientv3.Client, string) time.Duration) func(*testing.B) func(int) time.Duration {
+		return func(b *testing.B) func(int) time.Duration {
+			return func(i int) time.Duration { return once(b, client, name(i)) }
+		}
+	}
 	var bare float64
 	for _, way := range []struct {
 		name string
-		once func(i int) time.Duration
+		// prepare returns what measures one lock after the other.
+		prepare func(*testing.B) func(i int) time.Duration
 	}{
-		{"bare-transaction", func(i int) time.Duration { return bareDelete(b, client, name(i)) }},
-		{"unlocker", func(i int) time.Duration { return dueDelete(b, client, name(i), time.Now().Add(idleTime)) }},
-		{"etcd-lease", func(i int) time.Duration { return leaseDelete(b, client, name(i)) }},
-		{"redis-expiry", redisExpires},
+		{"bare-transaction", on(bareDelete)},
+		{"unlocker", on(func(b *testing.B, client *clientv3.Client, lock string) time.Duration {
+			return dueDelete(b, client, lock, time.Now().Add(idleTime))
+		})},
+		{"etcd-lease", on(leaseDelete)},
+		{"redis-expiry", redisExpiry},
+		{"consul-session", consulSessions},
 	} {
 		b.Run(way.name, func(b *testing.B) {
+			once := way.prepare(b)
 			var took []time.Duration
-			for i := range rounds {
-				took = append(took, way.once(i))
+			for i := range dueRounds {
+				took = append(took, once(i))
 			}
 			median := milliseconds(quantile(took, .5))
 			if bare == 0 {
@@ -117,6 +128,40 @@ func redisExpiry(b *testing.B) func(int) time.Duration {
 		due := time.Now().Add(ttl)
 		require.IsType(b, redis.Message{}, subscription.Receive())
 		return time.Since(due)
+	}
+}
+
+// consulSessions measures how long after the shortest TTL of a session that Consul grants by default its key is gone. As
+// that takes long, all sessions begin before the first is invalidated, one after the other.
+func consulSessions(b *testing.B) func(int) time.Duration {
+	const ttl = 10 * time.Second
+	s := startConsul(b)
+	var due []time.Time
+	create := func(i int) bool {
+		status, _, session := s.consul(http.MethodPut, "session/create",
+			fmt.Sprintf(`{"TTL": %q, "Behavior": "delete", "LockDelay": "0s", "NodeChecks": []}`, ttl))
+		if status != http.StatusOK {
+			return false
+		}
+		due = append(due, time.Now().Add(ttl))
+		var created struct{ ID string }
+		require.NoError(b, json.Unmarshal([]byte(session), &created))
+		_, _, acquired := s.consul(http.MethodPut, "kv/"+name(i)+"?acquire="+created.ID, "x")
+		require.Equal(b, "true", acquired)
+		return true
+	}
+	require.Eventually(b, func() bool { return create(0) }, time.Minute, idleTime, "Consul has no leader")
+	for i := 1; i < dueRounds; i++ {
+		<-time.After(idleTime)
+		require.True(b, create(i))
+	}
+	require.Positive(b, time.Until(due[0].Add(ttl)), "the sessions were not ready in time")
+	return func(i int) time.Duration {
+		status, index, text := s.consul(http.MethodGet, "kv/"+name(i), "")
+		for ; status == http.StatusOK; status, index, text = s.consul(http.MethodGet, "kv/"+name(i)+"?index="+index, "") {
+		} // each waits until the key is written or deleted, but not forever
+		require.Equal(b, http.StatusNotFound, status, text)
+		return time.Since(due[i])
 	}
 }
 

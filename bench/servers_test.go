@@ -22,7 +22,7 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 )
 
-// server is an etcd or a Redis in a process of its own.
+// server is an etcd, a Redis or a Consul in a process of its own.
 type server struct {
 	b    *testing.B
 	addr string
@@ -31,14 +31,9 @@ type server struct {
 
 // startEtcd runs etcd with its default settings, which sync each commit to disk, and further flags.
 func startEtcd(b *testing.B, flags ...string) server {
-	cache, err := os.UserCacheDir()
-	require.NoError(b, err)
-	const version = "3.7.3"
-	cache = filepath.Join(cache, "unlocker-e2e")
-	out, err := exec.CommandContext(b.Context(), "../e2e/etcd.sh", version, cache).CombinedOutput()
-	require.NoError(b, err, "%s", out)
+	program := built(b, "../e2e/etcd.sh", "etcd", "3.7.3")
 	addr, peer := etcdtest.FreeAddr(b), etcdtest.FreeAddr(b)
-	s := run(b, addr, filepath.Join(cache, "etcd-"+version), append(flags, "--data-dir", b.TempDir(), "--log-level", "warn",
+	s := run(b, addr, program, append(flags, "--data-dir", b.TempDir(), "--log-level", "warn",
 		"--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
 		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)...)
 	client := s.etcd()
@@ -49,6 +44,46 @@ func startEtcd(b *testing.B, flags ...string) server {
 		return err == nil
 	}, time.Minute, 50*time.Millisecond)
 	return s
+}
+
+// built returns the path of a program that a script builds, unless it is there.
+func built(b *testing.B, script, name, version string) string {
+	cache, err := os.UserCacheDir()
+	require.NoError(b, err)
+	cache = filepath.Join(cache, "unlocker-e2e")
+	out, err := exec.CommandContext(b.Context(), script, version, cache).CombinedOutput()
+	require.NoError(b, err, "%s", out)
+	return filepath.Join(cache, name+"-"+version)
+}
+
+// startConsul runs Consul as a cluster of one server with its default settings, which sync each commit to disk.
+func startConsul(b *testing.B) server {
+	program := built(b, "./consul.sh", "consul", "1.16.2")
+	flags := []string{"agent", "-server", "-bootstrap-expect", "1", "-bind", "127.0.0.1", "-client", "127.0.0.1",
+		"-data-dir", b.TempDir(), "-hcl", "disable_update_check = true"}
+	for _, unused := range []string{"dns", "grpc", "grpc_tls", "serf_wan"} {
+		flags = append(flags, "-hcl", "ports { "+unused+" = -1 }")
+	}
+	var addr string
+	for _, used := range []string{"serf_lan", "server", "http"} {
+		addr = etcdtest.FreeAddr(b)
+		flags = append(flags, "-hcl", "ports { "+used+" = "+addr[strings.LastIndexByte(addr, ':')+1:]+" }")
+	}
+	return run(b, addr, program, flags...)
+}
+
+// consul sends a request to Consul, and returns the status (0 if there is no answer), the index and the body.
+func (s server) consul(method, path, body string) (status int, index, text string) {
+	req, err := http.NewRequestWithContext(s.b.Context(), method, "http://"+s.addr+"/v1/"+path, strings.NewReader(body))
+	require.NoError(s.b, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err.Error()
+	}
+	all, err := io.ReadAll(resp.Body)
+	require.NoError(s.b, err)
+	require.NoError(s.b, resp.Body.Close())
+	return resp.StatusCode, resp.Header.Get("X-Consul-Index"), strings.TrimSpace(string(all))
 }
 
 // startRedis runs a Redis without snapshots that syncs each write to disk, or none.
