@@ -35,19 +35,12 @@ func alone(at time.Time, by time.Duration) time.Time {
 	return at
 }
 
-// WallBack makes it look as if the wall clock had been set back since the last renewal, Suspended as if the monotonic
-// clock had stopped: under virtual time neither can.
-func (l *Lock) WallBack(by time.Duration) {
+// Pass makes it look as if time had passed since the last renewal, as the two clocks show it. In a bubble, where times have
+// no monotonic reading, it cannot.
+func (l *Lock) Pass(wall, monotonic time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.term.began = alone(l.term.began.Add(by), -by)
-}
-
-// Suspended is WallBack for the monotonic clock.
-func (l *Lock) Suspended(by time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.term.began = alone(l.term.began, by)
+	l.term.began = alone(l.term.began.Add(-wall), wall-monotonic)
 }
 
 // TestNoRenewalIsWrittenAfterUnlock sends a renewal that was to begin while Unlock does: it would leave an
