@@ -43,7 +43,7 @@ func TestOneHolderAtATime(t *testing.T) {
 			return // one is enough
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			stuck := time.AfterFunc(time.Minute, func() { panic("a goroutine spins, and virtual time stands still") })
+			stuck := time.AfterFunc(time.Minute, func() { panic("a goroutine spins, and virtual time does not go on") })
 			defer stuck.Stop()
 			holdByClocks(t, rand.New(rand.NewPCG(seed, 400)), clocks)
 			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
