@@ -55,6 +55,8 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			"waits until 22:15:23: its acquisition was learned late, patience 2m0s"},
 		"drift": {observedLive, func(in *verdict.Inputs) { in.LockedAt, in.Drift = in.AutoUnlockAt.Add(-time.Hour), 500 },
 			"waits until 22:13:25: grace 3s after auto_unlock_at; drift of its holder's clock may add 1.8s"},
+		"drift of a second": {observedLive, func(in *verdict.Inputs) { in.LockedAt, in.Drift = in.AutoUnlockAt.Add(-2000*time.Second), 500 },
+			"waits until 22:13:24: grace 3s after auto_unlock_at; drift of its holder's clock may add 1s"},
 		"drift, too little to say so": {observedLive, func(in *verdict.Inputs) { in.Drift = 500 },
 			"waits until 22:13:24: grace 3s after auto_unlock_at"},
 		"storm": {observedLive, func(in *verdict.Inputs) { in.StormDelay = 2 * time.Minute },
@@ -70,6 +72,8 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			"is due and is being removed"},
 
 		"orphan": {observedLive, func(in *verdict.Inputs) { in.Token, in.OrphanDue = 0, in.Now.Add(time.Minute) },
+			"waits until 22:14:20: leftover fields must stay unmodified for reaper.orphan_grace"},
+		"orphan, however clocks drift": {observedLive, func(in *verdict.Inputs) { in.Token, in.OrphanDue, in.Drift = 0, in.Now.Add(time.Minute), 50_000 },
 			"waits until 22:14:20: leftover fields must stay unmodified for reaper.orphan_grace"},
 		"orphan with a deadline": {observedLive, func(in *verdict.Inputs) {
 			in.Token, in.OrphanDue, in.AutoUnlockAt = 0, in.Now.Add(time.Minute), in.Now.Add(time.Hour)
@@ -101,4 +105,10 @@ func TestS8_ExplanationSaysWhatALockWaitsFor(t *testing.T) {
 			require.Equal(t, c.want, verdict.Decide(in).Explanation())
 		})
 	}
+}
+
+func TestInstantsAreInUTC(t *testing.T) {
+	zone := time.FixedZone("", 6*3600) // where it is 04:13:20 of the next day
+	require.Equal(t, "22:14:20", verdict.Instant(past, past.In(zone).Add(time.Minute)))
+	require.Equal(t, "2023-11-15 00:13:20", verdict.Instant(past.In(zone), past.In(zone).Add(2*time.Hour)))
 }

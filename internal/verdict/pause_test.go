@@ -63,6 +63,8 @@ func TestS3_APausedLockWaits(t *testing.T) {
 			`is not removed before the pause ends: paused until 23:13:20 by ada@laptop for "deploy/**": maintenance`},
 		"due after the pause": {func(in *verdict.Inputs) { in.AutoUnlockAt = in.Now.Add(2 * time.Hour) }, verdict.Wait, 2*time.Hour + grace, verdict.ByDeadline,
 			"is removed at 2023-11-15 00:13:23 unless its holder renews it: grace 3s after auto_unlock_at"},
+		"due as the pause ends": {func(in *verdict.Inputs) { in.AutoUnlockAt = in.PausedUntil.Add(-grace) }, verdict.Wait, time.Hour, verdict.ByDeadline,
+			"is removed at 23:13:20 unless its holder renews it: grace 3s after auto_unlock_at"},
 		"until yesterday, by this clock": {func(in *verdict.Inputs) { in.Now, in.PausedUntil = in.Now.Add(grace), in.Now.AddDate(0, 0, -1) }, verdict.Wait, time.Second, verdict.ByPause,
 			`is due, but paused until 2023-11-13 22:13:20 by ada@laptop for "deploy/**": maintenance`},
 		"orphan": {func(in *verdict.Inputs) { in.Token, in.OrphanDue = 0, in.Now }, verdict.Wait, time.Hour, verdict.ByPause,

@@ -125,3 +125,54 @@ func TestUrgent(t *testing.T) {
 		}
 	}
 }
+
+func TestABrakeIsOfTheReaperOrOfAnyPolicy(t *testing.T) {
+	brake := func(n int) verdict.Policy { return verdict.Policy{Match: "*", Brake: config.Brake{MaxForced: n}} }
+	require.False(t, rules().Brakes())
+	require.False(t, rules(brake(0)).Brakes())
+	require.True(t, rules(brake(0), brake(1)).Brakes())
+	r := rules(brake(0))
+	r.Brake.MaxForced = 1
+	require.True(t, r.Brakes())
+}
+
+// A margin is the share of the time between the write before and its deadline that was left as the lock was renewed.
+func TestMargin(t *testing.T) {
+	none := protocol.Timestamp(0)
+	at := func(seconds int) protocol.Timestamp {
+		return protocol.TimestampOf(past.Add(time.Duration(seconds) * time.Second))
+	}
+	for name, c := range map[string]struct {
+		lock             *protocol.Lock
+		arrived, renewed protocol.Timestamp
+		share            float64
+		known            bool
+	}{
+		"at once":                   {lasting(60), none, at(-60), 1, true},
+		"after a quarter":           {lasting(60), none, at(-45), 0.75, true},
+		"at the deadline":           {lasting(60), none, at(0), 0, true},
+		"past it":                   {lasting(60), none, at(9), 0, true},
+		"by a clock that went back": {lasting(60), none, at(-90), 1, true},
+		"from when it arrived":      {lasting(0), at(-40), at(-10), 0.25, true},
+		"locked_at comes first":     {lasting(60), at(-40), at(-15), 0.25, true},
+		"unknown since when":        {lasting(0), none, at(-10), 0, false},
+		"unknown when renewed":      {lasting(60), none, none, 0, false},
+		"written at its deadline":   {lasting(0), at(0), at(-10), 0, false},
+		"written past it":           {lasting(0), at(10), at(-10), 0, false},
+		"without a deadline":        {&protocol.Lock{Name: "a"}, at(-60), at(-10), 0, false},
+	} {
+		share, known := verdict.Margin(c.lock, c.arrived, c.renewed)
+		require.Equal(t, c.known, known, name)
+		require.InDelta(t, c.share, share, 1e-9, name)
+	}
+}
+
+// lasting is a lock that was acquired so many seconds before its deadline, or without a locked_at.
+func lasting(seconds int) *protocol.Lock {
+	l := listed("a", protocol.FieldUUID)
+	if seconds > 0 {
+		locked := protocol.TimestampOf(past.Add(-time.Duration(seconds) * time.Second)).String()
+		l.Put(protocol.KV{Field: protocol.FieldLockedAt, Value: []byte(locked), Create: 7, Mod: 7})
+	}
+	return l
+}
