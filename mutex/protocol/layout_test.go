@@ -151,6 +151,7 @@ func TestClip(t *testing.T) {
 		{"longer than max and a rune", strings.Repeat("é", 100), 5, "éé…"},
 		{"invalid byte", "a\xffb", 5, "a\uFFFDb"},
 		{"run of invalid bytes", "a\xff\xff\xffb", 7, "a\uFFFDb"},
+		{"long run of invalid bytes", strings.Repeat("\xff", 100), 5, "\uFFFD…"},
 		{"replacements outgrow max", "a\xffb\xffc\xff", 6, "a\uFFFDb…"},
 		{"rune cut off in the value", "a\xe6\x9d", 9, "a\uFFFD"},
 		{"NUL stays", "a\x00b", 9, "a\x00b"},

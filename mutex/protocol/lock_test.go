@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,30 @@ func TestLarge(t *testing.T) {
 			require.Equal(t, want, collected.Large())
 		}
 	}
+}
+
+// A listing shows the keys of a lock in their order, so the large one is not the last of them.
+func TestLargeWhicheverKeyIs(t *testing.T) {
+	kvs := []KV{
+		{Field: FieldBacktrace, Value: make([]byte, largeValue), Create: 1, Mod: 1},
+		{Field: FieldUUID, Value: []byte("u"), Create: 1, Mod: 1},
+	}
+	for range 2 {
+		l := collect("a", kvs)
+		require.True(t, l.Large())
+		slices.Reverse(kvs)
+	}
+}
+
+func TestSameFields(t *testing.T) {
+	l, _ := history(t, acquired())
+	renewed, _ := history(t, acquired(), txn{put: map[string]string{"auto_unlock_at": "1700000060"}})
+	more, _ := history(t, acquired("pid", "4711"))
+	unknown, _ := history(t, acquired("note", "x"))
+	require.True(t, l.SameFields(&renewed))
+	require.True(t, l.SameFields(&unknown), "which is not a field of the protocol")
+	require.False(t, l.SameFields(&more))
+	require.False(t, more.SameFields(&l))
 }
 
 func TestValuesAreCopied(t *testing.T) {

@@ -70,6 +70,8 @@ func TestFault(t *testing.T) {
 		{[]txn{acquired("auto_unlock_at", "-")}, ""},
 		{[]txn{acquired("auto_unlock_at", "soon\n\u202e")}, `auto_unlock_at is "soon\n\u202e": neither seconds since the epoch nor RFC 3339`},
 		{[]txn{acquired("auto_unlock_at", "1795446468704")}, `auto_unlock_at is "1795446468704": it looks like milliseconds, and the unit is seconds`},
+		{[]txn{acquired("auto_unlock_at", "1000000000000")}, `auto_unlock_at is "1000000000000": it looks like milliseconds, and the unit is seconds`},
+		{[]txn{acquired("auto_unlock_at", "9000000000000")}, `auto_unlock_at is "9000000000000": ` + outside},
 		{[]txn{acquired("auto_unlock_at", "1795446468704000")}, `auto_unlock_at is "1795446468704000": it looks like microseconds, and the unit is seconds`},
 		{[]txn{acquired("alive_at", "1795446468704000000")}, `alive_at is "1795446468704000000": it looks like nanoseconds, and the unit is seconds`},
 		{[]txn{acquired("alert_at", "", "locked_at", "0")}, `alert_at is "": neither seconds since the epoch nor RFC 3339; locked_at is "0": ` + outside},

@@ -25,6 +25,12 @@ func TestTicket(t *testing.T) {
 		{value: `{"uuid":"u1","future":[{}]}`, want: Ticket{UUID: "u1"}},
 		{value: `{"uuid":"u1","owner":"` + strings.Repeat("é", 300) + `"}`, want: Ticket{UUID: "u1", Owner: strings.Repeat("é", 126) + "…"}},
 		{value: `{"uuid":"u1","holds":["","` + strings.Repeat("u", 257) + `","u2"]}`, want: Ticket{UUID: "u1", Holds: []string{"u2"}}},
+		{value: `{"uuid":"` + strings.Repeat("u", 256) + `"}`, want: Ticket{UUID: strings.Repeat("u", 256)}},
+		{value: `{"uuid":"u1"}` + strings.Repeat(" ", MaxTicket-len(`{"uuid":"u1"}`)), want: Ticket{UUID: "u1"}},
+		{value: `{"uuid":"u1","slots":1000}`, want: Ticket{UUID: "u1", Slots: 1000}},
+		{value: `{"uuid":"u1","since":"2026-11-23T11:00:00.5+01:00"}`, want: Ticket{UUID: "u1", Since: full.Since}},
+		{value: `{"uuid":"u1","since":"9999-12-31T23:59:59Z"}`, want: Ticket{UUID: "u1", Since: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}},
+		{value: `{"uuid":"u1","since":"9999-12-31T23:59:59-01:00"}`}, // as JSON cannot write it in UTC
 		{value: ``}, {value: `null`}, {value: `{}`}, {value: `[]`}, {value: `{"uuid":"u1"`}, {value: `{"uuid":1}`},
 		{value: `{"uuid":"u1","since":"yesterday"}`}, {value: `{"uuid":"u1","slots":-1}`}, {value: `{"uuid":"u1","slots":1001}`},
 		{value: `{"uuid":"` + strings.Repeat("u", 257) + `"}`}, {value: `{"uuid":"u1"}` + strings.Repeat(" ", MaxTicket)},
@@ -69,8 +75,10 @@ func TestSplitTicket(t *testing.T) {
 			require.Equal(t, tc.name != "", valid)
 		})
 	}
-	_, _, valid := SplitTicket(waiters, []byte("/mutexes/a//t"))
-	require.False(t, valid)
+	for _, elsewhere := range []string{"/mutexes/a//t", "a//t"} {
+		_, _, valid := SplitTicket(waiters, []byte(elsewhere))
+		require.False(t, valid, elsewhere)
+	}
 }
 
 func FuzzTicket(f *testing.F) {
