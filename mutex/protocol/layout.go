@@ -16,7 +16,7 @@ type Layout struct {
 
 // NewLayout returns the layout under prefix, which must end in a slash.
 func NewLayout(prefix string) (Layout, error) {
-	if prefix == "" || !strings.HasSuffix(prefix, "/") {
+	if !strings.HasSuffix(prefix, "/") {
 		return Layout{}, fmt.Errorf("prefix %q: must end in a slash", prefix)
 	}
 	return Layout{prefix: prefix}, nil
@@ -106,7 +106,7 @@ func Clip(v []byte, limit int) string {
 		return s
 	}
 	cut := min(len(s), limit)
-	for cut > 0 && cut < len(s) && !utf8.RuneStart(s[cut]) {
+	for cut < len(s) && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
 	return s[:cut] + "…"

@@ -191,7 +191,7 @@ func (l *Lock) Renewed() bool { return l.flags.has(renewed) && l.fresh.has(Field
 // OverdueSince returns the earlier of alert_at and auto_unlock_at, or 0 if the lock
 // is never overdue.
 func (l *Lock) OverdueSince() Timestamp {
-	if l.malformed() || l.Token == 0 {
+	if l.malformed() {
 		return 0
 	}
 	alert, unlock := l.AlertAt(), l.AutoUnlockAt()

@@ -78,7 +78,7 @@ func (l *Lock) Fault() string {
 		values = *kept
 	}
 	for i, f := range faulty {
-		if l.Token != 0 && (l.bad & l.fresh).has(f) {
+		if (l.bad & l.fresh).has(f) {
 			all = append(all, fmt.Sprintf("%s is %q: %s", f, values[i], whyBad(f, values[i])))
 		}
 	}
