@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim sim explore model chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim mutate sim explore model chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ mutants: ## Take each rule of docs/rules.yaml out of the code, and require that 
 
 mutants-sim: ## Count of which of them SIM_HISTORIES (3,000) random histories of the simulator show nothing (2 h)
 	SIM_HISTORIES=$${SIM_HISTORIES:-3000} $(GO) test -count=1 -timeout 12h -tags nightly -v -parallel 2 -run 'TestSimulated/all/$(RULES)' ./docs
+
+# PKG is a directory, RUN limits it to changes: RUN=holds.go:8. PARALLEL is how many are tried at a time.
+mutate: ## Change the code of PKG in one place at a time, and require that its tests fail
+	MUTATE='$(PKG)' $(GO) test -count=1 -timeout 12h -tags nightly -v -parallel $(or $(PARALLEL),2) -run 'TestMutate/all/$(RUN)' ./hack
 
 # SIM_HISTORIES sets how many, SIM_SERVER_HISTORIES how many on a real etcd, SIM_CONVICT how many a daemon without a rule
 # may survive, and SIM_SEED which: 0 for others each time.
