@@ -28,5 +28,6 @@ func TestParseFieldUnknown(t *testing.T) {
 		require.Equal(t, FieldUnknown, ParseField([]byte(s)), "%q", s)
 	}
 	require.Equal(t, "unknown", FieldUnknown.String())
+	require.Equal(t, "unknown", Field(len(fieldNames)).String())
 	require.Equal(t, "unknown", Field(200).String())
 }

@@ -91,6 +91,7 @@ func TestLockKeepsNoBigValues(t *testing.T) {
 				require.LessOrEqual(t, len(l.Owner()), 256)
 				require.LessOrEqual(t, len(l.UUID()), 256)
 				require.LessOrEqual(t, len(l.AutoUnlockText()), 64)
+				require.LessOrEqual(t, len(l.rarely().autoText), 64)
 			}
 		})
 	}
@@ -188,6 +189,16 @@ func TestAutoUnlockTextIsTheValueAsWritten(t *testing.T) {
 		txn{put: map[string]string{"auto_unlock_at": "1700000010"}})
 	require.Equal(t, "1700000010", l.AutoUnlockText())
 	require.Nil(t, l.rare)
+}
+
+// Nothing is kept of a value that could not be read once it is replaced or deleted.
+func TestNoFaultIsKeptOfWhatIsOver(t *testing.T) {
+	for _, over := range []txn{{put: map[string]string{"alert_at": "1700000000"}}, {del: []string{"alert_at"}}} {
+		l, _ := history(t, acquired("alert_at", "soon"))
+		require.NotNil(t, l.rare)
+		l, _ = history(t, acquired("alert_at", "soon"), over)
+		require.Nil(t, l.rare)
+	}
 }
 
 // What a lock is for and how far it is are shown in pages, and do not outlive their holder.
