@@ -61,9 +61,6 @@ func (l *Lock) put(kv KV) {
 func (l *Lock) Delete(f Field, rev int64) {
 	l.advance(rev)
 	l.Keys--
-	if f == FieldUnknown {
-		return
-	}
 	l.good(f)
 	for _, s := range []*fieldSet{&l.have, &l.fresh, &l.last, &l.leased} {
 		*s = s.without(f)
