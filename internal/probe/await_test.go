@@ -110,3 +110,35 @@ func TestOneRefusalFailsNoProbe(t *testing.T) {
 		}
 	})
 }
+
+// The probe before a removal begins as long before as the last one took: within limits, at which a fast etcd still
+// answers in time, and a slow one does not leave the time for a renewal in between.
+func TestLeadIsWhatTheLastProbeTook(t *testing.T) {
+	t.Parallel()
+	p := &Probe{Options: Options{Interval: second, Patience: 2 * second}}
+	require.Equal(t, 10*ms, p.Lead(), "before any")
+	p.begin(epoch)
+	start := epoch
+	for took, want := range map[time.Duration]time.Duration{
+		ms: 10 * ms, 10 * ms: 10 * ms, 30 * ms: 30 * ms, 100 * ms: 100 * ms, 101 * ms: 100 * ms, second: 100 * ms,
+	} {
+		p.ended(start, start, start.Add(took), nil, nil)
+		require.Equal(t, want, p.Lead(), took)
+		start = start.Add(2 * second)
+	}
+}
+
+// A lock that comes due as Run begins may send the first probe. Nothing was missed before it.
+func TestAProbeOfBeginMayBeTheFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{Etcd: &members{answer: func(context.Context, int) error { return nil }}, Members: 3, Interval: second, Timeout: 5 * second, Patience: 2 * second})
+		require.NoError(t, err)
+		began := time.Now()
+		p.run(t.Context())
+		p.Begin()
+		synctest.Wait()
+		require.Equal(t, began, p.Good())
+		require.Empty(t, p.outages)
+	})
+}
