@@ -103,7 +103,7 @@ type Timestamp int64
 // ParseTimestamp parses decimal seconds since the epoch, with or without a
 // fraction, or RFC 3339. Digits after the ninth of the fraction are dropped.
 func ParseTimestamp(v []byte) (Timestamp, error) {
-	if len(v) == 0 || len(v) > maxTimestampLen {
+	if len(v) > maxTimestampLen {
 		return 0, errTimestampForm
 	}
 	if t, ok, err := parseSeconds(v); ok {
