@@ -266,11 +266,15 @@ func inspect(n ast.Node, add func(from, to token.Pos, text, what string), code f
 			remove(n)
 		}
 	case *ast.ExprStmt:
-		if logs(n) {
+		if ignored(n.X) {
 			return false
 		}
 		remove(n)
-	case *ast.DeferStmt, *ast.BranchStmt, *ast.SendStmt:
+	case *ast.DeferStmt:
+		if !ignored(n.Call) {
+			remove(n)
+		}
+	case *ast.BranchStmt, *ast.SendStmt:
 		remove(n.(ast.Stmt))
 	case *ast.ReturnStmt:
 		if len(n.Results) == 0 {
@@ -284,12 +288,13 @@ func inspect(n ast.Node, add func(from, to token.Pos, text, what string), code f
 	return true
 }
 
-// logs reports whether a statement logs: tests require what matters, and not each line.
-func logs(s *ast.ExprStmt) bool {
-	call, ok := s.X.(*ast.CallExpr)
+// ignored reports whether a statement logs, as tests require what matters and not each line, or locks a mutex, which is
+// for the race detector: make race.
+func ignored(x ast.Expr) bool {
+	call, ok := x.(*ast.CallExpr)
 	if !ok {
 		return false
 	}
 	f, ok := call.Fun.(*ast.SelectorExpr)
-	return ok && regexp.MustCompile(`^(Debug|Info|Warn|Error|Log|LogAttrs)(Context)?$`).MatchString(f.Sel.Name)
+	return ok && regexp.MustCompile(`^((Debug|Info|Warn|Error|Log|LogAttrs)(Context)?|R?(Lock|Unlock))$`).MatchString(f.Sel.Name)
 }

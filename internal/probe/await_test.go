@@ -142,3 +142,17 @@ func TestAProbeOfBeginMayBeTheFirst(t *testing.T) {
 		require.Empty(t, p.outages)
 	})
 }
+
+// A waiter is told once: answers that follow find none, and a later waiter waits for a new one.
+func TestAwaitAgainAfterAnswersNobodyWaitedFor(t *testing.T) {
+	t.Parallel()
+	probed(t, &members{answer: func(context.Context, int) error { pass(10 * ms); return nil }}, func(p *Probe) {
+		for range 2 {
+			pass(second / 2)
+			began := time.Now()
+			require.NoError(t, p.Await(context.Background(), began))
+			require.Equal(t, 10*ms, time.Since(began))
+			pass(3 * second)
+		}
+	})
+}
