@@ -147,9 +147,10 @@ var notHere = map[string]string{
 	"go test -v -run TestS6_TwoReplicas ./internal/app":                                             "is part of make test",
 	"go test -count=1 -tags e2e -v -run 'TestEachOverdueLockIsNotifiedInTime|TestMonitoring' ./e2e": "is part of make e2e",
 
-	"make hunt":             inNightly,
-	"make explore":          inNightly,
-	"make mutants RULES=S3": "is part of make mutants",
+	"make hunt":                          inNightly,
+	"make explore":                       inNightly,
+	"make mutate PKG=./internal/verdict": inNightly,
+	"make mutants RULES=S3":              "is part of make mutants",
 	"make mutants RULES='S3/a_removal_waits_for_a_probe_that_began'":                 "is part of make mutants",
 	"HUNT_TIME=1m HUNT_WITHOUT=no-patience make hunt":                                "is part of make hunt-convict",
 	"SIM_HISTORIES=1000 SIM_SERVER_HISTORIES=50 SIM_SEED=20261124 make sim":          "is make sim with another seed",
