@@ -131,15 +131,19 @@ func (r rule) failing(t *testing.T, e edit, dirs map[string][]string) (failed []
 
 // overlay returns a file for the flag of that name of go build, which has the edit.
 func (e edit) overlay(t *testing.T) string {
-	file, text, err := e.apply()
+	files, err := e.apply()
 	require.NoError(t, err)
-	file, err = filepath.Abs(file)
+	replace := make(map[string]string)
+	for file, text := range files {
+		file, err = filepath.Abs(file)
+		require.NoError(t, err)
+		replace[file] = filepath.Join(t.TempDir(), "edited.go")
+		require.NoError(t, os.WriteFile(replace[file], []byte(text), 0o644))
+	}
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": replace})
 	require.NoError(t, err)
-	edited, overlay := filepath.Join(t.TempDir(), "edited.go"), filepath.Join(t.TempDir(), "overlay.json")
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: edited}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(edited, []byte(text), 0o644))
-	require.NoError(t, os.WriteFile(overlay, replace, 0o644))
+	require.NoError(t, os.WriteFile(overlay, text, 0o644))
 	return overlay
 }
 

@@ -29,37 +29,45 @@ type rule struct {
 	TakeOut []edit `yaml:"take_out"`
 }
 
-// edit replaces text in a package. It must be there exactly once, in whichever file. Random histories convict what is
-// Random without it.
+// edit replaces text in a package. It must be there exactly once, in whichever file. Also are those of other places that
+// hold the rule. Random histories convict what is Random without it.
 type edit struct {
 	In, Text, To string
+	Also         []edit
 	Random       bool
 }
 
-// apply returns the path of the file that has the text, and the file with the edit.
-func (e edit) apply() (path, edited string, err error) {
-	files, err := filepath.Glob(filepath.Join("..", e.In, "*.go"))
-	if err != nil {
-		return "", "", err
-	}
-	found := 0
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(file)
+// apply returns the files that have the texts, with the edit, by path.
+func (e edit) apply() (map[string]string, error) {
+	edited := make(map[string]string)
+	for _, e := range append([]edit{e}, e.Also...) {
+		files, err := filepath.Glob(filepath.Join("..", e.In, "*.go"))
 		if err != nil {
-			return "", "", err
+			return nil, err
 		}
-		if n := strings.Count(string(text), e.Text); n > 0 {
-			found += n
-			path, edited = file, strings.Replace(string(text), e.Text, e.To, 1)
+		found := 0
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, before := edited[file]
+			if !before {
+				read, err := os.ReadFile(file)
+				if err != nil {
+					return nil, err
+				}
+				text = string(read)
+			}
+			if n := strings.Count(text, e.Text); n > 0 {
+				found += n
+				edited[file] = strings.Replace(text, e.Text, e.To, 1)
+			}
+		}
+		if found != 1 {
+			return nil, fmt.Errorf("%s has %d times, not once, the text %q", e.In, found, e.Text)
 		}
 	}
-	if found != 1 {
-		return "", "", fmt.Errorf("%s has %d times, not once, the text %q", e.In, found, e.Text)
-	}
-	return path, edited, nil
+	return edited, nil
 }
 
 // readRules returns the rules by promise, and further tests.
@@ -119,7 +127,7 @@ func TestSafetyTableIsGenerated(t *testing.T) {
 			}
 			tried := ""
 			for _, e := range r.TakeOut {
-				_, _, err := e.apply()
+				_, err := e.apply()
 				require.NoError(t, err, "rules.yaml: %s: adapt take_out", r.Rule)
 				tried = "yes"
 			}
