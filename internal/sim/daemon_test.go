@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
@@ -29,6 +32,8 @@ type without struct {
 	rules     func(*verdict.Rules)
 	signals   func(verdict.Signals) verdict.Signals
 	allowance bool
+	// twice counts outages twice.
+	twice bool
 	// calm takes out that a storm delays.
 	calm bool
 	// confirmed takes out that a removal waits for a probe.
@@ -89,8 +94,11 @@ func (d *daemon) bound(ctx context.Context, method string, req, reply any, cc *g
 	return err
 }
 
-// edit takes out the rules that are seen in requests and answers.
+// edit takes out the rules that are seen in requests and answers. It also stands for the rights of the daemon.
 func (d *daemon) edit(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if r, txn := req.(*pb.TxnRequest); txn && slices.Contains(removes(r), guarded) {
+		return rpctypes.ErrGRPCPermissionDenied
+	}
 	if edit := d.w.without.request; edit != nil {
 		edit(req.(memetcd.Message))
 	}
@@ -138,7 +146,11 @@ func (d *daemon) wire(c config.Config) (err error) {
 		if out.allowance {
 			return 0, 0
 		}
-		return d.probe.Allowance(written, learned, stamped)
+		deadline, patience := d.probe.Allowance(written, learned, stamped)
+		if out.twice {
+			return 2 * deadline, 2 * patience
+		}
+		return deadline, patience
 	}
 	var handler slog.Handler = &journal{d}
 	if out.handler != nil {

@@ -49,7 +49,7 @@ func drawOdds(rt *rapid.T) odds {
 	}
 	return odds{
 		drawn("no locked_at", 20), drawn("no alive_at", 30), drawn("stamps of renewals", 25), drawn("fixed", 8), drawn("long", 15), drawn("clock of a host", 40), drawn("clock", 35), drawn("notes", 20), drawn("blind", 40),
-		oneOf(rt, "names", []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "a/c"}),
+		oneOf(rt, "names", []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a/b", "b", "c", "d"}, []string{"a", "a", "a/b", "a/z"}),
 	}
 }
 
@@ -133,7 +133,35 @@ func draw(rt *rapid.T, kinds []kind) (h history) {
 	if chance(rt, "resync", 25) {
 		h.Resync = oneOf(rt, "resync", 2*time.Second, 5*time.Second, 13*time.Second)
 	}
-	h.Lasts = last + seconds(rt, "after", 25, 60)
+	after := seconds(rt, "after", 25, 60)
+	if chance(rt, "together", 8) { // two are due at once, and etcd refuses to remove the second: the first waits for that
+		o := oneOf(rt, "whose", h.Holders...)
+		f := drawFault(rt, h.Replicas, []kind{paused, paused, noSpace, slowDisk, latency})
+		if f.Kind == paused {
+			f.Of = oneOf(rt, "paused", o.Name, o.Name, "")
+		}
+		f.On, f.At, f.Seen, f.After = atRemoval, max(time.Millisecond, o.last()), true, chance(rt, "after", 70)
+		f.Waits = oneOf(rt, "waits", 1200*time.Millisecond, 3*time.Second)
+		add(f)
+		o.Name = guarded
+		h.Holders = append(h.Holders, o)
+	}
+	if chance(rt, "loses little", 8) { // a restore that takes back no more than that a lock was taken or released, which no listing shows
+		o := oneOf(rt, "whose", h.Holders...)
+		f := drawFault(rt, h.Replicas, []kind{rolledBack, rolledBack, rolledBack, newCluster})
+		f.On, f.After, f.Seen = oneOf(rt, "request", atRevision, atCheck, atListing, atWatch, atProbe), chance(rt, "after", 60), chance(rt, "seen", 85)
+		f.Waits, f.Writes = oneOf(rt, "waits", 0, 60*time.Millisecond, 1200*time.Millisecond), oneOf(rt, "writes", 3, 100)
+		f.At = max(time.Millisecond, max(o.Start, o.Releases)-near(rt, 100*time.Millisecond))
+		if add(f); chance(rt, "resync", 75) { // and so checks
+			h.Resync = 2 * time.Second
+		}
+	}
+	if chance(rt, "retaken", 8) { // what is left of a lock is taken as it is removed
+		if i := slices.IndexFunc(h.Holders, func(o holder) bool { return o.Blind }); i >= 0 {
+			add(fault{Kind: retaken, N: 3 * even(rt, "whose", 2), On: oneOf(rt, "request", atRead, atRead, atRemoval), At: h.Holders[i].Releases, Seen: true, Again: true})
+		}
+	}
+	h.Lasts = last + after
 	return h
 }
 

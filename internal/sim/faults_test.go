@@ -56,7 +56,11 @@ const (
 	bumped     kind = "restored with a bumped revision"
 )
 
-const slow = "slow"
+// The lock named slow is unreadable, that named guarded is one whose keys the role of the daemons may not delete.
+const (
+	slow    = "slow"
+	guarded = "guarded"
+)
 
 // who a fault of the network lies between and etcd.
 type who string
@@ -104,6 +108,9 @@ func (f fault) blocks() bool {
 func (f fault) restores() bool {
 	return f.Kind == rolledBack || f.Kind == newCluster || f.Kind == bumped
 }
+
+// alone reports whether it delays nothing but the removal of a lock.
+func (f fault) alone() bool  { return f.Kind == stalled && (f.On == atRemoval || f.On == atRead) }
 func (f fault) alarms() bool { return f.Kind == noSpace || f.Kind == corrupt }
 
 // meets reports whether a fault lies between etcd and a replica or a host.

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -120,6 +122,21 @@ func (j *judge) during(d *daemon, now time.Duration) (lasts time.Duration, only 
 	return now - f.At, only
 }
 
+// mostOutages sums up for how long a daemon may have found at most that etcd could take no renewal, what lies in two
+// outages once.
+func (j *judge) mostOutages(d *daemon, now time.Duration) time.Duration {
+	probe := 2 * j.w.config.Reaper.ProbeInterval
+	var all []fault
+	for _, f := range j.w.Faults {
+		if f.Kind != paused && f.Kind != killed && f.meets(replicas, d.replica) && f.At < now {
+			f.At, f.For = f.At-probe, f.For+2*probe+f.By+j.w.etcd.reconnects()
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b fault) int { return cmp.Compare(a.At, b.At) })
+	return total(all, d.started, math.MaxInt64)
+}
+
 // foretold judges a verdict by when it would remove the lock, if nothing more happened. An outage in progress counts.
 func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now, outage time.Duration) {
 	auto, dated := s.Deadline()
@@ -131,13 +148,16 @@ func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now, outage tim
 	if !acts {
 		return
 	}
-	if !s.Held() && s.Fields["x"] != nil {
+	if !s.Held() && (s.Fields["x"] != nil || s.Fields["zone"] != nil) {
 		j.convict("S8", d, s.Name, "%sremoves what no lock of protocol 1 leaves", forecast)
 	}
 	if since, paused := j.pausedFor(s.Name); paused && v.Action == verdict.Remove && since+time.Second < now {
 		if _, all := j.pausedFor(""); !all && !j.cutOff(d, since, now) {
 			j.convict("S3", d, s.Name, "%sremoved now, and paused since %s", forecast, since)
 		}
+	}
+	if most := j.mostOutages(d, now); v.Allowance > most && !j.disturbed(d, now-10*time.Second, now) {
+		j.convict("S6", d, s.Name, "%s%s of outages count, at most %s were", forecast, v.Allowance, most)
 	}
 	at := now + max(0, v.Remaining)
 	at += (at - now) / 1_000_000 * time.Duration(d.clock.Slewed) // it will find that its clock ran too fast
@@ -150,7 +170,7 @@ func (j *judge) foretold(d *daemon, s *state, v verdict.Verdict, now, outage tim
 	for _, b := range sent.Judge(j.rules()) {
 		j.convict(b.Promise, d, s.Name, forecast+"%s", b.Text)
 	}
-	if latest := j.latest(d, s, auto, now); s.Held() && v.Reason != verdict.ByPause && (j.w.Rate == 0 || at > now) && outage == 0 && !j.waits(d) && at > latest {
+	if latest := j.latest(d, s, auto, now); s.Held() && s.Name != guarded && v.Reason != verdict.ByPause && (j.w.Rate == 0 || at > now) && outage == 0 && !j.waits(d) && at > latest {
 		j.convict("S6", d, s.Name, "%sremoved %s after it should be at the latest: %+v", forecast, at-latest, v)
 	}
 }

@@ -280,7 +280,11 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		hold(verdict.HoldAlarm, "", j.notices(d, o.alarmedFirst, time.Second+j.w.etcd.reconnects()+j.delay(d)-1), o.alarmedLast+r.Settle)
 	}
 	if since, paused := j.pausedFor(name); paused && !j.cutOff(d, since, now) {
-		hold(verdict.HoldPaused, "", since+time.Second, stays)
+		from := since + time.Second
+		if _, all := j.pausedFor(""); !all { // the transaction compares what the verdict before it did not know
+			from += j.stalledUntil(d, now)
+		}
+		hold(verdict.HoldPaused, "", from, stays)
 	}
 	for _, f := range j.w.Faults {
 		if f.At < d.started || !f.meets(replicas, d.replica) {
@@ -288,6 +292,11 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		}
 		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since {
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
+		}
+		if f.Kind == silentWatch && !slices.ContainsFunc(j.w.Faults, func(o fault) bool { // or what came before is shown meanwhile
+			return o.Kind == lateWatch && o.meets(replicas, d.replica) && o.At <= f.At && f.At <= o.end()+o.By
+		}) && f.For > r.Freshness+precise {
+			hold(verdict.HoldDisconnected, string(f.Kind), f.At+r.Freshness+precise, f.end()+r.Settle)
 		}
 		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
 		if f.Kind == newCluster && saw || (f.Kind == rolledBack || f.Kind == bumped) && j.missed(d, f.At) {
@@ -305,6 +314,16 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		}
 	}
 	return all
+}
+
+// stalledUntil returns for how long the removal was stalled that goes on a connection now.
+func (j *judge) stalledUntil(d *daemon, now time.Duration) (longest time.Duration) {
+	for _, f := range j.w.Faults {
+		if f.alone() && !f.After && f.meets(replicas, d.replica) && f.end() <= now && now < f.end()+precise {
+			longest = max(longest, f.For)
+		}
+	}
+	return longest
 }
 
 // undisturbed returns from when on no other fault decides when a probe is sent.
@@ -388,7 +407,7 @@ func (j *judge) notices(d *daemon, from, takes time.Duration) time.Duration {
 			if f.Kind == lateWatch {
 				end += f.By // what came last is shown then
 			}
-			if (f.blocks() || f.Kind == stalled || f.Kind == silentWatch || f.Kind == lateWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < end {
+			if (f.blocks() || f.Kind == stalled && !f.alone() || f.Kind == silentWatch || f.Kind == lateWatch) && f.meets(replicas, d.replica) && f.At < from+takes && from < end {
 				from, more = end, true
 			}
 		}
@@ -443,7 +462,7 @@ func (j *judge) disturbed(d *daemon, from, to time.Duration) bool {
 func (j *judge) cutOff(d *daemon, from, to time.Duration) bool {
 	unnoticed := j.w.config.Reaper.Freshness + 8*time.Second
 	return slices.ContainsFunc(j.w.Faults, func(f fault) bool {
-		return f.Kind != killed && f.Kind != paused && f.meets(replicas, d.replica) && f.At <= to && f.end()+unnoticed >= from
+		return f.Kind != killed && f.Kind != paused && !f.alone() && f.meets(replicas, d.replica) && f.At <= to && f.end()+unnoticed >= from
 	})
 }
 

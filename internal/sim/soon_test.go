@@ -12,7 +12,7 @@ import (
 // be the first.
 func (j *judge) soon(s *state, now time.Duration) {
 	auto, dated := s.Deadline()
-	if !dated || !s.Held() || strings.HasPrefix(s.Name, slow) || j.w.Rate > 0 {
+	if !dated || !s.Held() || strings.HasPrefix(s.Name, slow) || s.Name == guarded || j.w.Rate > 0 {
 		return
 	}
 	j.deaths++

@@ -30,6 +30,18 @@ const (
 	atWatch    moment = "watch"
 )
 
+// removes returns the locks that a removal deletes keys of.
+func removes(req memetcd.Message) (names []string) {
+	removals(req, func(t *pb.TxnRequest) {
+		for _, op := range t.Success {
+			if name, _, below := split(op.GetRequestDeleteRange().GetKey()); below && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	})
+	return names
+}
+
 // momentOf returns what a request is, and which lock it is about.
 func momentOf(req memetcd.Message) (m moment, lock string) {
 	switch r := req.(type) {
@@ -46,13 +58,9 @@ func momentOf(req memetcd.Message) (m moment, lock string) {
 			return atRead, name
 		}
 	case *pb.TxnRequest:
-		removals(r, func(t *pb.TxnRequest) {
-			for _, op := range t.Success {
-				if name, _, below := split(op.GetRequestDeleteRange().GetKey()); below {
-					m, lock = atRemoval, name
-				}
-			}
-		})
+		if all := removes(r); len(all) > 0 {
+			m, lock = atRemoval, all[len(all)-1]
+		}
 		for _, op := range r.Success {
 			if name, _, below := split(op.GetRequestRange().GetKey()); below && m == "" {
 				m, lock = atRead, name
@@ -114,7 +122,7 @@ func (w *world) spring(s sprung) {
 	f.At = now
 	w.happens(f, s.lock)
 	if s.Waits > 0 {
-		w.happens(fault{Kind: stalled, Who: replicas, N: s.d.replica + 1, At: now, For: s.Waits}, "")
+		w.happens(fault{Kind: stalled, On: s.On, After: s.After, Who: replicas, N: s.d.replica + 1, At: now, For: s.Waits}, "")
 	}
 	if s.Seen {
 		synctest.Wait() // all others notice it first
@@ -232,7 +240,7 @@ func (w *world) acts(f fault, lock string) {
 		case released:
 			h.release(w.ctx)
 		case noted:
-			_, _ = h.commit(w.ctx, h.ifMine(), []clientv3.Op{clientv3.OpPut(key(lock, []string{"status", "x", "backtrace"}[f.N%3]), w.elapsed().String())})
+			_, _ = h.commit(w.ctx, h.ifMine(), []clientv3.Op{clientv3.OpPut(key(lock, []string{"status", "x", "backtrace", "zone"}[f.N%4]), w.elapsed().String())})
 		}
 	})
 	if f.Kind != overwritten && f.Kind != retaken {
