@@ -64,7 +64,7 @@ func TestJudgesConvict(t *testing.T) {
 			history{Holders: []holder{dead, {Name: "u", Start: s(20), TTL: s(30), Retry: s(20), Deadline: "none"}}}},
 		{"a removal writes", without{request: writes}, "S5", history{Holders: []holder{dead}}},
 		{"no hold is shown", without{signals: allWell}, "S8", history{}},
-		{"a silent watch is no hold", without{signals: neverSilent}, "S8", history{Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(40), For: s(20)}}}},
+		{"a silent watch stops nothing", without{signals: neverSilent}, "S8", history{Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(40), For: s(20)}}}},
 		{"outages count twice", without{twice: true}, "S6", history{Holders: []holder{lease("a", 20, 60)}, Faults: []fault{{Kind: slowDisk, At: s(50), For: s(20)}}}},
 		{"a forecast without outages", without{allowance: true}, "S3", history{Holders: []holder{lease("a", 20, 60)}, Faults: []fault{{Kind: unreachable, At: s(50), For: s(4)}}}},
 		{"a removal is counted, and not logged", without{handler: unsaid}, "S7", history{Holders: []holder{dead}}},
