@@ -294,7 +294,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
 		if f.Kind == silentWatch && !slices.ContainsFunc(j.w.Faults, func(o fault) bool { // or what came before is shown meanwhile
-			return o.Kind == lateWatch && o.meets(replicas, d.replica) && o.At <= f.At && f.At <= o.end()+o.By
+			return (o.Kind == lateWatch || o.Kind == silentWatch && o != f) && o.meets(replicas, d.replica) && o.At <= f.At && f.At <= o.end()+o.By
 		}) && f.For > r.Freshness+precise {
 			hold(verdict.HoldDisconnected, string(f.Kind), f.At+r.Freshness+precise, f.end()+r.Settle)
 		}
