@@ -609,6 +609,9 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		"an unstamped renewal that the watch shows long after an outage": {Replicas: 1, Lasts: s(70),
 			Holders: []holder{{Name: "a", Start: s(7.6), Interval: s(6.9), TTL: s(6.95), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(5)}, Dies: s(47.2)}},
 			Faults:  []fault{{Kind: lateWatch, Who: replicas, At: s(18.05), For: s(60), By: s(8)}, {Kind: slowDisk, Who: everyone, At: s(41.55435), For: s(1.75)}}},
+		"renewals without a stamp of a lock that a restore brings back as it is removed": {Replicas: 1, Lasts: s(155), Holders: []holder{
+			{Name: "a", Start: s(27.65), Interval: s(7), TTL: s(29), Retry: s(1), LockedAt: true, Fixed: true}},
+			Faults: []fault{{Kind: bumped, On: atRemoval, After: true, At: s(43.35), By: s(0.4)}, {Kind: noSpace, At: s(57.7625), For: s(2.25)}}},
 		"a restore that a late watch shows after a renewal": {Replicas: 1, Lasts: s(120),
 			Holders: []holder{{Name: "a", Start: s(5.838), Interval: s(10), TTL: s(41), Retry: s(1), Seconds: true}},
 			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(49.005), For: s(0.686), By: s(8), On: atRevision, Waits: s(1.2), After: true},

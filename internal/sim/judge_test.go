@@ -191,6 +191,7 @@ func (j *judge) restored(backup *truth, how kind) {
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored, s.back = now, 0
+			s.moved = s.moved || was == nil || was.Value("uuid") != s.Value("uuid") // it is another lock for who saw it go
 			if was != nil && how != bumped && was.Value("uuid") == s.Value("uuid") && was.Value("auto_unlock_at") != s.Value("auto_unlock_at") {
 				s.back = was.write.at
 			}

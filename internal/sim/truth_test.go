@@ -33,7 +33,7 @@ type state struct {
 	// back, of the same holder.
 	restored, back time.Duration
 	// slowest is by how much the holder's clock seemed slow at most by a stamp since the acquisition, never for none;
-	// moved reports whether it has written another locked_at since.
+	// moved reports whether it has written another locked_at since, or a restore has brought it back.
 	slowest time.Duration
 	moved   bool
 }
