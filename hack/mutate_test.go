@@ -180,7 +180,7 @@ func (p *goPackage) run(t *testing.T, program string) error {
 }
 
 // swaps are the operators that are tried instead of one.
-var swaps = map[token.Token][]token.Token{ //nolint:gochecknoglobals // a constant
+var swaps = map[token.Token][]token.Token{
 	token.LSS: {token.LEQ, token.GEQ}, token.LEQ: {token.LSS, token.GTR},
 	token.GTR: {token.GEQ, token.LEQ}, token.GEQ: {token.GTR, token.LSS},
 	token.EQL: {token.NEQ}, token.NEQ: {token.EQL},
