@@ -612,6 +612,9 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		"renewals without a stamp of a lock that a restore brings back as it is removed": {Replicas: 1, Lasts: s(155), Holders: []holder{
 			{Name: "a", Start: s(27.65), Interval: s(7), TTL: s(29), Retry: s(1), LockedAt: true, Fixed: true}},
 			Faults: []fault{{Kind: bumped, On: atRemoval, After: true, At: s(43.35), By: s(0.4)}, {Kind: noSpace, At: s(57.7625), For: s(2.25)}}},
+		"a silence of the watch that begins in another one": {Replicas: 1, Lasts: s(60), Clocks: []clock{{Offset: s(1)}}, Holders: []holder{
+			{Name: "a", Start: s(15.2), Interval: s(3.95), TTL: s(4.45), Retry: s(1), LockedAt: true, AliveAt: true, Dies: s(27.4)}},
+			Faults: []fault{{Kind: silentWatch, Who: replicas, At: s(5.4), For: s(9.6)}, {Kind: silentWatch, Who: replicas, At: s(12.457), For: s(2.9)}}},
 		"a restore that a late watch shows after a renewal": {Replicas: 1, Lasts: s(120),
 			Holders: []holder{{Name: "a", Start: s(5.838), Interval: s(10), TTL: s(41), Retry: s(1), Seconds: true}},
 			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(49.005), For: s(0.686), By: s(8), On: atRevision, Waits: s(1.2), After: true},

@@ -293,10 +293,8 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since {
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
-		if f.Kind == silentWatch && !slices.ContainsFunc(j.w.Faults, func(o fault) bool { // or what came before is shown meanwhile
-			return (o.Kind == lateWatch || o.Kind == silentWatch && o != f) && o.meets(replicas, d.replica) && o.At <= f.At && f.At <= o.end()+o.By
-		}) && f.For > r.Freshness+precise {
-			hold(verdict.HoldDisconnected, string(f.Kind), f.At+r.Freshness+precise, f.end()+r.Settle)
+		if from := j.silentFrom(d, f); f.Kind == silentWatch && f.end()-from > r.Freshness+precise {
+			hold(verdict.HoldDisconnected, string(f.Kind), from+r.Freshness+precise, f.end()+r.Settle)
 		}
 		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
 		if f.Kind == newCluster && saw || (f.Kind == rolledBack || f.Kind == bumped) && j.missed(d, f.At) {
@@ -566,8 +564,12 @@ func latestOf(bounds []bound, outages func(bound) time.Duration) (last time.Dura
 func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 	late, learned = s.write.at < d.started, max(s.write.at, d.started)
 	for _, f := range j.w.Faults {
-		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.For > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
-		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && f.At+precise < s.write.at && s.write.at < f.end() {
+		from := f.At
+		if f.Kind == silentWatch {
+			from = j.silentFrom(d, f)
+		}
+		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.end()-from > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
+		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && from+precise < s.write.at && s.write.at < f.end() {
 			if late = true; f.Kind != silentWatch { // where it may be listed meanwhile
 				learned = max(learned, f.end())
 			}
@@ -579,6 +581,21 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 		}
 	}
 	return late, learned
+}
+
+// silentFrom returns when a watch that is silent has shown the last of what another fault had held back.
+func (j *judge) silentFrom(d *daemon, f fault) time.Duration {
+	from := f.At
+	for _, o := range j.w.Faults {
+		switch {
+		case o == f || o.At > f.At || !o.meets(replicas, d.replica):
+		case o.Kind == lateWatch:
+			from = max(from, min(o.end(), f.At)+o.By)
+		case o.Kind == silentWatch && o.end() < f.end():
+			from = max(from, o.end())
+		}
+	}
+	return min(from, f.end())
 }
 
 // due returns the earliest instant at which the lock may be removed, outages aside, and since when they count.
