@@ -293,7 +293,8 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		if since := j.undisturbed(d, f) + j.w.config.Etcd.RequestTimeout + r.ProbeInterval + precise; f.blocks() && f.end() > since {
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
-		if from := j.silentFrom(d, f); f.Kind == silentWatch && f.end()-from > r.Freshness+precise {
+		// On a real etcd a restart opens another watch meanwhile, which is silent from then on.
+		if from := j.silentFrom(d, f); f.Kind == silentWatch && f.end()-from > r.Freshness+precise && j.w.etcd.reconnects() == 0 {
 			hold(verdict.HoldDisconnected, string(f.Kind), from+r.Freshness+precise, f.end()+r.Settle)
 		}
 		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
