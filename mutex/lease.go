@@ -77,10 +77,9 @@ func (s *leases) keep(l *lease, kept time.Time) {
 	defer l.lose()
 	for rest(l.lost, time.Until(kept.Add(ticketTTL/2))) == nil && elapsed(kept, time.Now()) < ticketTTL && l.waits.Load() > 0 {
 		ctx, cancel := context.WithCancel(l.lost)
-		asked := time.Now()
 		answers, err := s.etcd.KeepAlive(ctx, l.id)
 		if err == nil && <-answers != nil {
-			kept = asked // etcd counts from a later time
+			kept = time.Now()
 		}
 		if cancel(); err != nil {
 			return
