@@ -294,7 +294,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 			hold(verdict.HoldDisconnected, string(f.Kind), since, f.end()+r.Settle)
 		}
 		// On a real etcd a restart opens another watch meanwhile, which is silent from then on.
-		if from := j.silentFrom(d, f); f.Kind == silentWatch && f.end()-from > r.Freshness+precise && j.w.etcd.reconnects() == 0 {
+		if from := j.takesEffect(d, f); f.Kind == silentWatch && f.end()-from > r.Freshness+precise && j.w.etcd.reconnects() == 0 {
 			hold(verdict.HoldDisconnected, string(f.Kind), from+r.Freshness+precise, f.end()+r.Settle)
 		}
 		saw := j.notices(d, d.started, time.Second+j.w.etcd.reconnects()+6*j.delay(d)) < f.At // or it knows nothing else
@@ -565,10 +565,7 @@ func latestOf(bounds []bound, outages func(bound) time.Duration) (last time.Dura
 func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 	late, learned = s.write.at < d.started, max(s.write.at, d.started)
 	for _, f := range j.w.Faults {
-		from := f.At
-		if f.Kind == silentWatch {
-			from = j.silentFrom(d, f)
-		}
+		from := j.takesEffect(d, f)
 		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.end()-from > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
 		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && from+precise < s.write.at && s.write.at < f.end() {
 			if late = true; f.Kind != silentWatch { // where it may be listed meanwhile
@@ -584,9 +581,13 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 	return late, learned
 }
 
-// silentFrom returns when a watch that is silent has shown the last of what another fault had held back.
-func (j *judge) silentFrom(d *daemon, f fault) time.Duration {
+// takesEffect returns when a fault does: a watch is silent only once it has shown the last of what another one had held
+// back.
+func (j *judge) takesEffect(d *daemon, f fault) time.Duration {
 	from := f.At
+	if f.Kind != silentWatch {
+		return from
+	}
 	for _, o := range j.w.Faults {
 		switch {
 		case o == f || o.At > f.At || !o.meets(replicas, d.replica):
