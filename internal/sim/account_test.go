@@ -103,7 +103,7 @@ func entries(listed []api.Forced, r removal, by string) (n int) {
 // table judges that a daemon shows the locks that there are.
 func (j *judge) table(d *daemon, shown []table.View) {
 	now, quiet := j.w.elapsed(), j.w.config.Reaper.Freshness+20*time.Second
-	if now-d.started < quiet || j.disturbed(d, now-quiet, now) {
+	if now-d.started < quiet || j.disturbed(d, now-quiet, now) || j.waits(d) {
 		return
 	}
 	names := make(map[string]bool)

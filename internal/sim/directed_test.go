@@ -619,9 +619,25 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Holders: []holder{{Name: "a", Start: s(5.838), Interval: s(10), TTL: s(41), Retry: s(1), Seconds: true}},
 			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(49.005), For: s(0.686), By: s(8), On: atRevision, Waits: s(1.2), After: true},
 				{Kind: bumped, At: s(92.605), By: s(14.45), Writes: 100}}},
+		"an alarm of which the only answer is lost with its connection": {Replicas: 1, Lasts: s(163.7), Holders: []holder{{Name: "a", Host: 1, Start: s(1.25), Interval: s(5.1), TTL: s(16.3), Retry: s(5), LockedAt: true, AliveAt: true, Stall: s(20.55), StallsFor: s(23.25), Note: s(3.65), Renews: "a", Fixed: true}}, Faults: []fault{
+			{Kind: lag, Who: replicas, N: 1, At: s(14.038), For: s(21.4), By: s(3)}, {Kind: noSpace, At: s(18.301), For: s(0.226)}, {Kind: broken, At: s(19.15)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {
 		t.Run(name, func(t *testing.T) { judged(t, h) })
+	}
+}
+
+// A real etcd answers no request with a token of before its restore, until its log is as long again. Until requests time
+// out, or a silent watch does, a daemon knows nothing of the restore.
+func TestN_NobodyIsConvictedOfATokenFromBeforeARestore(t *testing.T) {
+	for name, h := range map[string]history{
+		"with long requests": {Replicas: 1, Lasts: s(113), Resync: s(2), Config: "long requests", Faults: []fault{{Kind: newCluster, Who: everyone, N: 1, At: s(51.283), By: s(22.8)}},
+			Holders: []holder{{Name: "a", Start: s(31.3), Interval: s(3.45), TTL: s(11.35), Retry: s(1), LockedAt: true, AliveAt: true, Renews: "--", Dies: s(59.65), Host: 1, Fixed: true}}},
+		"right after the login of a new process": {Replicas: 1, Lasts: s(128.584),
+			Holders: []holder{{Name: "a", Host: 1, Start: s(24.8), Interval: s(6.5), TTL: s(96.45), Retry: s(1), LockedAt: true}},
+			Faults:  []fault{{Kind: newCluster, Who: everyone, At: s(53.50995), By: s(17.8), Writes: 100, On: atWatch, Waits: s(0.06)}, {Kind: killed, Who: replicas, N: 1, At: s(74.43395), For: s(10.25)}}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Empty(t, runReal(t, h, without{}).violations) })
 	}
 }

@@ -188,7 +188,7 @@ func (j *judge) since(d *daemon, a *judges.Announcement, now time.Time) (all []j
 	for _, f := range j.w.Faults {
 		if f.restores() && !a.At.To.After(j.w.at(f.At)) {
 			notice := j.w.config.Reaper.Freshness + time.Second
-			if f.Kind == newCluster {
+			if f.Kind == newCluster && !j.waits(d) {
 				notice = 2*time.Second + j.w.etcd.reconnects()
 			}
 			hold("etcd was restored since the verdict", j.notices(d, j.reachable(d, f.At), notice+6*j.delay(d)))
@@ -275,7 +275,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 	}
 	hold(overdue, "no probe has shown for longer than the grace that holders can renew", max(o.good, -stays)+max(r.Grace, 3*(o.took+j.late(d))), stays)
 	if !slices.ContainsFunc(j.w.Faults, func(f fault) bool { // the answer of the probe that met the alarm may be lost
-		return f.blocks() && f.meets(replicas, d.replica) && o.alarmedFirst <= f.At && f.At <= o.alarmedFirst+j.delay(d)+arrival
+		return (f.blocks() || f.Kind == broken) && f.meets(replicas, d.replica) && o.alarmedFirst <= f.At && f.At <= o.alarmedFirst+j.delay(d)+arrival
 	}) {
 		hold(verdict.HoldAlarm, "", j.notices(d, o.alarmedFirst, time.Second+j.w.etcd.reconnects()+j.delay(d)-1), o.alarmedLast+r.Settle)
 	}
@@ -301,7 +301,7 @@ func (j *judge) held(d *daemon, name string, now time.Duration) (all []judges.Ho
 		if f.Kind == newCluster && saw || (f.Kind == rolledBack || f.Kind == bumped) && j.missed(d, f.At) {
 			// A watch that resumes ahead of the store shows nothing until it is stalled.
 			since, notice := j.reachable(d, f.At), r.Freshness+time.Second+j.w.etcd.reconnects()
-			if f.Kind != rolledBack {
+			if f.Kind != rolledBack && !j.waits(d) {
 				notice = 2*time.Second + j.w.etcd.reconnects() + j.backoff(d, f.At)
 			}
 			notice += 6 * j.delay(d) // a watch, the revision, the newest write, the revision, progress, and a listing
