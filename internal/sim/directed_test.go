@@ -619,6 +619,13 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Holders: []holder{{Name: "a", Start: s(5.838), Interval: s(10), TTL: s(41), Retry: s(1), Seconds: true}},
 			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(49.005), For: s(0.686), By: s(8), On: atRevision, Waits: s(1.2), After: true},
 				{Kind: bumped, At: s(92.605), By: s(14.45), Writes: 100}}},
+		"a storm of few locks that are renewed as they are removed": {Replicas: 1, Lasts: s(190), Holders: []holder{
+			{Name: "a/b", Host: 1, Start: s(7.85), Interval: s(4.25), TTL: s(5.75), Retry: s(5), LockedAt: true, AliveAt: true, Seconds: true, Clock: clock{Offset: s(3)}, Dies: s(13.65)},
+			{Name: "c", Host: 1, Start: s(8.2), TTL: s(7.9), Retry: s(20), LockedAt: true, AliveAt: true, Stall: s(9.65), StallsFor: s(9.7), Renews: "-"},
+			{Name: "d", Host: 1, Start: s(20.5), Interval: s(6.7), TTL: s(8.2), Retry: s(20), AliveAt: true, Seconds: true, Dies: s(36.5), Note: s(3.1)}}, Faults: []fault{
+			{Kind: renewed, Who: hosts, N: 1, At: s(1), On: atRemoval, Waits: s(1.2), Again: true},
+			{Kind: renewed, Who: everyone, N: 3, At: s(1), On: atRemoval, Waits: s(1.2), Seen: true, Again: true},
+			{Kind: renewed, Who: everyone, N: 3, At: s(1), On: atRead, Seen: true, Again: true}}},
 		"an alarm of which the only answer is lost with its connection": {Replicas: 1, Lasts: s(163.7), Holders: []holder{{Name: "a", Host: 1, Start: s(1.25), Interval: s(5.1), TTL: s(16.3), Retry: s(5), LockedAt: true, AliveAt: true, Stall: s(20.55), StallsFor: s(23.25), Note: s(3.65), Renews: "a", Fixed: true}}, Faults: []fault{
 			{Kind: lag, Who: replicas, N: 1, At: s(14.038), For: s(21.4), By: s(3)}, {Kind: noSpace, At: s(18.301), For: s(0.226)}, {Kind: broken, At: s(19.15)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},

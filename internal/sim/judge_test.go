@@ -22,10 +22,12 @@ type judge struct {
 	mu sync.Mutex
 	*truth
 	claims map[string]*claim // by uuid
-	links  map[any]*daemon
-	of     map[*daemon]*dossier
-	all    []*daemon
-	alarms map[pb.AlarmType]bool
+	// revived counts renewals of locks out of turn: each may come due once more, for a storm.
+	revived int
+	links   map[any]*daemon
+	of      map[*daemon]*dossier
+	all     []*daemon
+	alarms  map[pb.AlarmType]bool
 	// lost is when that was written to locks which a restore took back: of one with a bumped revision, where only a
 	// listing tells, the newest writes to locks that it showed older than before.
 	lost map[time.Duration][]time.Duration

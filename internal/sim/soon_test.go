@@ -99,7 +99,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 	if allowance > 0 {
 		latest += 8 * time.Second // the pause after what failed
 	}
-	if len(j.claims) >= r.Storm.MinLocks {
+	if len(j.claims)+j.revived >= r.Storm.MinLocks {
 		latest += r.Storm.Delay
 	}
 	return latest

@@ -233,6 +233,11 @@ func (w *world) acts(f fault, lock string) {
 	if h == nil {
 		return
 	}
+	if f.Kind == renewed {
+		w.judge.mu.Lock()
+		w.judge.revived++
+		w.judge.mu.Unlock()
+	}
 	w.people.Go(func() {
 		switch f.Kind {
 		case renewed:
