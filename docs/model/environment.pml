@@ -11,6 +11,9 @@
 #define KNOWN(r) (!re[r].on || !re[r].listed || re[r].seen >= lk.mod)
 #endif
 
+#ifdef TRACE
+#include "trace.pml"
+#else
 inline faults() {
   if
   :: etcd != up -> END_OR(outage, LONGEST); if :: outage == 0 -> etcd = up; printf("  etcd: up\n") :: else fi
@@ -55,6 +58,7 @@ inline faults() {
   od;
   i = 0
 }
+#endif
 
 inline kill(r) {
   printf("  replica %d is killed\n", r);
@@ -131,6 +135,7 @@ inline tick() {
 init {
   byte i, j;
   atomic {
+    CHOOSE
     if OFFSETS fi;
 #if HOLDERS > 1
     ho[1].off = OFFSET_B;
@@ -149,4 +154,5 @@ init {
     d_step { DONE -> tick() }
   :: else -> break
   od
+  REPORT_END
 }

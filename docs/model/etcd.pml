@@ -62,6 +62,7 @@ inline remove(r) {
     S3_could_renew = ho[lk.uuid - 1].restUp == 0; assert(S3_could_renew);
     S3_paused = pause == 0; assert(S3_paused);
 #endif
+    REPORT_REMOVAL
     bump(); clear(lk)
   :: else
   fi;

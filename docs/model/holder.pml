@@ -45,6 +45,7 @@ inline hear(h) {
   idle(h)
 }
 
+#ifndef TRACE
 proctype Hold(byte h) {
   byte i;
 end:
@@ -80,3 +81,4 @@ end:
     }
   od
 }
+#endif

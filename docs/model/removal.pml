@@ -124,6 +124,18 @@ byte quiet;                             /* for how long nothing has gone wrong, 
 #endif
 hidden byte S1_only_the_dead, S2_never_early, S3_could_renew, S3_paused, S3_blind, S3_settled, S6_soon, mutual_exclusion;
 
+#ifdef TRACE
+#define CHOOSE select(which : 0 .. TRACES - 1);
+#define LOOK_AGAIN if :: re[r].lag == 0 && CONNECTED(r) -> watch(r) :: true fi; i = 0;
+#define REPORT_REMOVAL c_code { printf("removed %d %d\n", now.which, now.now); };
+#define REPORT_END ; if :: lk.uuid != 0 -> c_code { printf("removed %d 0\n", now.which); } :: else fi
+#else
+#define CHOOSE
+#define LOOK_AGAIN
+#define REPORT_REMOVAL
+#define REPORT_END
+#endif
+
 #include "etcd.pml"
 #include "holder.pml"
 #include "replica.pml"

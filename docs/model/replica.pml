@@ -62,8 +62,13 @@
 #define MAY_WAIT (now - due < STANDBY)
 #endif
 
-/* It looks at the watch. What it shows after a silence of more than the tolerance is late knowledge. */
-inline watch(r) {
+#define CONNECTED(r) (re[r].cut == 0 && (etcd == up || etcd == alarm))
+
+/* It looks at the watch. */
+inline watch(r) { look(r); re[r].sign = now }
+
+/* It learns what the watch or a listing shows, which after a silence of more than the tolerance is late knowledge. */
+inline look(r) {
   if
   :: re[r].broken && re[r].listed && DIVERGED(r) ->
     clear(re[r].k); re[r].late = 0; re[r].measured = 0; re[r].ahead = 0; re[r].learned = 0; re[r].listed = 0; re[r].opened = 0;
@@ -76,7 +81,7 @@ inline watch(r) {
   :: else -> learn(r, LIVE(r))
   fi;
   if :: !re[r].listed -> re[r].listed = 1; re[r].listedAt = now :: else fi;
-  re[r].broken = 0; re[r].seen = SEEN; re[r].pause = pause; re[r].sign = now
+  re[r].broken = 0; re[r].seen = SEEN; re[r].pause = pause
 }
 
 /* It learns what etcd shows, if that is new. A stamp that is observed live shows the holder's clock. */
@@ -248,7 +253,8 @@ end:
       if
       :: re[r].on ->
         if
-        :: re[r].lag == 0 && re[r].cut == 0 && (etcd == up || etcd == alarm) -> watch(r)
+        :: re[r].lag == 0 && CONNECTED(r) -> watch(r)
+        :: re[r].lag > 0 && CONNECTED(r) && now - re[r].sign > FRESH -> if :: look(r) /* it lists the locks */ :: true fi
         :: else
         fi;
         probe(r)
@@ -256,6 +262,10 @@ end:
       fi;
       i = 0
     }
-  :: atomic { acting && re[r].phase == 1 -> re[r].phase = 2; act(r) }
+  :: atomic {
+      acting && re[r].phase == 1 -> re[r].phase = 2;
+      LOOK_AGAIN
+      act(r)
+    }
   od
 }
