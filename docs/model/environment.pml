@@ -64,7 +64,7 @@ inline kill(r) {
   printf("  replica %d is killed\n", r);
   re[r].on = 0; re[r].off = 1; re[r].listed = 0; re[r].broken = 0; re[r].failing = 0; re[r].alarmed = 0; re[r].lag = 0; re[r].cut = 0;
   clear(re[r].k); re[r].late = 0; re[r].measured = 0; re[r].ahead = 0; re[r].learned = 0;
-  re[r].sign = 0; re[r].listedAt = 0; re[r].seen = 0; re[r].pause = 0; re[r].good = 0; re[r].bad = 0; re[r].opened = 0;
+  re[r].sign = 0; re[r].listedAt = 0; re[r].seen = 0; re[r].pause = 0; re[r].good = 0; re[r].since = 0; re[r].bad = 0; re[r].opened = 0;
   re[r].trouble = 0; re[r].seenAlarm = 0;
   for (j : 0 .. OUTAGES - 1) { re[r].length[j] = 0; re[r].end[j] = 0; re[r].orev[j] = 0 }
   j = 0;
@@ -141,7 +141,7 @@ init {
     ho[1].off = OFFSET_B;
 #endif
     for (i : 0 .. REPLICAS - 1) {
-      re[i].on = 1; re[i].listed = 1; re[i].listedAt = START - SETTLE - 1; re[i].good = START - 1; re[i].sign = START - 1;
+      re[i].on = 1; re[i].listed = 1; re[i].listedAt = START - SETTLE - 1; re[i].good = START - 1; re[i].since = START - 1; re[i].sign = START - 1;
       if WALLS fi;
       run Daemon(i)
     }

@@ -107,6 +107,7 @@ typedef Replica {
   Lock k; bit late, measured; short ahead; byte learned; /* what it knows of the lock; ahead: the holder's clock, of time */
   byte sign, listedAt, seen, pause;
   byte good, bad;                       /* when the last good probe began, when there was last trouble */
+  byte since;                           /* good or, if there is none, when the first probe began */
   byte opened;                          /* since when the gate is open, 0 if it is closed, 1 if a good probe began since */
   byte length[OUTAGES], end[OUTAGES], orev[OUTAGES];
   mtype at = none; bit stuck;           /* of its removal, which may be stuck in the client */

@@ -103,15 +103,16 @@ inline learn(r, live) {
 
 /* It probes, each instant: the request passes through etcd's log as a renewal does. */
 inline probe(r) {
+  if :: re[r].since == 0 -> re[r].since = now :: else fi;
   if
   :: etcd == up && re[r].cut == 0 ->
     if
-    :: re[r].good != 0 && (now - re[r].good > 1 || re[r].alarmed) ->
+    :: now - re[r].since > 1 || re[r].alarmed ->
       if :: re[r].length[0] == 0 -> i = 0 :: re[r].length[0] != 0 && re[r].length[1] == 0 -> i = 1 :: else -> i = 2 fi;
-      re[r].length[i] = now - re[r].good; re[r].end[i] = now; re[r].orev[i] = rev
+      re[r].length[i] = now - re[r].since; re[r].end[i] = now; re[r].orev[i] = rev
     :: else
     fi;
-    re[r].good = now; re[r].failing = 0; re[r].alarmed = 0; re[r].seenAlarm = 0
+    re[r].good = now; re[r].since = now; re[r].failing = 0; re[r].alarmed = 0; re[r].seenAlarm = 0
   :: etcd == alarm && re[r].cut == 0 ->
     re[r].failing = 0; re[r].seenAlarm = 1; re[r].trouble = now;
 #ifndef NO_ALARM

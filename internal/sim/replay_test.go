@@ -33,10 +33,11 @@ const (
 	firstTick = 8 // START: the lock is taken
 	lastTick  = firstTick + 36
 	ttlTicks  = 4 // TTL
-	// Faults begin and end with a tick, then daemons begin to probe, then the holder writes: so what takes whole ticks
-	// ends in the tick in which the model has it.
-	probing = tick / 10
-	writing = tick * 4 / 10
+	// Faults begin with a tick and end with one, then daemons begin to probe, then arrives what waited for the end of a
+	// fault, then the holder writes: so what takes whole ticks ends in the tick in which the model has it.
+	probing  = tick / 10
+	arriving = 2 * probing
+	writing  = 4 * probing
 )
 
 func tickAt(n int) time.Duration       { return time.Duration(n)*tick - probing } // daemons start at 0
@@ -142,13 +143,18 @@ func drawTrace(r *rand.Rand) *trace {
 
 func (t *trace) drawFault(r *rand.Rand) fault {
 	f := fault{Who: replicas, N: 1 + r.IntN(t.Replicas), At: tickAt(firstTick + 1 + r.IntN(14)), For: time.Duration(1+r.IntN(3)) * tick}
+	if o := t.Holders[0]; r.IntN(2) == 0 { // around due
+		f.At = tickAt(tickOf(max(o.Dies, o.Stall)) + r.IntN(8))
+	}
 	f.Kind = []kind{refused, unreachable, unanswered, noSpace, unreachable, silentWatch, killed, latency, paused}[r.IntN(9)]
 	if states[f.Kind] > 0 && (f.Kind != unreachable || r.IntN(2) == 0) {
 		f.Who, f.N = everyone, 0
 	}
 	switch f.Kind {
+	case unreachable, unanswered:
+		f.For += arriving
 	case silentWatch:
-		f.For = time.Duration(1+r.IntN(5)) * tick
+		f.For = time.Duration(1+r.IntN(5))*tick + arriving
 	case killed:
 		f.For += probing
 	case latency: // renewals are late
@@ -180,7 +186,7 @@ func (t *trace) environment() {
 		for _, f := range t.Faults {
 			of := max(0, f.N-1) * second
 			switch {
-			case tickAt(n) < f.At || tickAt(n) >= f.end()-probing || f.Kind == latency:
+			case tickAt(n) < f.At || tickAt(n) >= f.end()-arriving || f.Kind == latency:
 			case f.Kind == paused:
 				row[isPaused] = 1
 			case f.Who == everyone:
@@ -216,7 +222,6 @@ func traces(t *testing.T, count int, out without) (all []*trace) {
 			return tracer{m, one}
 		})
 		all = append(all, one)
-		fmt.Println(n, time.Now(), one.Faults)
 	}
 	return all
 }
