@@ -11,7 +11,7 @@ VPKG      := github.com/prometheus/common/version
 LDFLAGS   := -s -w -X $(VPKG).Version=$(VERSION) -X $(VPKG).Revision=$(REVISION) -X $(VPKG).Branch=$(BRANCH) \
              -X $(VPKG).BuildDate=$(BUILDDATE) -X $(VPKG).BuildUser=make
 
-.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim mutate sim explore model chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
+.PHONY: help build demo quick test race clients conformance e2e hunt hunt-short hunt-convict soak mutants mutants-sim mutate sim explore model replay chart lint fuzz bench bench-compare bench-big bench-peers image man release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,10 @@ explore: ## Play all histories of small worlds with up to 2 moves (4 min)
 # With PATTERN one variant; with STORY=1 its counterexample in words.
 model: ## Check the models of the rules with SPIN, and that each rule is needed (15 min)
 	docs/model/check.sh $(PATTERN)
+
+# SIM_TRACES sets how many, SIM_SEED which.
+replay: ## Replay 1,000 histories of the real daemon in the model, and of daemons without a rule (5 min)
+	SIM_TRACES=$${SIM_TRACES:-1000} $(GO) test -count=1 -timeout 60m -tags nightly -v -run TestReplay ./internal/sim
 
 chart: ## Check the Helm chart, and install it on a real Kubernetes API server
 	deploy/helm/check.sh

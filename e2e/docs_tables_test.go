@@ -161,6 +161,7 @@ var notHere = map[string]string{
 	"make hunt-convict": inNightly,
 	"make soak":         inNightly,
 	"make model":        inNightly,
+	"make replay":       inNightly,
 	"go test -run '^$' -bench Footprint -benchtime 1x -timeout 30m ./bench":                                               measurement,
 	"BENCH_LOCKS=100000 go test -run '^$' -bench Peers/removal-100000 -benchtime 1x -timeout 1h ./bench":                  measurement,
 	"BENCH_LOCKS=1000000 go test -run '^$' -bench Peers/growth -benchtime 1x -timeout 1h ./bench":                         measurement,

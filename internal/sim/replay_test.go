@@ -202,10 +202,8 @@ func (t *trace) environment() {
 	}
 }
 
-// traces runs histories of a daemon. SIM_SEED draws others.
-func traces(t *testing.T, count int, out without) (all []*trace) {
-	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SIM_SEED"), "1"), 10, 64)
-	require.NoError(t, err)
+// traces runs histories of a daemon.
+func traces(t *testing.T, seed uint64, count int, out without) (all []*trace) {
 	edit := out.config
 	out.config = func(c *config.Config) {
 		if inTicks(c); edit != nil {
@@ -255,7 +253,7 @@ func allowed(t *testing.T, all []*trace) []map[int]bool {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "script.h"), []byte(text+"};\n"), 0o600))
 	run := func(name string, args ...string) string {
-		cmd := exec.Command(name, args...)
+		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s: %s", name, out)
@@ -279,8 +277,8 @@ func allowed(t *testing.T, all []*trace) []map[int]bool {
 }
 
 // rejected returns the traces of which the model has no run, and describes them.
-func rejected(t *testing.T, count int, out without) (which []int, why []string) {
-	all := traces(t, count, out)
+func rejected(t *testing.T, seed uint64, count int, out without) (which []int, why []string) {
+	all := traces(t, seed, count, out)
 	sizes, removals := 0, 0
 	for i, ticks := range allowed(t, all) {
 		require.NotEmpty(t, ticks, "trace %d has no run in the model at all", i)
@@ -299,11 +297,13 @@ func rejected(t *testing.T, count int, out without) (which []int, why []string) 
 }
 
 // TestReplay replays histories of the daemon in the model: of each it must have a run with this environment in which the
-// lock is removed in the same tick, or never. SIM_TRACES is how many there are.
+// lock is removed in the same tick, or never. SIM_TRACES is how many there are, SIM_SEED draws others.
 func TestReplay(t *testing.T) {
 	count, err := strconv.Atoi(cmp.Or(os.Getenv("SIM_TRACES"), "200"))
 	require.NoError(t, err)
-	_, why := rejected(t, count, without{})
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SIM_SEED"), "1"), 10, 64)
+	require.NoError(t, err)
+	_, why := rejected(t, seed, count, without{})
 	require.Empty(t, why, "%s", strings.Join(why, "\n"))
 }
 
@@ -319,9 +319,9 @@ func TestReplayRejects(t *testing.T) {
 		"standby":          {rules: func(r *verdict.Rules) { r.StandbyDelay = 4 * tick }},
 	} {
 		t.Run(rule, func(t *testing.T) {
-			which, why := rejected(t, 60, out)
+			which, why := rejected(t, 1, 100, out)
 			require.NotEmpty(t, which)
-			t.Logf("first rejected: %s", why[0])
+			t.Logf("rejected after %d: %s", which[0]+1, why[0])
 		})
 	}
 }
