@@ -92,7 +92,7 @@ inline learn(r, live) {
     if :: lk.uuid != re[r].k.uuid || lk.crev != re[r].k.crev || !re[r].listed -> re[r].measured = 0; re[r].ahead = 0 :: else fi;
     re[r].learned = now; re[r].late = LATE(live);
     if
-    :: (live) && lk.uuid != 0 && (!lk.bare || !re[r].measured) -> re[r].measured = 1; re[r].ahead = lk.dl - TTL - now
+    :: (live) && lk.uuid != 0 && !lk.bare -> re[r].measured = 1; re[r].ahead = lk.dl - TTL - now
     :: else
     fi;
     copy(re[r].k, lk);
