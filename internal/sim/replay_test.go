@@ -33,20 +33,20 @@ const (
 	firstTick = 8 // START: the lock is taken
 	lastTick  = firstTick + 36
 	ttlTicks  = 4 // TTL
-	// Faults begin with a tick and end with one, then daemons begin to probe, then arrives what waited for the end of a
-	// fault, then the holder writes: so what takes whole ticks ends in the tick in which the model has it.
-	probing  = tick / 10
-	arriving = 2 * probing
-	writing  = 4 * probing
+	// Faults begin with a tick, then daemons begin to probe, and what waited for the end of a fault arrives, then the
+	// holder writes: so what takes whole ticks ends in the tick in which the model has it.
+	probing = tick / 10
+	writing = 4 * probing
 )
 
 func tickAt(n int) time.Duration       { return time.Duration(n)*tick - probing } // daemons start at 0
 func tickOf(elapsed time.Duration) int { return int((elapsed + probing) / tick) }
 
-// inTicks has the constants of removal.pml. The model counts whole ticks: what it allows for FRESH ticks ends with the next.
+// inTicks has the constants of removal.pml. The model counts whole ticks: a watch without a sign for FRESH ticks
+// is silent from the next one on.
 func inTicks(c *config.Config) {
 	r := &c.Reaper
-	r.Grace, r.ClockTolerance, r.Settle, r.Freshness, r.StandbyDelay, r.ProbeInterval = 2*tick, 2*tick, 2*tick, 4*tick, tick, tick
+	r.Grace, r.ClockTolerance, r.Settle, r.Freshness, r.StandbyDelay, r.ProbeInterval = 2*tick, 2*tick, 2*tick, 4*tick+probing, tick, tick
 	c.Etcd.RequestTimeout = 3 * tick
 }
 
@@ -151,12 +151,10 @@ func (t *trace) drawFault(r *rand.Rand) fault {
 		f.Who, f.N = everyone, 0
 	}
 	switch f.Kind {
-	case unreachable, unanswered:
-		f.For += arriving
-	case silentWatch:
-		f.For = time.Duration(1+r.IntN(5))*tick + arriving
-	case killed:
+	case unreachable, unanswered, killed:
 		f.For += probing
+	case silentWatch:
+		f.For = time.Duration(1+r.IntN(5))*tick + probing
 	case latency: // renewals are late
 		f.Who, f.N, f.By = hosts, 0, time.Duration(1+r.IntN(2))*tick
 	case paused:
@@ -186,7 +184,7 @@ func (t *trace) environment() {
 		for _, f := range t.Faults {
 			of := max(0, f.N-1) * second
 			switch {
-			case tickAt(n) < f.At || tickAt(n) >= f.end()-arriving || f.Kind == latency:
+			case tickAt(n) < f.At || tickAt(n) >= f.end()-probing || f.Kind == latency:
 			case f.Kind == paused:
 				row[isPaused] = 1
 			case f.Who == everyone:
@@ -319,7 +317,7 @@ func TestReplayRejects(t *testing.T) {
 		"standby":          {rules: func(r *verdict.Rules) { r.StandbyDelay = 4 * tick }},
 	} {
 		t.Run(rule, func(t *testing.T) {
-			which, why := rejected(t, 1, 100, out)
+			which, why := rejected(t, 1, 60, out)
 			require.NotEmpty(t, which)
 			t.Logf("rejected after %d: %s", which[0]+1, why[0])
 		})
