@@ -42,11 +42,10 @@ const (
 func tickAt(n int) time.Duration       { return time.Duration(n)*tick - probing } // daemons start at 0
 func tickOf(elapsed time.Duration) int { return int((elapsed + probing) / tick) }
 
-// inTicks has the constants of removal.pml. The model counts whole ticks: a watch without a sign for FRESH ticks
-// is silent from the next one on.
+// inTicks has the constants of removal.pml. The model counts whole ticks: a watch is silent from the tick after FRESH on.
 func inTicks(c *config.Config) {
 	r := &c.Reaper
-	r.Grace, r.ClockTolerance, r.Settle, r.Freshness, r.StandbyDelay, r.ProbeInterval = 2*tick, 2*tick, 2*tick, 4*tick+probing, tick, tick
+	r.Grace, r.ClockTolerance, r.Settle, r.Freshness, r.StandbyDelay, r.ProbeInterval = 2*tick, 2*tick, 2*tick, 4*tick, tick, tick
 	c.Etcd.RequestTimeout = 3 * tick
 }
 
@@ -151,7 +150,7 @@ func (t *trace) drawFault(r *rand.Rand) fault {
 		f.Who, f.N = everyone, 0
 	}
 	switch f.Kind {
-	case unreachable, unanswered, killed:
+	case refused, unreachable, unanswered, killed:
 		f.For += probing
 	case silentWatch:
 		f.For = time.Duration(1+r.IntN(5))*tick + probing
