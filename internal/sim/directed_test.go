@@ -626,6 +626,17 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			{Kind: renewed, Who: hosts, N: 1, At: s(1), On: atRemoval, Waits: s(1.2), Again: true},
 			{Kind: renewed, Who: everyone, N: 3, At: s(1), On: atRemoval, Waits: s(1.2), Seen: true, Again: true},
 			{Kind: renewed, Who: everyone, N: 3, At: s(1), On: atRead, Seen: true, Again: true}}},
+		"a nested lock that a restore brings back as the lock around it is removed": {Replicas: 1, Lasts: s(88), Holders: []holder{
+			{Name: "a", Host: 1, Start: s(15.05), Interval: s(9.5), TTL: s(39), Retry: s(1), LockedAt: true, Dies: s(21.5), Note: s(4.3), Fixed: true},
+			{Name: "a/z", Host: 1, Start: s(0.6), Interval: s(5.3), TTL: s(22.2), Retry: s(5), Releases: s(25.3)}},
+			Faults: []fault{{Kind: newCluster, Who: everyone, At: s(15.8111), By: s(25.4), On: atRemoval, Seen: true}}},
+		"a storm of one lock whose holder renews with a clock that is a day behind": {Replicas: 1, Lasts: s(160), Rate: 0.2, Clocks: []clock{{Offset: -s(3.9)}}, Holders: []holder{
+			{Name: "a", Host: 1, Start: s(14.7), Interval: s(5.4), TTL: s(17.2), Retry: s(1), LockedAt: true, Clock: clock{Offset: -s(1.9), Steps: []step{{s(31.65), -24 * time.Hour}}}, Note: s(1.3)},
+			{Name: "b", Start: s(27.05), Interval: s(8.85), TTL: s(18.7), Retry: s(1), LockedAt: true, Seconds: true, Dies: s(44.9)}},
+			Faults: []fault{{Kind: renewed, Who: hosts, N: 4, At: s(1), On: atRemoval, Again: true}}},
+		"a locked_at that a restore brings back": {Replicas: 1, Lasts: s(138.2), Holders: []holder{
+			{Name: "a", Start: s(21.6), Interval: s(3.55), TTL: s(8.1), Retry: s(5), LockedAt: true, Stall: s(32.9), StallsFor: s(7.44229), Renews: "a-l-"}},
+			Faults: []fault{{Kind: lateAnswers, Who: everyone, At: s(42.226), For: s(13.05), By: s(3)}, {Kind: bumped, Who: everyone, At: s(54.582), By: s(30), Writes: 3}}},
 		"an alarm of which the only answer is lost with its connection": {Replicas: 1, Lasts: s(163.7), Holders: []holder{{Name: "a", Host: 1, Start: s(1.25), Interval: s(5.1), TTL: s(16.3), Retry: s(5), LockedAt: true, AliveAt: true, Stall: s(20.55), StallsFor: s(23.25), Note: s(3.65), Renews: "a", Fixed: true}}, Faults: []fault{
 			{Kind: lag, Who: replicas, N: 1, At: s(14.038), For: s(21.4), By: s(3)}, {Kind: noSpace, At: s(18.301), For: s(0.226)}, {Kind: broken, At: s(19.15)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},

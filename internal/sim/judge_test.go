@@ -22,7 +22,7 @@ type judge struct {
 	mu sync.Mutex
 	*truth
 	claims map[string]*claim // by uuid
-	// revived counts renewals of locks out of turn: each may come due once more, for a storm.
+	// revived counts deadlines that may have come due before they were replaced: a storm counts each.
 	revived int
 	links   map[any]*daemon
 	of      map[*daemon]*dossier
@@ -193,7 +193,8 @@ func (j *judge) restored(backup *truth, how kind) {
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored, s.back = now, 0
-			s.moved = s.moved || was == nil || was.Value("uuid") != s.Value("uuid") // it is another lock for who saw it go
+			// It is another lock for a daemon that saw it go, or with another locked_at.
+			s.moved = s.moved || was == nil || was.moved || was.Value("uuid") != s.Value("uuid")
 			if was != nil && how != bumped && was.Value("uuid") == s.Value("uuid") && was.Value("auto_unlock_at") != s.Value("auto_unlock_at") {
 				s.back = was.write.at
 			}
@@ -227,7 +228,10 @@ func (j *judge) applied(a applied) {
 	for _, ev := range a.events {
 		if ev.Type == mvccpb.Event_DELETE {
 			j.delete(ev.Kv.Key, now)
-		} else if s := j.put(ev.Kv, now); s != nil {
+			continue
+		}
+		j.revives(ev.Kv, now)
+		if s := j.put(ev.Kv, now); s != nil {
 			j.signOf(s, ev.Kv, a.events, now)
 		}
 	}
@@ -235,6 +239,17 @@ func (j *judge) applied(a applied) {
 		j.election.Apply(ev, j.w.at(now))
 	}
 	j.pauses(a.events, now)
+}
+
+// revives counts a write that may replace a deadline that has come due.
+func (j *judge) revives(kv *mvccpb.KeyValue, now time.Duration) {
+	const early = 4 * time.Second // is the clock of a daemon, at most, that is not known to be wrong
+	name, field, _ := split(kv.Key)
+	if s := j.locks[name]; s != nil && field == "auto_unlock_at" {
+		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < now+early {
+			j.revived++
+		}
+	}
 }
 
 // probed records a probe. An alarm that a late answer shows may be over, and hidden by the

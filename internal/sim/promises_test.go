@@ -213,8 +213,11 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	}
 	for name, keys := range gone {
 		s := j.locks[name]
-		j.removals++
 		a, r := j.of[d].log.Last(name), j.goes(s, revision, now)
+		if a == nil && j.overtaken(d, gone) {
+			continue // it was not there when the lock was read whose keys lie around its own
+		}
+		j.removals++
 		r.by, r.sent = d, a
 		j.removed = append(j.removed, r)
 		deletion := judges.Deletion{Lock: s.Lock, Keys: keys, Renewed: now - s.write.at}
@@ -228,6 +231,17 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 		j.convictAll(d, name, deletion.Judge(j.rules()))
 		j.soon(s, now)
 	}
+}
+
+// overtaken reports whether etcd was restored after the verdict on one of the locks that a request deletes.
+func (j *judge) overtaken(d *daemon, gone map[string]int) bool {
+	for name := range gone {
+		a := j.of[d].log.Last(name)
+		if a != nil && slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.restores() && !a.At.To.After(j.w.at(f.At)) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // goes returns what is known of a lock whose uuid or last key is deleted.

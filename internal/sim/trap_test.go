@@ -233,11 +233,6 @@ func (w *world) acts(f fault, lock string) {
 	if h == nil {
 		return
 	}
-	if f.Kind == renewed {
-		w.judge.mu.Lock()
-		w.judge.revived++
-		w.judge.mu.Unlock()
-	}
 	w.people.Go(func() {
 		switch f.Kind {
 		case renewed:
