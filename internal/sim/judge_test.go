@@ -243,10 +243,9 @@ func (j *judge) applied(a applied) {
 
 // revives counts a write that may replace a deadline that has come due.
 func (j *judge) revives(kv *mvccpb.KeyValue, now time.Duration) {
-	const early = 4 * time.Second // is the clock of a daemon, at most, that is not known to be wrong
 	name, field, _ := split(kv.Key)
 	if s := j.locks[name]; s != nil && field == "auto_unlock_at" {
-		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < now+early {
+		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < now { // grace is for the clock of the daemon
 			j.revived++
 		}
 	}
