@@ -96,17 +96,22 @@ class Etcd(Process):
         self.ready()
 
     def ready(self):
-        eventually(lambda: self.answers("/v3/kv/range", {"key": b64("ready")}))
+        """Waits for an answer for as long as etcd runs, which a busy machine may make long."""
+        while not self.answers("/v3/kv/range", {"key": b64("ready")}):
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise AssertionError("etcd has ended: " + self.log.read())
+            time.sleep(0.02)
 
     def answers(self, path, body):
         try:
-            return self.post(path, body) is not None
+            return self.post(path, body, timeout=1) is not None
         except OSError:
             return False
 
-    def post(self, path, body):
+    def post(self, path, body, timeout=SOON):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Authorization": self.token} if self.token else {})
-        with urllib.request.urlopen(request, timeout=SOON, context=self.context) as answer:
+        with urllib.request.urlopen(request, timeout=timeout, context=self.context) as answer:
             return json.load(answer)
 
     def keys(self, prefix="/mutexes/"):

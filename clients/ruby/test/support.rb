@@ -106,16 +106,20 @@ module Support
       ready
     end
 
+    # Waits for an answer for as long as etcd runs, which a busy machine may make long.
     def ready
-      Support.eventually do
-        post("/v3/kv/range", key: Support.b64("ready"))
-      rescue SystemCallError, IOError
-        nil
+      post("/v3/kv/range", { key: Support.b64("ready") }, 1)
+    rescue SystemCallError, IOError, Timeout::Error
+      unless Process.wait(@pid, Process::WNOHANG)
+        sleep 0.02
+        retry
       end
+      @pid = nil
+      raise Minitest::Assertion, "etcd has ended: #{File.read(@log.path)}"
     end
 
-    def post(path, body)
-      http.start { |http| JSON.parse(http.post(path, JSON.generate(body), "Content-Type" => "application/json").body) }
+    def post(path, body, timeout = SOON)
+      http(timeout).start { |http| JSON.parse(http.post(path, JSON.generate(body), "Content-Type" => "application/json").body) }
     end
 
     # The values by their keys, without the prefix.
@@ -147,9 +151,9 @@ module Support
 
     private
 
-    def http
+    def http(timeout = SOON)
       http = Net::HTTP.new("127.0.0.1", port, nil)
-      http.open_timeout = http.read_timeout = SOON
+      http.open_timeout = http.read_timeout = timeout
       return http unless @tls
 
       certs = ENV.fetch("CERTS")
