@@ -61,7 +61,9 @@ func (f Filter) wants(l *protocol.Lock, now instant) bool {
 // Listing is the result of List: locks in the order of the filter.
 type Listing struct {
 	// At is the time at which the states are evaluated, by the clocks of the holders as far as these are known.
-	At time.Time
+	// Revision is that of etcd at which the locks were read.
+	At       time.Time
+	Revision int64
 	// Prefix is the prefix of all locks.
 	Prefix string
 	// Total counts all locks, Matched those that match the filter apart from its limit.
@@ -96,7 +98,7 @@ func (l *Listing) Len() int { return len(l.locks) }
 func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 	at := a.instant()
 	l := &Listing{At: at.Time, Prefix: a.config.Prefix, at: at}
-	_, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []protocol.Lock) error {
+	revision, err := scan.List(ctx, a.client.KV, a.layout, a.config.Etcd.RequestTimeout, func(part []protocol.Lock) error {
 		l.Total += len(part)
 		for i := range part {
 			a.note(at, &part[i], 0, false)
@@ -109,7 +111,7 @@ func (a *Admin) List(ctx context.Context, f Filter) (*Listing, error) {
 	if err != nil {
 		return nil, a.failed(ctx, err, etcd.Read)
 	}
-	l.Matched = len(l.locks)
+	l.Revision, l.Matched = revision, len(l.locks)
 	l.waiters, l.Uncounted = a.tickets(ctx)
 	compare := a.compareBy(f.Sort, at)
 	slices.SortFunc(l.locks, func(a, b protocol.Lock) int { return compare(&a, &b) })

@@ -43,13 +43,14 @@ func TestList(t *testing.T) {
 	w.Set("orphaned", "auto_unlock_at", in(0))
 	w.Set("\xff", "uuid", "u")
 	w.Set("evil\n\x1b[2J", "uuid", "u", "hostname", "worker-1", "auto_unlock_at", in(time.Hour))
-	_, err := w.Client.Put(t.Context(), "/other", "x")
+	resp, err := w.Client.Put(t.Context(), "/other", "x")
 	require.NoError(t, err)
 
 	l, names = w.list(admin.Filter{})
 	require.Equal(t, []string{"/\uFFFD/uuid", "a", "a!", "a/b", "evil\n\x1b[2J", "malformed", "orphaned", "undated"}, names)
 	require.Equal(t, 8, l.Total)
 	require.Equal(t, 8, l.Matched)
+	require.Equal(t, resp.Header.Revision, l.Revision)
 	require.WithinDuration(t, time.Now(), l.At, time.Minute)
 	var states []string
 	for k := range l.Locks() {
