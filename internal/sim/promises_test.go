@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -186,9 +187,9 @@ func (j *judge) since(d *daemon, a *judges.Announcement, now time.Time) (all []j
 		hold("paused", since-1)
 	}
 	for _, f := range j.w.Faults {
-		if f.restores() && !a.At.To.After(j.w.at(f.At)) {
+		if j.outdates(f, a) {
 			notice := j.w.config.Reaper.Freshness + time.Second
-			if f.Kind == newCluster && !j.waits(d) {
+			if f.Kind == newCluster {
 				notice = 2*time.Second + j.w.etcd.reconnects()
 			}
 			hold("etcd was restored since the verdict", j.notices(d, j.reachable(d, f.At), notice+6*j.delay(d)))
@@ -214,7 +215,7 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	for name, keys := range gone {
 		s := j.locks[name]
 		a, r := j.of[d].log.Last(name), j.goes(s, revision, now)
-		if a == nil && j.overtaken(d, gone) {
+		if a == nil && j.overtaken(d, name, gone) {
 			continue // it was not there when the lock was read whose keys lie around its own
 		}
 		j.removals++
@@ -233,15 +234,21 @@ func (j *judge) trial(d *daemon, events []*mvccpb.Event, now time.Duration) {
 	}
 }
 
-// overtaken reports whether etcd was restored after the verdict on one of the locks that a request deletes.
-func (j *judge) overtaken(d *daemon, gone map[string]int) bool {
+// overtaken reports whether a lock is nested in one that a request deletes, too, and on which the verdict is of before a
+// restore.
+func (j *judge) overtaken(d *daemon, nested string, gone map[string]int) bool {
 	for name := range gone {
 		a := j.of[d].log.Last(name)
-		if a != nil && slices.ContainsFunc(j.w.Faults, func(f fault) bool { return f.restores() && !a.At.To.After(j.w.at(f.At)) }) {
+		if a != nil && strings.HasPrefix(nested, name+"/") && slices.ContainsFunc(j.w.Faults, func(f fault) bool { return j.outdates(f, a) }) {
 			return true
 		}
 	}
 	return false
+}
+
+// outdates reports whether a fault is a restore after a verdict.
+func (j *judge) outdates(f fault, a *judges.Announcement) bool {
+	return f.restores() && !a.At.To.After(j.w.at(f.At))
 }
 
 // goes returns what is known of a lock whose uuid or last key is deleted.
