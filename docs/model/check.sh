@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 
 # check holds|breaks|limit NAME MODEL FLAG…: the flags are those of the model; F lists faults, as in F=etcd,late.
 check() {
-  local want=$1 name=$2 model=$3 f flags=() start=$SECONDS errors states why verdict=ok search=()
+  local want=$1 name=$2 model=$3 f flags=() start=$SECONDS errors states why verdict=ok
   [[ $name =~ $pattern ]] || return 0
   for f in "${@:4}"; do
     case $f in
@@ -17,11 +17,8 @@ check() {
     *) flags+=("-D$f") ;;
     esac
   done
-  [ "$model" != queue ] || search=(-a -f)
   mkdir "$work/run" && cd "$work/run"
-  spin "${flags[@]}" -a "$here/$model.pml" >spin.out || { cat spin.out; exit 1; }
-  gcc "$([ "$want" = holds ] && echo -O1 || echo -O0)" -w -DMEMLIM=1900 -DVECTORSZ=2048 -DCOLLAPSE $([ "$model" = queue ] && echo -DNFAIR=4 || echo -DSAFETY -DNOREDUCE) -o pan pan.c
-  timeout 900 nice -n 10 ./pan -m1000000 -w22 "${search[@]}" >pan.out 2>&1 || true
+  OPT=$([ "$want" = holds ] && echo -O1 || echo -O0) "$here/search.sh" "$here/$model.pml" "${flags[@]}" >pan.out 2>&1 || true
   errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' pan.out) states=$(awk '/states, stored/ {print $1}' pan.out)
   why=$(sed -n 's/^pan:1: //p' pan.out | sed 's/assertion violated //; s/ (at depth.*//')
   case $want in

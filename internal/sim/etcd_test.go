@@ -77,7 +77,7 @@ type memory struct {
 // keepAlive is when a silent connection breaks, as internal/etcd has it.
 const keepAlive = 14 * time.Second
 
-func newMemory(w *world) *memory {
+func newMemory(w *world, keepAlive time.Duration) *memory {
 	m := &memory{memetcd.New(memetcd.Options{Revision: 100, KeepAlive: keepAlive}), w, nil}
 	l, err := m.Connect()
 	check(err)

@@ -23,7 +23,6 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/sim/judges"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
-	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // A tick of the model is a minute here: the rules have no scale, and what the model leaves out, as the lead of a probe,
@@ -209,13 +208,7 @@ func traces(t *testing.T, seed uint64, count int, out without) (all []*trace) {
 	}
 	for n := range count {
 		one := drawTrace(rand.New(rand.NewPCG(seed, uint64(n))))
-		runOn(t, one.history, out, func(w *world) backend {
-			m := &memory{memetcd.New(memetcd.Options{Revision: 100, KeepAlive: keepAlive * (tick / time.Second)}), w, nil}
-			l, err := m.Connect()
-			check(err)
-			m.admin = l.Client
-			return tracer{m, one}
-		})
+		runOn(t, one.history, out, func(w *world) backend { return tracer{newMemory(w, keepAlive*(tick/time.Second)), one} })
 		all = append(all, one)
 	}
 	return all
@@ -242,23 +235,19 @@ func (t *trace) words() (text string) {
 
 // allowed returns the ticks in which the model allows that the lock of each trace is removed, 0 for never.
 func allowed(t *testing.T, all []*trace) []map[int]bool {
-	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS("../../docs/model")))
 	text := fmt.Sprintf("static const short script[][%d][%d] = {\n", lastTick+1, len(row{}))
 	for _, one := range all {
 		text += one.script()
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "script.h"), []byte(text+"};\n"), 0o600))
-	run := func(name string, args ...string) string {
-		cmd := exec.CommandContext(t.Context(), name, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s: %s", name, out)
-		return string(out)
-	}
-	run("spin", "-DTRACE", "-DREPLICAS=2", fmt.Sprint("-DTRACES=", len(all)), fmt.Sprint("-DLAST=", lastTick), "-a", "removal.pml")
-	run("gcc", "-O0", "-w", "-DMEMLIM=1900", "-DVECTORSZ=2048", "-DCOLLAPSE", "-DSAFETY", "-DNOREDUCE", "-o", "pan", "pan.c")
-	out := run("./pan", "-m1000000", "-w22")
+	model, err := filepath.Abs("../../docs/model")
+	require.NoError(t, err)
+	search := exec.CommandContext(t.Context(), filepath.Join(model, "search.sh"), filepath.Join(model, "removal.pml"),
+		"-DTRACE", "-DREPLICAS=2", fmt.Sprint("-DTRACES=", len(all)), fmt.Sprint("-DLAST=", lastTick))
+	search.Dir = t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(search.Dir, "script.h"), []byte(text+"};\n"), 0o600))
+	found, err := search.CombinedOutput()
+	out := string(found)
+	require.NoError(t, err, "%s", out)
 	require.Contains(t, out, "errors: 0", "the judges of the model")
 	require.NotRegexp(t, "Search not completed|memory limit|max search depth", out)
 	ticks := make([]map[int]bool, len(all))

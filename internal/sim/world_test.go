@@ -78,7 +78,7 @@ func settings() config.Config {
 
 // run runs a history on the etcd in memory and returns the judge.
 func run(t *testing.T, h history, out without) *judge {
-	return runOn(t, h, out, func(w *world) backend { return newMemory(w) })
+	return runOn(t, h, out, func(w *world) backend { return newMemory(w, keepAlive) })
 }
 
 // runReal runs it on a real server.
