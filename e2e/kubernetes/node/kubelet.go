@@ -69,7 +69,18 @@ func (n *node) serve(cert, key string) {
 // ExecInContainer runs a command with the volumes and the environment of the container.
 func (q *pod) ExecInContainer(ctx context.Context, _, _, _ string, args []string, in io.Reader, out, stderr io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", fmt.Sprint(q.cmd.Process.Pid), "--mount", "--"}, args...)...)
-	cmd.Env, cmd.Stdin = q.cmd.Env, in
+	cmd.Env = q.cmd.Env
+	if in != nil {
+		// Not as cmd.Stdin: the command would end when in ends, which at a terminal may be never.
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_, _ = io.Copy(stdin, in)
+			_ = stdin.Close()
+		}()
+	}
 	if out != nil {
 		cmd.Stdout = out
 	}
