@@ -65,11 +65,11 @@ func testPage(t *testing.T, path, tests string, requirements []string, head, tes
 func TestClientsPage(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t, newest)
-	startDaemon(t, etcd.addr)
+	d := startDaemon(t, etcd.addr)
 	testPage(t, "../docs/clients.md", "clients", []string{"modernc.org/sqlite@v1.62.0", importMutex + "/prom@v0.0.0"},
 		imports("context", "database/sql", "errors", "fmt", "log/slog", "net/http", "strings", "time", importEtcd, importMutex, importMutex+"/prom",
 			"github.com/prometheus/client_golang/prometheus"),
-		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr, "ETCD_PID="+strconv.Itoa(etcd.process.cmd.Process.Pid))
+		imports("context", "errors", "testing", "testing/synctest", importMutex+"/mutextest"), "ETCD="+etcd.addr, "ETCD_PID="+strconv.Itoa(etcd.process.cmd.Process.Pid), "DAEMON="+d.base)
 }
 
 // TestPagesInPythonAndRuby runs the rest of the code of both pages, on a real etcd.

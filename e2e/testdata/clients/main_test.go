@@ -106,6 +106,9 @@ func TestLeaders(t *testing.T) {
 	if time.Since(began) > 10*time.Second { // the daemon would take 15 s of settle, and the outage
 		t.Errorf("nobody leads for %v after the outage", time.Since(began))
 	}
+	for holds := regexp.MustCompile(`unlocker_reaper_hold{.*} 1`); holds.MatchString(metrics(t)); { // else the next lock is one of before, too
+		<-time.After(100 * time.Millisecond)
+	}
 	after := func(what syscall.Signal, least, most time.Duration, leader string) (next string) {
 		check(t, processes[leader].Signal(what))
 		began := time.Now()
@@ -120,6 +123,17 @@ func TestLeaders(t *testing.T) {
 	second := after(syscall.SIGTERM, 0, 5*time.Second, leader)
 	third := after(syscall.SIGKILL, 10*time.Second, 30*time.Second, second) // 15 s since the last renewal, and 2 s
 	check(t, processes[third].Kill())
+}
+
+func metrics(t *testing.T) string {
+	resp, err := http.Get(os.Getenv("DAEMON") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	check(t, err)
+	check(t, resp.Body.Close())
+	return string(text)
 }
 
 // The leader that lost an outage releases its lock by itself: there is no daemon here.
