@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	batch      = 20 * time.Millisecond // between two reads, while watches show much
-	readBuffer = 32 << 10              // that of gRPC: a read that fills it may have left something
+	batch      = 100 * time.Millisecond // between two reads, while watches show much
+	aftermath  = 20 * time.Millisecond  // after a request, in which the events of what it wrote arrive
+	readBuffer = 32 << 10               // that of gRPC: a read that fills it may have left something
 	// window is what a member may send before gRPC has taken it. It is constant, since gRPC estimates a better one by a
 	// ping for almost each response of a watch.
 	window = 4 << 20
@@ -45,7 +46,7 @@ func (c *connection) Read(b []byte) (int, error) {
 func (c *connection) wait(d time.Duration) {
 	t := c.traffic
 	t.mu.Lock()
-	begun, busy := t.begun, len(t.pending) > 0 || time.Since(t.over) < batch
+	begun, busy := t.begun, len(t.pending) > 0 || time.Since(t.over) < aftermath
 	t.mu.Unlock()
 	if busy || d <= 0 {
 		return
