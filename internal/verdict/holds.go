@@ -204,12 +204,12 @@ func (h *Holds) settling(now, at time.Time, after string) string {
 func lost(now time.Time, s Signals, freshness time.Duration) string {
 	const maxReason = 500 // the maximum length of an error in a reason, in bytes
 	switch {
+	case !s.Probed && s.ProbeErr != nil:
+		return "the probe fails: " + protocol.Clip([]byte(s.ProbeErr.Error()), maxReason)
 	case !s.Connected:
 		return "the watch is down"
 	case now.Sub(s.LastSign) > freshness:
 		return "the watch shows neither an event nor a progress notice"
-	case !s.Probed && s.ProbeErr != nil:
-		return "the probe fails: " + protocol.Clip([]byte(s.ProbeErr.Error()), maxReason)
 	case !s.Probed:
 		return "the probe fails"
 	}

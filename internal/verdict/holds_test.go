@@ -87,6 +87,7 @@ func TestS3_DisconnectedUntilSettledAfterItIsBack(t *testing.T) {
 		"watch": {"the watch is down", func(s *verdict.Signals) { s.Connected = false }},
 		"probe": {"the probe fails", func(s *verdict.Signals) { s.Probed = false }},
 		"error": {"the probe fails: no quorum", func(s *verdict.Signals) { s.Probed, s.ProbeErr = false, errors.New("no quorum") }},
+		"both":  {"the probe fails: no quorum", func(s *verdict.Signals) { s.Connected, s.Probed, s.ProbeErr = false, false, errors.New("no quorum") }},
 		"long":  {"the probe fails: " + long[:500] + "…", func(s *verdict.Signals) { s.Probed, s.ProbeErr = false, errors.New(long) }},
 	} {
 		t.Run(name, func(t *testing.T) {
