@@ -31,7 +31,9 @@ func TestCleanStartIsQuiet(t *testing.T) {
 		"with a user":    {guarded.Etcd, asUser, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := startDaemon(t, tt.etcd.Endpoints(), tt.edit)
+			d := startDaemon(t, tt.etcd.Endpoints(), tt.edit, func(c *config.Config) {
+				c.Reaper.ProbeInterval, c.Reaper.Freshness = 20*time.Second, time.Minute // a stall of the machine is none of etcd
+			})
 			d.awaitReady()
 			for _, hold := range []string{"starting", "disconnected"} {
 				d.awaitMetric(0, "unlocker_reaper_hold", "reason", hold)

@@ -38,7 +38,11 @@ func (d *daemon) forced(name string) []api.Forced {
 func (d *daemon) saysOfRemovals(name string) (said string) {
 	d.t.Helper()
 	for _, path := range []string{"/locks/" + name, "/forced", "/forced?name=" + name} {
-		body := d.webPage(path)
+		body := ""
+		etcdtest.Eventually(d.t, func() bool {
+			body = d.webPage(path)
+			return !strings.Contains(body, "The history could not be read") // in two seconds
+		})
 		found := regexp.MustCompile(`(Removed by|Then it was|<td>removed) .*?(</p>|</td>|<time)`).FindAllString(body, -1)
 		require.NotEmpty(d.t, found, path)
 		said += strings.Join(found, "\n") + "\n"
