@@ -10,7 +10,7 @@ mkdir -p "$out"
 module=$(mktemp -d "$out/build.XXXXXX") # others may build it at the same time
 trap 'rm -rf "$module"' EXIT
 cd "$module"
-export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
+export GOFLAGS="${GOFLAGS:-} -mod=mod" GOWORK=off CGO_ENABLED=0
 go mod init e2e.test/etcd
 go get -tool "go.etcd.io/etcd/server/v3@v$version"
 go build -trimpath -ldflags '-s -w' -o "$module/etcd" go.etcd.io/etcd/server/v3

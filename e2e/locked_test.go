@@ -132,7 +132,7 @@ func buildEtcdTool(t *testing.T, name string) (path string) {
 		go build -trimpath -o "$BINARY.$$" go.etcd.io/etcd/$NAME/v3
 		mv "$BINARY.$$" "$BINARY"`)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0", "NAME="+name, "VERSION="+newest, "BINARY="+path)
+	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "GOWORK=off", "CGO_ENABLED=0", "NAME="+name, "VERSION="+newest, "BINARY="+path)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		missing(t, "%s cannot be built: %v\n%s", name, err, out)

@@ -27,7 +27,7 @@ build() {
   dir=$(mktemp -d "$work/module.XXXX")
   (
     cd "$dir"
-    export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
+    export GOFLAGS="${GOFLAGS:-} -mod=mod" GOWORK=off CGO_ENABLED=0
     go mod init chart.test/tool 2>/dev/null
     [ $# -eq 0 ] || go mod edit "$@"
     go get "$module@v$version" >/dev/null 2>&1 || go get "$module@v$version"

@@ -19,7 +19,7 @@ done
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 cd "$module"
-export GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
+export GOFLAGS="${GOFLAGS:-} -mod=mod" GOWORK=off CGO_ENABLED=0
 go mod init install.test/kubernetes 2>/dev/null
 go mod download "k8s.io/kubernetes@v$version"
 theirs=$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/v$version.mod
