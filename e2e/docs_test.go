@@ -140,7 +140,7 @@ func startDocsMachine(t *testing.T) *docsMachine {
 	}
 	root := strings.TrimSpace(run(t, "go", "env", "GOROOT"))
 	m := &docsMachine{machine: startMachine(t, "basic.target", installed(t, files), "--private-network"),
-		env: []string{"HOME=" + os.Getenv("HOME"), "GOROOT=" + root, "GOFLAGS=-buildvcs=false '-toolexec=nice -n 15'", "GOPROXY=off"}}
+		env: []string{"HOME=" + os.Getenv("HOME"), "GOROOT=" + root, "GOFLAGS=-buildvcs=false", "GOPROXY=off"}}
 	setup := "chmod +x /unlocker\n"
 	for name, path := range links {
 		setup += fmt.Sprintf("ln -sf %q /usr/local/bin/%s\n", path, name)
