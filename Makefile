@@ -52,7 +52,7 @@ conformance: ## Judge all clients by what they do in etcd (2 min)
 
 # E2E has flags of go test, such as -run.
 e2e: ## Run the tests with real programs (etcd of several versions, Prometheus, Icinga, …)
-	$(GO) test -count=1 -timeout 30m -parallel 8 -tags e2e ./e2e $(E2E)
+	$(GO) test -count=1 -timeout 60m -parallel 8 -tags e2e ./e2e $(E2E)
 
 # HUNT_SEED repeats a run, HUNT_TIME sets its duration; see hunt/hunt_test.go.
 HUNT = $(GO) test -count=1 -timeout 60m -tags hunt -v ./hunt
