@@ -394,6 +394,7 @@ class QueueTest < LineTest
         3.times do
           client.lock("a", slots: 3) do
             mutex.synchronize { most << (working += 1) }
+            eventually { most.max >= 3 } # the first two wait for a third
             sleep rand * 0.05
             mutex.synchronize { working -= 1 }
           end
