@@ -136,3 +136,17 @@ func eventuallyPut(t *testing.T, cli *clientv3.Client, key string) {
 	t.Helper()
 	etcdtest.Eventually(t, func() bool { return shortPut(t, cli, key) == nil })
 }
+
+// A process that is being started has a copy of the listener for a moment, after the member has closed its own.
+func TestRestartWaitsForTheListenerOfBefore(t *testing.T) {
+	t.Parallel()
+	c, err := localetcd.Start(t.Context(), localetcd.Options{UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c.Kill(0)
+	copied, err := net.Listen("tcp", c.Addr(0))
+	require.NoError(t, err)
+	closed := time.AfterFunc(300*time.Millisecond, func() { _ = copied.Close() })
+	defer closed.Stop()
+	require.NoError(t, c.Restart(t.Context()))
+}

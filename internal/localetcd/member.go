@@ -3,11 +3,13 @@ package localetcd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -45,6 +47,11 @@ func (m *member) running() bool {
 // start starts the server. It does not wait for a quorum.
 func (m *member) start() (*embed.Etcd, error) {
 	e, err := embed.StartEtcd(m.config())
+	// The port is nobody else's. But a process that is started just now has the listener of before until it executes.
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < 10*time.Second; {
+		<-time.After(20 * time.Millisecond)
+		e, err = embed.StartEtcd(m.config())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("localetcd: start %s: %w", m.name, err)
 	}
