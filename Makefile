@@ -37,9 +37,9 @@ clients: ## Test the Python and Ruby clients with a real etcd and the daemon
 
 # The drivers of our clients, in Python and Ruby as packages, and of one that was written from docs/protocol.md alone.
 PACKAGES = $(BIN)/packages
-DRIVERS = "--parallel 2 --strict $(BIN)/conformance-go" "--parallel 2 --strict env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
-          "--parallel 2 --strict env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
-          "--parallel 2 node cmd/unlocker-conformance/testdata/client.js"
+DRIVERS = "--strict $(BIN)/conformance-go" "--strict env PYTHONPATH=$(PACKAGES)/python python3 -W error $(PACKAGES)/conformance.py" \
+          "--strict env GEM_PATH=$(PACKAGES)/ruby ruby -w $(PACKAGES)/conformance.rb" \
+          "node cmd/unlocker-conformance/testdata/client.js"
 conformance: ## Judge all clients by what they do in etcd (2 min)
 	$(GO) build -o $(BIN)/ ./cmd/unlocker-conformance
 	$(GO) build -o $(BIN)/conformance-go github.com/etcd-unlocker/unlocker/mutex/internal/conformance
