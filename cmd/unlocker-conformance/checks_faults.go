@@ -58,8 +58,9 @@ func checkUnlockLate(t *trial) {
 	t.succeed(d, unlockCommand(t.succeed(d, lockCommand(invoices))))
 	other := t.take(invoices)
 	from := time.Now()
-	t.within(requestTimeout, func() bool { return len(t.requests(from)) > 0 }) // it tries to release the lock
-	for range 5 {                                                              // on a busy machine a second alone does not show that the client has run
+	// It tries to release the lock.
+	t.within(requestTimeout, func() bool { return len(t.requests(from)) > 0 })
+	for range 5 { // on a busy machine a second alone does not show that the client has run
 		t.pause(200 * time.Millisecond)
 		t.must(d.greet())
 	}
