@@ -66,8 +66,8 @@ func TestStack(t *testing.T) {
 		close(release)
 		eventually(t, func() bool { return !stands(h.self) })
 		eventually(t, func() bool {
-			require.NoError(t, l.Alive(t.Context(), mutex.Expect(100*time.Millisecond)))
-			<-time.After(200 * time.Millisecond) // a dump that took long is used again: then the next one has it
+			require.NoError(t, l.Alive(t.Context()))
+			<-time.After(500 * time.Millisecond) // a dump that took long is used again: then the next one has it
 			return strings.Contains(w.fields()["a/stack"], "has ended")
 		})
 		require.NoError(t, l.Unlock(t.Context()))
