@@ -25,10 +25,17 @@ start() {
   running[$!]=$1
 }
 
+# failures prints what failed by the log of a step, for the end of the gate's: a test that ran out of time is named far
+# above its goroutines, and what a test logs hides its error.
+failures() {
+  grep -E -A 12 '^ *--- FAIL|^panic: |^FAIL|^\s+Test\S* \([0-9hms.]+\)$|Error Trace:|: this (failed|prints)|^(FAIL|ERROR): |^ +[0-9]+\) (Failure|Error):' "$1" |
+    cut -c 1-500 | tail -n 150 || true
+}
+
 # finish [NAME…] waits for all started steps but those named, and prints each one when it has ended. It fails if one of
 # them has.
 finish() {
-  local pid code failed=() awaited
+  local pid code failed=() awaited again=
   while true; do
     awaited=()
     for pid in "${!running[@]}"; do [[ " $* " == *" ${running[$pid]} "* ]] || awaited+=("$pid"); done
@@ -37,11 +44,10 @@ finish() {
     wait -n -p pid "${awaited[@]}" || code=$?
     cat "$logs/${running[$pid]}"
     [ $code = 0 ] || failed+=("${running[$pid]}")
-    # The names once more: a test that ran out of time is named far above its goroutines.
-    [ $code = 0 ] || grep -E '^ *--- FAIL|^panic: |^FAIL|^\s+Test\S* \([0-9hms.]+\)$' "$logs/${running[$pid]}" || true
+    [ $code = 0 ] || again+=$(failures "$logs/${running[$pid]}")$'\n'
     unset "running[$pid]"
   done
-  [ ${#failed[@]} = 0 ] || { printf '\n=== FAILED: %s\n' "${failed[*]}"; return 1; }
+  [ ${#failed[@]} = 0 ] || { printf '\n=== FAILED: %s\n%s' "${failed[*]}" "$again"; return 1; }
 }
 
 tidy() {
