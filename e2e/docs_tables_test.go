@@ -20,7 +20,7 @@ var scenes = map[string]scene{
 	"deploy/grafana/README.md": {dir: "deploy/grafana"},
 	"deploy/helm/unlocker/README.md": {
 		once:   "no_release; client_files && kubectl -n unlocker delete secret etcd-client",
-		always: "daemon && locks",
+		always: "daemon && locks && seen",
 		after:  "refused_start && release enforce",
 	},
 	"deploy/helm/unlocker/templates/NOTES.txt": {after: "release enforce"}, // one of its commands begins a dry run

@@ -186,9 +186,9 @@ func (m *docsMachine) execute(path string, blocks []block) {
 	for _, b := range blocks {
 		always := s.always
 		if text := strings.Join(b.commands, " "); always == "" && regexp.MustCompile(`kubectl|helm`).MatchString(text) {
-			always = "usual && locks"
+			always = "usual && locks && seen"
 		} else if always == "" {
-			always = "host && locks"
+			always = "host && locks && seen"
 		}
 		if len(b.commands) > 0 {
 			m.block(b, always, dir)

@@ -54,6 +54,12 @@ locks() { # those that the pages speak of: billing/invoices is overdue, and a po
   lock kept/expired kept ci-4 locked_at $((now - 60)) auto_unlock_at $((now - 30))
 }
 
+seen() { # the last of them by the unit, whose watch may begin after them
+  local last
+  last=$(etcdctl get /mutexes/kept/expired/uuid -w json | jq '.kvs[0].mod_revision')
+  await eval "[ \"\$(curl -sf -u ada:y localhost:9481/api/v1/status | jq .etcd.revision)\" -ge $last ]"
+}
+
 no_pauses() { etcdctl --command-timeout=1m del --prefix /unlocker/pause/ >/dev/null; }
 
 pauses() { unlocker pause --for 1h --reason docs && unlocker pause --match 'deploy/**' --for 1h --reason docs; }
