@@ -32,7 +32,7 @@ func TestCleanStartIsQuiet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDaemon(t, tt.etcd.Endpoints(), tt.edit, func(c *config.Config) {
-				c.Reaper.ProbeInterval, c.Reaper.Freshness = 20*time.Second, time.Minute // a stall of the machine is none of etcd
+				c.Reaper.ProbeInterval, c.Reaper.Grace, c.Reaper.Freshness = 20*time.Second, time.Minute, time.Minute // a stall of the machine is none of etcd
 			})
 			d.awaitReady()
 			for _, hold := range []string{"starting", "disconnected"} {
