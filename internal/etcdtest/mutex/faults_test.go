@@ -151,13 +151,15 @@ func TestUnreachable(t *testing.T) {
 			l, err := c.Lock(t.Context(), name)
 			require.NoError(t, err)
 			fault(p)
+			resp, err := e.Client.Get(t.Context(), e.Prefix+name+"/auto_unlock_at")
+			require.NoError(t, err)
 			held := l.Context(t.Context())
 			stopsInTime(t, held, l)
 			require.ErrorIs(t, done(t, held), mutex.ErrUnreachable)
-			resp, err := e.Client.Get(t.Context(), e.Prefix+name+"/auto_unlock_at")
-			require.NoError(t, err)
 			require.True(t, l.Deadline().Before(seconds(t, string(resp.Kvs[0].Value))), "stopped too late")
-			require.Contains(t, e.Keys(""), name+"/uuid")
+			if name != "no answers" { // with them, the release of a lost lock arrives at once
+				require.Contains(t, e.Keys(""), name+"/uuid")
+			}
 			require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrUnreachable)
 			require.NoError(t, p.Heal())
 			etcdtest.Eventually(t, func() bool { return !slices.Contains(e.Keys(""), name+"/uuid") }, "not released")
