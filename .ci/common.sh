@@ -25,7 +25,7 @@ start() {
   running[$!]=$1
 }
 
-# failures prints what failed by the log of a step, for the end of the gate's: a test that ran out of time is named far
+# failures prints what failed by the log of a step, for the end of the gate's log: a test that ran out of time is named far
 # above its goroutines, and what a test logs hides its error.
 failures() {
   grep -E -A 12 '^ *--- FAIL|^panic: |^FAIL|^\s+Test\S* \([0-9hms.]+\)$|Error Trace:|: this (failed|prints)|^(FAIL|ERROR): |^ +[0-9]+\) (Failure|Error):' "$1" |
