@@ -61,19 +61,33 @@ func (s *site) serve(etcd string, flags ...string) {
 	s.awaitMetric(1, "unlocker_etcd_up")
 }
 
-// startBrowser starts a Chromium that ends with the test.
-func startBrowser(t *testing.T) context.Context {
-	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program(t, "chromium")), chromedp.WSURLReadTimeout(soon),
-		chromedp.WindowSize(1280, 800))
+// chromium is the browser of all tests: each has a context of its own in it, with its own cookies, cache and storage.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.WSURLReadTimeout(soon), chromedp.WindowSize(1280, 800))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with it
 	}
-	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
-	t.Cleanup(cancel)
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), append(options, chromedp.ExecPath("chromium"))...)
 	ctx, _ = chromedp.NewContext(ctx)
+	stopChromium = func() {
+		_ = chromedp.Cancel(ctx) // it waits until Chromium has ended
+		cancel()
+	}
+	return ctx, chromedp.Do(ctx)
+})
+
+// stopChromium ends it if it was started.
+var stopChromium = func() {}
+
+// startBrowser returns a context of the browser that ends with the test.
+func startBrowser(t *testing.T) context.Context {
+	t.Helper()
+	program(t, "chromium")
+	ctx, err := chromium()
+	require.NoError(t, err)
+	ctx, cancel := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext())
 	require.NoError(t, chromedp.Do(ctx))
-	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // it waits until Chromium has ended
+	t.Cleanup(cancel)
 	return ctx
 }
 

@@ -42,6 +42,7 @@ func buildAndRun(m *testing.M) (int, error) {
 		return 0, fmt.Errorf("make build: %w\n%s", err, out)
 	}
 	unlocker = filepath.Join(dir, "unlocker")
+	defer func() { stopChromium() }()
 	return m.Run(), nil
 }
 
