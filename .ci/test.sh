@@ -2,7 +2,8 @@
 # test.sh quick|test|race [PATTERN…]: runs the tests of all modules, or of packages whose path has one of the patterns.
 #
 #   quick  the packages whose tests link no etcd, neither a real one nor the one in memory; without the race detector
-#   test   all packages; with the race detector, unless they link the etcd server, which it makes 3.4 times as expensive
+#   test   all packages; with the race detector, unless they have only tests, or link the etcd server, which it makes 3.4
+#          times as expensive
 #   race   all packages with the race detector
 #
 # Random tests have the seed RAPID_SEED (1; 0 is a random one) and make RAPID_CHECKS (100) checks.
@@ -18,15 +19,18 @@ export GOFLAGS="${GOFLAGS:-} '-toolexec=nice -n 15'"
 race=
 ! command -v "$($GO env CC | cut -d' ' -f1)" >/dev/null || race=-race
 
-# tested prints the packages of the module with tests, each with two words about what these link.
+# tested prints the packages of the module with tests, each with two words about what these link. Those with the most files
+# of tests, which take longest, come first.
 tested() {
-  $GO list -test -f '{{if eq .Name "main"}}{{.ImportPath}} {{.Deps}}{{end}}' ./... | awk -v mode="$mode" '
-    !sub(/\.test$/, "", $1) { next }
+  $GO list -test -f '{{.ImportPath}} {{len .GoFiles}} {{len .TestGoFiles}} {{len .XTestGoFiles}} {{.Deps}}' ./... | awk -v mode="$mode" '
+    $2 ~ /^\[/ { next } # compiled again for a test
+    !sub(/\.test$/, "", $1) { code[$1] = $2; files[$1] = $3 + $4; next }
     {
       etcd = / go\.etcd\.io\/etcd\/server\// ? "server" : /\/memetcd[] ]/ ? "memory" : "none"
       if (mode == "quick" && etcd != "none") next
-      print mode == "race" || mode == "test" && etcd != "server" ? "race" : "plain", / pgregory\.net\/rapid[] ]/ ? "random" : "fixed", $1
-    }' | grep -E " [^ ]*($pattern)[^ ]*$" | sort -r
+      race = mode == "race" || mode == "test" && etcd != "server" && code[$1]
+      print files[$1], race ? "race" : "plain", / pgregory\.net\/rapid[] ]/ ? "random" : "fixed", $1
+    }' | grep -E " [^ ]*($pattern)[^ ]*$" | sort -rn | cut -d' ' -f2-
 }
 
 out=$(mktemp -d) pids=()
@@ -50,7 +54,10 @@ start() {
   pids+=($!)
 }
 
-# Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores.
+# Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores. So each
+# uses one core: bubbles of synctest, in which one goroutine works at a time, take half the CPU then.
+cores=(-cpu 1)
+[ "$mode" != race ] || cores=()
 for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/release/go.mod; do
   cd "$(dirname $module)"
   packages=$(tested) || packages=
@@ -60,7 +67,7 @@ for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/rele
     flags=(-p 4 -parallel 16) seed=()
     case $kind in race*) flags=(-p 4 $race) ;; esac
     case $kind in *random) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
-    start "${flags[@]}" "${group[@]}" "${seed[@]}"
+    start "${flags[@]}" "${cores[@]}" "${group[@]}" "${seed[@]}"
   done
   cd "$OLDPWD"
 done
