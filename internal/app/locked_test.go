@@ -288,7 +288,8 @@ func TestLockedWhileRunning(t *testing.T) {
 				return
 			}
 			l.requireWorking(d, "after")
-			require.Zero(t, d.metric("unlocker_watch_restarts_total"), d.warnings())
+			// The watch goes on; but a check of the history, which a busy machine can need just now, is refused until the login.
+			require.EqualValues(t, d.warned("check during the watch"), d.metric("unlocker_watch_restarts_total"), d.warnings())
 		})
 	}
 }

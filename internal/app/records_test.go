@@ -37,6 +37,7 @@ func (d *daemon) forced(name string) []api.Forced {
 // saysOfRemovals returns what the pages say of who removed a lock, why and how its history ended.
 func (d *daemon) saysOfRemovals(name string) (said string) {
 	d.t.Helper()
+	d.awaitMetric(0, "unlocker_locks") // or the page of the lock is that of one that is there
 	for _, path := range []string{"/locks/" + name, "/forced", "/forced?name=" + name} {
 		body := ""
 		etcdtest.Eventually(d.t, func() bool {
