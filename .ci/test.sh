@@ -54,10 +54,9 @@ start() {
   pids+=($!)
 }
 
-# Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores. So each
-# uses one core: bubbles of synctest, in which one goroutine works at a time, take half the CPU then.
-cores=(-cpu 1)
-[ "$mode" != race ] || cores=()
+# Tests with an etcd mostly wait, and those without compute: both at the same time, and more than there are cores. In a bubble
+# of synctest one goroutine works at a time, so that it takes half the CPU if its tests use one core; what has an etcd in
+# real time uses all.
 for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/release/go.mod; do
   cd "$(dirname $module)"
   packages=$(tested) || packages=
@@ -66,8 +65,9 @@ for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/rele
     [ ${#group[@]} -gt 0 ] || continue
     flags=(-p 4 -parallel 16) seed=()
     case $kind in race*) flags=(-p 4 $race) ;; esac
+    [ "$mode" = race ] || [ "$kind" = "plain fixed" ] || flags+=(-cpu 1)
     case $kind in *random) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
-    start "${flags[@]}" "${cores[@]}" "${group[@]}" "${seed[@]}"
+    start "${flags[@]}" "${group[@]}" "${seed[@]}"
   done
   cd "$OLDPWD"
 done
