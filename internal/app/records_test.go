@@ -42,7 +42,7 @@ func (d *daemon) saysOfRemovals(name string) (said string) {
 		body := ""
 		etcdtest.Eventually(d.t, func() bool {
 			body = d.webPage(path)
-			return !regexp.MustCompile(`(could not be|history was not) read`).MatchString(body) // the history, its records, or the lock before, in time
+			return !regexp.MustCompile(`(could not be|history was not) read|<strong>Not all:`).MatchString(body) // the history, its records, or the lock before, in time
 		})
 		found := regexp.MustCompile(`(Removed by|Then it was|<td>removed) .*?(</p>|</td>|<time)`).FindAllString(body, -1)
 		require.NotEmpty(d.t, found, path)
