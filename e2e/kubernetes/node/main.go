@@ -58,7 +58,7 @@ func main() {
 	n := &node{api: kubernetes.NewForConfigOrDie(config), dir: *dir, pods: map[types.NamespacedName]*pod{}, last: 10}
 	check(n.register())
 	go n.serve(*cert, *key)
-	for range time.Tick(100 * time.Millisecond) {
+	for range time.Tick(300 * time.Millisecond) {
 		if err := n.reconcile(context.Background()); err != nil {
 			log.Print(err)
 		}
