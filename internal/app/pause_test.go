@@ -167,7 +167,7 @@ func TestS3_APauseOfAPattern(t *testing.T) {
 	e.Put(e.Lock("other", due, due)...)
 	d.awaitMetric(1, "unlocker_forced_unlocks_total")
 	require.Len(t, e.Keys("deploy/"), fieldsOfALock)
-	require.Zero(t, d.metric("unlocker_reaper_hold"))
+	require.Zero(t, d.metric("unlocker_reaper_hold", "reason", "paused"))
 
 	explained := `^is due, but paused until ` + clock + ` by .+@.+ for "deploy/\*\*": debugging\x{202e} deploy/web$`
 	etcdtest.Eventually(t, func() bool { return matches(explained, d.page()["deploy/web"].Explanation) })
