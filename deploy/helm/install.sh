@@ -21,7 +21,7 @@ trap stop EXIT
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 die() { printf 'install.sh: %s\n' "$*" >&2; tail -5 "$work"/*.log >&2 2>/dev/null || true; exit 1; }
 
-# free_ports prints three ports, as internal/localetcd chooses them: no connection gets one of them as its own.
+# free_ports prints three ports, below those that connections and servers are given.
 free_ports() {
   python3 -c '
 import random, socket

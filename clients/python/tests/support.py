@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
@@ -28,14 +27,13 @@ unlocker_mutex._SETTLED = 1e6  # no client listens to questions where tests coun
 
 
 def free_port():
-    """Returns a port that nobody gets by chance: it is below the range of those that connections begin from."""
-    while True:
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", random.randrange(15000, 32000)))
-                return s.getsockname()[1]
-            except OSError:
-                pass
+    """Returns a port that nobody else is given while this process lives: a socket that does not listen stays bound to it, which leaves it to a server."""
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+        s.detach()
+        return port
 
 
 def b64(text):

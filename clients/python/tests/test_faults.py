@@ -537,8 +537,8 @@ class EndpointsTest(TestCase):
         self.addCleanup(garbage.close)
 
         def answer():
-            while True:
-                with garbage.accept()[0] as connection, contextlib.suppress(OSError):  # who connected may have given up
+            while garbage.fileno() >= 0:
+                with contextlib.suppress(OSError), garbage.accept()[0] as connection:  # who connected may have given up
                     connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\x1b[2J\xff" + b"y" * 9999)
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(1 << 16):

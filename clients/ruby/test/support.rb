@@ -17,11 +17,14 @@ module Support
 
   module_function
 
-  # A port that nobody gets by chance: it is below the range of those that connections begin from.
+  # A port that nobody else is given while this process lives: a socket that does not listen stays bound to it, which leaves
+  # it to a server.
   def free_port
-    TCPServer.open("127.0.0.1", rand(15_000...32_000)) { |server| server.addr[1] }
-  rescue Errno::EADDRINUSE
-    retry
+    socket = Socket.new(:INET, :STREAM)
+    socket.autoclose = false
+    socket.setsockopt(:SOCKET, :REUSEADDR, true)
+    socket.bind(Addrinfo.tcp("127.0.0.1", 0))
+    socket.local_address.ip_port
   end
 
   def b64(text)
