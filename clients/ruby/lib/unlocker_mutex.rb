@@ -834,7 +834,7 @@ module UnlockerMutex
             failed = telling(failed, e)
             watched = nil
           end
-          break if @lock || monotonic >= @end_at
+          break if @lock || (@holder && monotonic >= @end_at)
           next pause = 0.05 if watched
 
           action = :look

@@ -681,6 +681,13 @@ class EndpointsTest < Support::Test
     server.close
   end
 
+  def test_a_wait_that_ends_between_two_attempts_without_an_answer_says_so
+    slow = Class.new(Unreachable) { def cause = sleep(0.2) && super }
+    client = connect
+    client.instance_variable_get(:@etcd).define_singleton_method(:send_all) { |*| raise slow, "etcd does not answer" }
+    assert_raises(Unreachable) { client.lock("a", timeout: 0.2) }
+  end
+
   def test_another_endpoint_is_asked_when_one_fails
     stopped = start(Support::Etcd.new)
     stopped.signal(:STOP)
