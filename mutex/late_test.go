@@ -31,8 +31,11 @@ type late struct {
 	first  chan clientv3.Txn
 }
 
-func (l *late) Txn(context.Context) clientv3.Txn {
-	return &hookedTxn{l.KV.Txn(context.Background()), l.commit}
+func (l *late) Txn(ctx context.Context) clientv3.Txn {
+	if l.sent.Load() < int64(cap(l.first)) {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return &hookedTxn{l.KV.Txn(ctx), l.commit}
 }
 
 func (l *late) commit(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
