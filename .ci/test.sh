@@ -64,7 +64,7 @@ for module in go.mod mutex/go.mod mutex/*/go.mod bench/report/go.mod deploy/rele
   for kind in {race,plain}" "{fixed,random}" "{real,virtual}; do
     mapfile -t group < <(sed -n "s/^$kind //p" <<<"$packages")
     [ ${#group[@]} -gt 0 ] || continue
-    flags=(-p 4 -parallel 16) seed=() priority=0
+    flags=(-p 4 -parallel 8) seed=() priority=0
     case $kind in race*) flags=(-p 4 $race) ;; esac
     case $kind in *virtual) priority=10; [ "$mode" = race ] || flags+=(-cpu 1) ;; esac
     case $kind in *random*) seed=(-rapid.seed="${RAPID_SEED:-1}" -rapid.checks="${RAPID_CHECKS:-100}") ;; esac
