@@ -362,12 +362,24 @@ class GivingUpTest(QueueTest):
     def test_a_wait_ends_in_time_and_says_who_has_the_lock(self):
         holder = self.connect().lock("a", purpose="first")
         self.join(1, purpose="second")
-        self.join(2, timeout=4)
+        with mock.patch.object(_queue, "_LAST", 1):  # for the answer that tells the holder
+            self.join(2, timeout=4)
         holder.unlock()
         second = self.next()[1]
         who, held, _ = self.within(4, self.next)
         self.assertEqual((who, held.holder.fields["uuid"], held.holder.fields["purpose"]), (2, second.uuid, "second"))
         self.serves(second)
+
+    def test_a_wait_says_who_had_the_lock_if_the_last_read_is_not_answered(self):
+        def late(waiter):
+            time.sleep(max(0.0, waiter._end - time.monotonic()))
+            raise Unreachable("etcd does not answer")
+
+        holder = self.connect().lock("a", purpose="first")
+        with mock.patch.object(_queue._Waiter, "_describe", late), self.assertRaises(Held) as raised:
+            self.connect().lock("a", timeout=0.5)
+        self.assertEqual(raised.exception.holder.fields["purpose"], "first")
+        holder.unlock()
 
     def test_a_late_attempt_in_turn_is_refused(self):
         client, holder = self.connect(), self.connect().lock("a")

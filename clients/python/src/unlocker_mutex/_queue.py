@@ -149,7 +149,7 @@ class _Waiter:
         return None if self._taken else self._holder
 
     def wait(self) -> Optional[Holder]:
-        """Takes the lock, and returns None, or who has it at the end. Raises Canceled, Refused, or, at the end, Unreachable."""
+        """Takes the lock, and returns None, or who has it at the end. Raises Canceled, Refused, or, where the last attempts all failed, Unreachable."""
         failed: Optional[Unreachable] = None
         while not self._taken:
             if self._cancel._called.is_set():
@@ -160,8 +160,8 @@ class _Waiter:
                 self._step()
                 failed = None
             except Unreachable as error:
-                failed = _telling(failed, error)
-                if time.monotonic() >= self._end:
+                again, failed = failed or self._holder is None, _telling(failed, error)
+                if again and time.monotonic() >= self._end:
                     raise failed from failed.__cause__
                 self._rest()
         return None
