@@ -1328,7 +1328,7 @@ module UnlockerMutex
         pause = e.code == 7 ? DEAF : RETRY
         warn "unlocker_mutex: no right to read questions under #{@client.questions}: unlocker ask gets no answers from this process" if e.code == 7 && !@deaf
         @deaf ||= e.code == 7
-      rescue Error
+      rescue Error, Etcd::Overdue # as in run
         pause = RETRY
       end
     end
