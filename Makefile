@@ -69,7 +69,7 @@ soak: ## Run a daemon for SOAK_TIME (6h) under faults, and require that what it 
 	SOAK_TIME=$${SOAK_TIME:-6h} $(GO) test -count=1 -timeout 100h -tags hunt,nightly -v -run '^TestSoak$$' ./hunt
 
 # RULES limits it, to a promise or a rule of docs/rules.yaml: RULES=S3, RULES='S3/a_storm'.
-mutants: ## Take each rule of docs/rules.yaml out of the code, and require that its tests fail (40 min)
+mutants: ## Take each rule of docs/rules.yaml out of the code, and require that its tests fail (30 min)
 	$(GO) test -count=1 -timeout 3h -tags nightly -v -parallel 2 -run 'TestMutants/all/$(RULES)' ./docs
 
 mutants-sim: ## Count of which of them SIM_HISTORIES (3,000) random histories of the simulator show nothing (2 h)
