@@ -62,7 +62,7 @@ hunt: ## Search for broken promises on real etcd under faults (45 min)
 hunt-short: ## The same for the gate (2.5 min)
 	HUNT_TIME=$${HUNT_TIME:-1m} HUNT_SEED=$${HUNT_SEED:-1} $(HUNT)
 
-hunt-convict: ## Take rules out of the daemon, and require that the hunt convicts it (20 min)
+hunt-convict: ## Take rules out of the daemon, and require that the hunt convicts it (10 min)
 	GO='$(GO)' hunt/convict.sh
 
 soak: ## Run a daemon for SOAK_TIME (6h) under faults, and require that what it uses does not grow
