@@ -188,7 +188,8 @@ func checkLostRestored(t *trial) {
 		for newer && t.revision() < mine.Token {
 			t.must(t.otherWrites())
 		}
-		t.must(t.write(name, copied))
+		_, err := t.write(name, copied)
+		t.must(err)
 		t.refused(d, aliveCommand(mine), "lost")
 	}
 	replaced(invoices, t.cluster.Revert, false) // the same cluster, with a revision below the token

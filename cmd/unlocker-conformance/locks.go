@@ -121,23 +121,28 @@ func (t *trial) seize(name string, f *fields) (err error) {
 		return err
 	}
 	now := time.Now()
-	if err := t.write(name, map[string]string{
+	revision, err := t.write(name, map[string]string{
 		"uuid": fmt.Sprintf("kit-%d", now.UnixNano()), "hostname": "kit", "purpose": "to be in the way",
 		"locked_at": stamp(now), "alert_at": stamp(now.Add(time.Hour)), "auto_unlock_at": stamp(now.Add(2 * time.Hour)),
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	*f, err = t.read(name)
+	*f, err = t.read(name, clientv3.WithRev(revision)) // a client at fault may have deleted it since
 	return err
 }
 
-func (t *trial) write(name string, values map[string]string) error {
+// write returns the revision that etcd has by it.
+func (t *trial) write(name string, values map[string]string) (int64, error) {
 	var ops []clientv3.Op
 	for field, value := range values {
 		ops = append(ops, clientv3.OpPut(prefix+name+"/"+field, value))
 	}
-	_, err := t.etcd.Txn(t.ctx).Then(ops...).Commit()
-	return err
+	r, err := t.etcd.Txn(t.ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, err
+	}
+	return r.Header.Revision, nil
 }
 
 // remove deletes all keys of locks, as the daemon does.
