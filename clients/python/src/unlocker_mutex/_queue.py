@@ -160,9 +160,10 @@ class _Waiter:
                 self._step()
                 failed = None
             except Unreachable as error:
-                again, failed = failed or self._holder is None, _telling(failed, error)
-                if again and time.monotonic() >= self._end:
-                    raise failed from failed.__cause__
+                told = _telling(failed, error)
+                if time.monotonic() >= self._end and (failed or self._holder is None):
+                    raise told from told.__cause__
+                failed = told
                 self._rest()
         return None
 
