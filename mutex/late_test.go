@@ -32,7 +32,7 @@ type late struct {
 }
 
 func (l *late) Txn(ctx context.Context) clientv3.Txn {
-	if l.sent.Load() < int64(cap(l.first)) {
+	if l.sent.Load() < int64(cap(l.first)) { // it is executed when its caller has given up
 		ctx = context.WithoutCancel(ctx)
 	}
 	return &hookedTxn{l.KV.Txn(ctx), l.commit}

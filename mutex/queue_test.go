@@ -23,10 +23,15 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
+// queue returns the range of the tickets of a name.
+func (w world) queue(name string) (from, end string) {
+	return protocol.TicketsOf("/unlocker/waiters"+w.prefix, name)
+}
+
 // tickets returns those of a name in their order.
 func tickets(t *testing.T, w world, name string) []*mvccpb.KeyValue {
 	t.Helper()
-	from, end := protocol.TicketsOf("/unlocker/waiters"+w.prefix, name)
+	from, end := w.queue(name)
 	resp, err := w.etcd.Get(t.Context(), from, clientv3.WithRange(end), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	require.NoError(t, err)
 	return resp.Kvs
@@ -455,7 +460,7 @@ func TestTicketPutLate(t *testing.T) {
 		who, _ := q.next()
 		require.Equal(t, 1, who)
 		require.Empty(t, tickets(t, q.w, "a"))
-		from, end := protocol.TicketsOf("/unlocker/waiters"+q.w.prefix, "a")
+		from, end := q.w.queue("a")
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		require.NotEmpty(t, (<-q.w.etcd.Watch(ctx, from, clientv3.WithRange(end), clientv3.WithFilterDelete())).Events, "it was executed")
@@ -515,7 +520,7 @@ func TestClientsWithoutTickets(t *testing.T) {
 // TryLock does not queue.
 func TestTryLockTakesWhatIsFree(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
-		from, _ := protocol.TicketsOf("/unlocker/waiters"+w.prefix, "a")
+		from, _ := w.queue("a")
 		_, err := w.etcd.Put(t.Context(), from+"t", "")
 		require.NoError(t, err)
 		l, err := w.client().TryLock(t.Context(), "a")
