@@ -150,7 +150,7 @@ func (g *group) plot(unit, path string) error {
 			continue
 		}
 		x, _ := strconv.Atoi(r.name) // 0 in bars
-		points, bars, names = append(points, plotter.XY{X: float64(x), Y: value}), append(bars, value), append(names, r.name)
+		points, bars, names = append(points, plotter.XY{X: float64(x) / 1e3, Y: value}), append(bars, value), append(names, r.name)
 	}
 	var err error
 	if len(points) > 1 && points[0].X > 0 {
@@ -171,7 +171,7 @@ func (g *group) plot(unit, path string) error {
 	return p.Save(16*vg.Centimeter, 9*vg.Centimeter, path)
 }
 
-// lines draws points over a logarithmic axis, and says the slope between the last two.
+// lines draws points, and says the slope between the last two.
 func lines(p *plot.Plot, points plotter.XYs) error {
 	line, marks, err := plotter.NewLinePoints(points)
 	if err != nil {
@@ -179,10 +179,10 @@ func lines(p *plot.Plot, points plotter.XYs) error {
 	}
 	line.Color, marks.Color = plotutil.Color(0), plotutil.Color(0)
 	p.Add(line, marks)
-	p.X.Scale, p.X.Tick.Marker, p.X.Label.Text = plot.LogScale{}, plot.LogTicks{Prec: -1}, "locks"
-	p.X.Max, p.Y.Min = 1.3*p.X.Max, math.Min(0, p.Y.Min)
+	p.X.Label.Text = "locks, in thousands"
+	p.X.Min, p.X.Max, p.Y.Min = 0, 1.05*p.X.Max, math.Min(0, p.Y.Min)
 	last, before := points[len(points)-1], points[len(points)-2]
-	p.Title.Text += fmt.Sprintf(" (%.3g for each further million)", (last.Y-before.Y)/(last.X-before.X)*1e6)
+	p.Title.Text += fmt.Sprintf(" (%.3g for each further million)", (last.Y-before.Y)/(last.X-before.X)*1e3)
 	return nil
 }
 

@@ -39,7 +39,7 @@ func TestTablesAndPlots(t *testing.T) {
 	if tables.String() != want {
 		t.Errorf("got %s", tables.String())
 	}
-	for name, text := range map[string]string{"Peers-due-median-ms": "etcd-lease", "Peers-growth-ready-s": "50.9 for each further million", "Peers-growth-scrape-ms": "100000"} {
+	for name, text := range map[string]string{"Peers-due-median-ms": "etcd-lease", "Peers-growth-ready-s": "50.9 for each further million", "Peers-growth-scrape-ms": "in thousands"} {
 		svg, err := os.ReadFile(filepath.Join(dir, name+".svg"))
 		if err != nil || !strings.Contains(string(svg), text) {
 			t.Errorf("%s: %v in %d bytes", name, err, len(svg))
