@@ -245,3 +245,39 @@ func TestUpFollowsSoon(t *testing.T) {
 		}
 	})
 }
+
+// The error of a probe that fails is the explained one, and an answer has none. After Run, Begin asks nobody.
+func TestFailuresAreExplainedAndNothingIsAskedAfterRun(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	down.Store(true)
+	m := &members{answer: func(context.Context, int) error {
+		if down.Load() {
+			return errRefused
+		}
+		return nil
+	}}
+	errExplained := errors.New("grant the role")
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Options{Etcd: m, Members: 3, Interval: second, Timeout: 5 * second, Patience: 2 * second,
+			Explain: func(err error) error { return errors.Join(err, errExplained) }})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		pass(second * 3 / 2)
+		require.ErrorIs(t, p.Status().Err, errExplained)
+		require.ErrorIs(t, p.Status().Err, errRefused)
+		down.Store(false)
+		pass(3 * second)
+		require.NoError(t, p.Status().Err)
+		require.True(t, p.Status().OK)
+		cancel()
+		require.NoError(t, <-done)
+		asked := m.asked.Load()
+		pass(second)
+		p.Begin()
+		pass(second)
+		require.Equal(t, asked, m.asked.Load())
+	})
+}
