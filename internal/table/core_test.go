@@ -124,9 +124,11 @@ func TestOrphanGraceRestartsWhenModified(t *testing.T) {
 func TestOrphanGraceIsMonotonic(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.replay(w.put("a", deadline(-time.Hour)))
+		require.Equal(t, orphanGrace, w.get("a").OrphanIn, "what the verdict on it waits for")
 		w.clock(24 * time.Hour)
 		w.outage(time.Minute)
 		w.pass(orphanGrace - 1)
+		require.EqualValues(t, 1, w.get("a").OrphanIn)
 		require.Empty(t, w.taken())
 		w.pass(1)
 		got := w.take()
