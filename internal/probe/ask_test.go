@@ -18,6 +18,8 @@ import (
 type members struct {
 	asked  atomic.Int32
 	answer func(ctx context.Context, member int) error
+	// explain is that of Options.
+	explain func(error) error
 }
 
 func (m *members) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
@@ -55,11 +57,11 @@ func TestEachProbeAsksAllMembers(t *testing.T) {
 	})
 }
 
-// probed runs a probe on members under virtual time.
+// probed runs a probe on members under virtual time. After Run, Begin asks nobody.
 func probed(t *testing.T, m *members, test func(*Probe)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p, err := New(Options{Etcd: m, Members: 3, Interval: second, Timeout: 5 * second, Patience: 2 * second})
+		p, err := New(Options{Etcd: m, Members: 3, Interval: second, Timeout: 5 * second, Patience: 2 * second, Explain: m.explain})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -67,6 +69,11 @@ func probed(t *testing.T, m *members, test func(*Probe)) {
 		test(p)
 		cancel()
 		require.NoError(t, <-done)
+		asked := m.asked.Load()
+		pass(second)
+		p.Begin()
+		pass(second)
+		require.Equal(t, asked, m.asked.Load())
 	})
 }
 
@@ -246,25 +253,22 @@ func TestUpFollowsSoon(t *testing.T) {
 	})
 }
 
-// The error of a probe that fails is the explained one, and an answer has none. After Run, Begin asks nobody.
-func TestFailuresAreExplainedAndNothingIsAskedAfterRun(t *testing.T) {
+// The error of a probe that fails is the explained one, and an answer has none.
+func TestFailuresAreExplained(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	down.Store(true)
-	m := &members{answer: func(context.Context, int) error {
-		if down.Load() {
-			return errRefused
-		}
-		return nil
-	}}
 	errExplained := errors.New("grant the role")
-	synctest.Test(t, func(t *testing.T) {
-		p, err := New(Options{Etcd: m, Members: 3, Interval: second, Timeout: 5 * second, Patience: 2 * second,
-			Explain: func(err error) error { return errors.Join(err, errExplained) }})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Run(ctx) }()
+	m := &members{
+		answer: func(context.Context, int) error {
+			if down.Load() {
+				return errRefused
+			}
+			return nil
+		},
+		explain: func(err error) error { return errors.Join(err, errExplained) },
+	}
+	probed(t, m, func(p *Probe) {
 		pass(second * 3 / 2)
 		require.ErrorIs(t, p.Status().Err, errExplained)
 		require.ErrorIs(t, p.Status().Err, errRefused)
@@ -272,12 +276,5 @@ func TestFailuresAreExplainedAndNothingIsAskedAfterRun(t *testing.T) {
 		pass(3 * second)
 		require.NoError(t, p.Status().Err)
 		require.True(t, p.Status().OK)
-		cancel()
-		require.NoError(t, <-done)
-		asked := m.asked.Load()
-		pass(second)
-		p.Begin()
-		pass(second)
-		require.Equal(t, asked, m.asked.Load())
 	})
 }
