@@ -153,6 +153,8 @@ func TestS3_AnAlarmCountsThatAnotherAnswerHasShown(t *testing.T) {
 	p.begin(start.Add(second))
 	require.True(t, p.ended(start.Add(second), start.Add(second), start.Add(second), nil, nil))
 	require.Empty(t, p.Status().Alarms)
+	require.False(t, p.ended(start, start, start.Add(second), []string{"NOSPACE"}, nil), "its own, whatever a newer probe says")
+	require.Equal(t, []string{"NOSPACE"}, p.Status().Alarms)
 }
 
 // The shortest interval that the configuration allows does not flood etcd with requests.
@@ -193,6 +195,23 @@ func TestS3_AProbeFailsWhereNoMemberAnswers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where requests are not answered and it is not yet time for more, a probe ends with the timeout and with Run.
+func TestAProbeEndsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := &members{answer: func(ctx context.Context, _ int) error { return hangs(ctx) }}
+		p, err := New(Options{Etcd: m, Members: 3, Interval: second, Timeout: second / 5, Patience: 2 * second})
+		require.NoError(t, err)
+		began := time.Now()
+		require.ErrorIs(t, p.ask(t.Context()).err, context.DeadlineExceeded)
+		require.Equal(t, second/5, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), second/10)
+		defer cancel()
+		require.NoError(t, p.Run(ctx))
+		require.Equal(t, second/5+second/10, time.Since(began))
+	})
 }
 
 // A request that was lost shows nothing: what was answered is a later one, and it counts from when
@@ -237,9 +256,9 @@ func TestUpFollowsSoon(t *testing.T) {
 		pass(10*second + 1)
 		require.True(t, p.Status().Up)
 		delay.Store(int64(time.Hour))
-		pass(2*second - 2)
+		pass(2*second - 1)
 		require.True(t, p.Status().Up)
-		pass(2)
+		pass(1)
 		require.False(t, p.Status().Up)
 		require.True(t, p.Status().OK, "no probe has failed yet")
 		pass(10 * second)

@@ -102,7 +102,7 @@ func (p *Probe) answered(start, end time.Time, alarms []string) (outage bool) {
 func (p *Probe) Overdue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.status.Good.IsZero() || time.Since(p.status.Good) > max(p.Patience, p.slow())
+	return time.Since(p.status.Good) > max(p.Patience, p.slow()) // never is longer ago
 }
 
 // slow is three times what probes took lately: where etcd is steadily slow, that is neither an outage without end nor

@@ -58,6 +58,7 @@ func TestOutagesBeyondTheLimitOnlyDelay(t *testing.T) {
 		o.add(after(float64(10*i)), after(float64(10*i+4)), 0)
 		require.LessOrEqual(t, len(o), maxOutages)
 	}
+	require.Len(t, o, maxOutages)
 	require.Equal(t, 3*maxOutages*4*time.Second, o.after(after(-1)), "none is lost")
 	for _, s := range []int{-1, 2, 7, 5_000, 19_999, 20_005, 20_012, 25_001, 29_993, 29_995} {
 		seen := after(float64(s))

@@ -4,9 +4,11 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Where each answer takes longer than the interval, etcd is slow and not down.
@@ -26,6 +28,34 @@ func TestASlowEtcdIsNoOutageWithoutEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What an etcd with an alarm takes says nothing of what it takes without.
+func TestS3_SlowAnswersWithAnAlarmHideNoOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &slowFake{}
+		etcd.nospace.Store(true)
+		p, err := New(Options{Etcd: etcd, Members: 1, Interval: second, Timeout: 5 * second, Patience: 2 * second})
+		require.NoError(t, err)
+		for range 3 {
+			p.once(t.Context())
+		}
+		etcd.nospace.Store(false)
+		p.once(t.Context())
+		require.False(t, p.Overdue())
+		pass(second + 1)
+		require.True(t, p.Overdue())
+		p.requests.Wait()
+	})
+}
+
+// slowFake answers after a second.
+type slowFake struct{ fake }
+
+func (f *slowFake) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
+	pass(second)
+	return f.fake.AlarmList(ctx)
 }
 
 // One slow answer says nothing of the next: a second outage counts in full.
