@@ -241,7 +241,7 @@ func inspect(n ast.Node, add func(from, to token.Pos, text, what string), code f
 			case token.LAND:
 				add(side.Pos(), side.End(), "("+code(side)+" || true)", "true for "+code(side))
 			case token.LOR:
-				add(side.Pos(), side.End(), "("+code(side)+" && false)", "false for "+code(side))
+				add(side.Pos(), side.End(), "(("+code(side)+") && false)", "false for "+code(side))
 			}
 		}
 	case *ast.UnaryExpr:
