@@ -209,8 +209,7 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	if another || e.LockedAt() != l.LockedAt() {
 		e.mark(acquiredLive, false)
 	}
-	written := another || e.Token == 0 || e.AutoUnlockAt() != l.AutoUnlockAt() || e.AliveAt() != l.AliveAt() ||
-		l.Written > e.Written // the same values again
+	written := another || e.Token == 0 || l.Written > e.Written
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {
@@ -221,19 +220,15 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 }
 
 // isOlder reports whether a listing shows a lock older than it is known, which only a restore can do: one whose uuid was
-// created earlier, or before it was deleted, whose deadline was written earlier, or whose newest key is older although it
-// has another deadline, or although none was deleted.
+// created earlier, or before it was deleted, whose deadline was written earlier, or whose newest key is older although none
+// was deleted.
 func isOlder(known *entry, listed *protocol.Lock) bool {
 	if listed.Token != known.Token {
 		orphaned := known.Token == 0 && known.has(deletedLast) // or the event of a uuid may be lost
 		return listed.Token != 0 && (listed.Token < known.Token || orphaned && listed.Token < known.Revision)
 	}
-	auto := listed.AutoUnlockAt()
-	if auto != 0 && listed.Written < known.Written {
-		return true
-	}
-	return listed.Revision < known.Revision &&
-		(auto != 0 && auto != known.AutoUnlockAt() || listed.Keys >= known.Keys && !known.has(deletedLast))
+	return listed.AutoUnlockAt() != 0 && listed.Written < known.Written ||
+		listed.Revision < known.Revision && listed.Keys >= known.Keys && !known.has(deletedLast)
 }
 
 // same reports whether a listing agrees with the known lock. Revisions are not sufficient: that of the listing may be

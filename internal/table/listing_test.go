@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,36 @@ func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
 			require.Equal(t, protocol.Malformed, w.state("a"), "an orphan has no unknown field")
 		})
 	})
+	t.Run("an acquisition with the same values", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			f := fields(time.Minute, time.Minute)
+			w.live(w.put("a", f))
+			w.del("a")
+			w.put("a", f)
+			w.live(w.put("a", map[string]string{"status": "x"}))
+			w.listing(true)
+			require.Equal(t, w.token("a"), w.get("a").Token)
+			require.EqualValues(t, 1, w.counted().drift)
+		})
+	})
+	t.Run("an orphan", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			w.live(w.put("a", map[string]string{"alert_at": at(0)}))
+			w.pass(orphanGrace - 1)
+			w.put("a", map[string]string{"purpose": "x"})
+			w.listing(true)
+			require.Equal(t, orphanGrace, w.get("a").OrphanIn, "something writes it")
+		})
+	})
+	t.Run("the end of a uuid", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, w *world) {
+			w.acquire("a", time.Hour, time.Hour)
+			w.pass(time.Minute)
+			w.del("a", "uuid")
+			w.listing(true)
+			require.Equal(t, orphanGrace, w.get("a").OrphanIn)
+		})
+	})
 	t.Run("nothing", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, w *world) {
 			f := fields(time.Minute, time.Minute)
@@ -171,7 +202,7 @@ func TestListingCorrectsEachField(t *testing.T) {
 		"locked_at":      func() string { return at(time.Second) },
 		"alert_at":       func() string { return at(time.Second) },
 		"auto_unlock_at": func() string { return at(time.Second) },
-		"alive_at":       func() string { return "garbage" },
+		"alive_at":       func() string { return at(time.Second) },
 	} {
 		for _, later := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, later event: %t", field, later), func(t *testing.T) {
@@ -421,17 +452,30 @@ func TestS3_AnOlderHolderIsAnotherHistory(t *testing.T) {
 
 // The same history is not taken for another one where the last events were lost.
 func TestS3_ALostWriteIsNotAnotherHistory(t *testing.T) {
+	reacquired := func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) }
 	for name, lost := range map[string]func(*world){
 		"write":           func(w *world) { w.put("a", map[string]string{"status": "x"}) },
 		"renewal":         func(w *world) { w.put("a", holder(0).renews(time.Hour)) },
 		"deletion":        func(w *world) { w.del("a", "alert_at") },
 		"release":         func(w *world) { w.del("a") },
 		"last written":    func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})); w.del("a", "status") },
-		"reacquisition":   func(w *world) { w.del("a"); w.put("a", fields(time.Hour, time.Hour)) },
+		"reacquisition":   reacquired,
 		"end of the uuid": func(w *world) { w.del("a", "uuid") },
 		"end of the deadline": func(w *world) {
 			w.renew("a", time.Hour, time.Hour)
 			w.del("a", "auto_unlock_at", "alert_at", "alive_at")
+		},
+		"acquisition over an orphan":      func(w *world) { w.live(w.del("a", "uuid")); w.put("a", map[string]string{"uuid": "x"}) },
+		"reacquisition before a write":    func(w *world) { reacquired(w); w.live(w.put("a", map[string]string{"status": "x"})) },
+		"reacquisition before a deletion": func(w *world) { reacquired(w); w.live(w.del("a", "alert_at")) },
+		"acquisition before a write": func(w *world) {
+			w.put("b", fields(time.Hour, time.Hour))
+			w.live(w.put("b", map[string]string{"status": "x"}))
+		},
+		"renewal before a deletion": func(w *world) {
+			w.live(w.put("a", map[string]string{"status": "x"}))
+			w.put("a", holder(0).renews(time.Hour))
+			w.live(w.del("a", "status"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -458,5 +502,42 @@ func TestAListingAddsALockWhoseAcquisitionWasLost(t *testing.T) {
 		require.NoError(t, w.List(w.ctx, listed))
 		require.NoError(t, w.End(w.ctx))
 		require.Equal(t, []string{"a"}, w.names())
+	})
+}
+
+// Nor is it one where the watch shows that another key was deleted.
+func TestAListingAddsALockOfWhichOnlyADeletionWasSeen(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.listing(false)
+		w.put("a", holder(0).acquires(time.Minute))
+		require.NoError(t, w.Begin(w.ctx, w.rev, true))
+		listed := w.collect()
+		w.live(w.del("a", "alert_at"))
+		require.NoError(t, w.List(w.ctx, listed))
+		require.NoError(t, w.End(w.ctx))
+		require.Equal(t, []string{"a"}, w.names())
+	})
+}
+
+// The end of a lock whose acquisition was lost is that of an orphan.
+func TestTheEndOfALockThatWasNotSeenIsNoRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.put("a", fields(time.Minute, time.Minute))
+		w.live(w.put("a", map[string]string{"status": "x"}))
+		w.release("a")
+		require.Zero(t, w.counted())
+		require.Empty(t, *w.held)
+	})
+}
+
+// Nothing of a lock is left in the next one of its name, also where both come at once.
+func TestNothingIsLeftOfALock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		f := fields(time.Minute, time.Minute)
+		f["backtrace"], f["owner"] = strings.Repeat("x", 100<<10), "web"
+		w.live(w.put("a", f))
+		require.True(t, w.get("a").Large())
+		w.live(append(w.del("a"), w.put("a", map[string]string{"uuid": "x"})...))
+		require.Equal(t, w.collect()[0], w.get("a").Lock)
 	})
 }
