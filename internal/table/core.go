@@ -187,7 +187,8 @@ func (c *core) schedule(e *entry, now reading) {
 	}
 	due := c.dueAt(e, now)
 	dated := c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
-	if due <= now.mono && e.Token != 0 && c.storm.delays(e, now.mono, dated) {
+	if due <= now.mono && e.Token != 0 {
+		c.storm.cameDue(e, now.mono, dated)
 		due = c.dueAt(e, now)
 	}
 	if e.has(stormWaiting) {

@@ -96,7 +96,6 @@ func (c *core) postpone(v View, delay time.Duration) {
 		c.setPhase(e, retrying)
 		e.wake = now.mono + instant(max(0, delay))
 		c.pending.set(e)
-		return
 	}
 	c.schedule(e, now)
 }
@@ -141,19 +140,18 @@ type storm struct {
 	logger           *slog.Logger
 }
 
-// delays counts a lock that came due, once for each deadline, and reports whether it
-// is delayed. dated is the number of locks with a deadline.
-func (s *storm) delays(e *entry, now instant, dated int) bool {
+// cameDue counts a lock that came due, once for each deadline, and delays it in a storm. dated is the number of locks
+// with a deadline.
+func (s *storm) cameDue(e *entry, now instant, dated int) {
 	if e.has(cameDue) {
-		return false
+		return
 	}
 	e.mark(cameDue, true)
 	came := s.came.count(now)
 	all := dated + min(came, s.gone.count(now))
-	delayed := s.rules.Storms(came, all)
 	s.came.add(now)
-	if !delayed {
-		return false
+	if !s.rules.Storms(came, all) {
+		return
 	}
 	if s.waiting == 0 {
 		s.delayed, s.removed, s.until = 0, s.gone.count(now), 0
@@ -162,7 +160,6 @@ func (s *storm) delays(e *entry, now instant, dated int) bool {
 	e.mark(stormDelayed|stormWaiting, true)
 	s.waiting++
 	s.delayed++
-	return true
 }
 
 // status returns nil if there is no storm.
@@ -194,7 +191,7 @@ func (s *storm) dropped(e *entry, now instant) {
 	s.over(e)
 	if e.has(cameDue) {
 		s.gone.add(now)
-		if s.waiting > 0 && !e.has(stormDelayed) {
+		if !e.has(stormDelayed) {
 			s.removed++
 		}
 	}

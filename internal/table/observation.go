@@ -214,7 +214,6 @@ func (c *core) stats(overdue int) Stats {
 		Clocks:       c.hosts.clocks(now.mono, c.options.Rules.ClockTolerance, overdue),
 	}
 	s.NearMisses = c.misses.worst(now)
-	s.Overdue = make([]View, 0, min(overdue, s.OverdueTotal))
 	c.overdue.smallest(overdue, func(e *entry) {
 		v := c.view(e, now)
 		if v.Ahead = c.ahead(e, now); v.Ahead != 0 {
