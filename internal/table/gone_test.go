@@ -131,6 +131,37 @@ func TestLockOverATakenOrphanIsReleasedLikeAny(t *testing.T) {
 	})
 }
 
+// What is left of a lock that Take had returned is an orphan like any.
+func TestLeftoversOfATakenLockAreTaken(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, -time.Minute)
+		require.Equal(t, []string{"a"}, w.taken())
+		w.live(w.del("a", "uuid"))
+		w.pass(orphanGrace)
+		require.Equal(t, []string{"a"}, w.taken())
+	})
+}
+
+// An orphan that waits again after Take had returned it is reported when it is gone, whatever comes with that.
+func TestATakenOrphanIsGoneHoweverItsEndArrives(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, w *world) {
+			w.live(w.put("a", map[string]string{"alert_at": at(0)}))
+			w.pass(orphanGrace)
+			require.Equal(t, []string{"a"}, w.taken())
+			w.live(w.put("a", map[string]string{"alert_at": at(0)}))
+			deleted := w.del("a")
+			if !together {
+				w.live(deleted)
+				deleted = nil
+			}
+			w.live(append(deleted, w.put("a", fields(time.Hour, time.Hour))...))
+			require.Len(t, w.gone(), 1)
+			require.Nil(t, w.gone()[0].Past)
+		})
+	}
+}
+
 func TestRetryingLockWaitsForItsTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.pass(1)
@@ -174,6 +205,15 @@ func TestS7_GoneSaysWhetherAllKeysVanishedAtOnce(t *testing.T) {
 			w.live(w.del("a", "alert_at"))
 			return w.del("a", "uuid", "auto_unlock_at", "locked_at", "hostname")
 		}, true},
+		"one key is written": {func(w *world) []Event {
+			return atOnce(w.del("a", "uuid", "auto_unlock_at", "locked_at", "alert_at"), w.put("a", map[string]string{"hostname": "x"}))
+		}, false},
+		"not seen": {func(w *world) []Event {
+			w.del("a")
+			w.put("a", fields(time.Hour, time.Hour))
+			w.listing(false)
+			return nil
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {

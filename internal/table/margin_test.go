@@ -107,6 +107,7 @@ func TestMarginIsNotObserved(t *testing.T) {
 		"found by a listing": func(w *world) { w.put("a", holder(0).renews(time.Minute)); w.listing(false) },
 		"status":             func(w *world) { w.live(w.put("a", map[string]string{"status": "x"})) },
 		"alive_at alone":     func(w *world) { w.live(w.put("a", map[string]string{"alive_at": at(0)})) },
+		"deadline deleted":   func(w *world) { w.live(w.del("a", "auto_unlock_at")) },
 		"released with it": func(w *world) {
 			e := w.put("a", holder(0).renews(time.Minute))
 			w.live(together(e, w.del("a", "uuid")))
@@ -265,6 +266,10 @@ func TestNearMissIsShownByTheClockOfNow(t *testing.T) {
 		at := w.stats().NearMisses[0].At
 		w.clock(time.Hour)
 		require.Equal(t, at.Add(time.Hour), w.stats().NearMisses[0].At)
+		w.pass(missMemory)
+		require.Len(t, w.missed(), 1)
+		w.pass(1)
+		require.Empty(t, w.missed())
 	})
 }
 

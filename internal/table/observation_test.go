@@ -167,6 +167,7 @@ func TestS2_WhatCountsForARenewalWithoutAStamp(t *testing.T) {
 				require.Equal(t, 10*time.Minute+grace, w.due("a"), "its clock delays nevertheless")
 				w.live(w.put("a", slow.renews(ttl)))
 				require.Equal(t, ttl+grace, w.due("a"))
+				require.False(t, w.observation("a").Late)
 			})
 		})
 	}

@@ -64,6 +64,20 @@ func TestStatesWithoutAnObservation(t *testing.T) {
 	})
 }
 
+// A drift of our clock, each part of which is too small for a step, may show that a holder is slow, and so not overdue.
+func TestADriftEndsAnOverdue(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.live(w.put("a", holder(-3*time.Second/2).takes(10*time.Second, time.Hour)))
+		w.pass(9 * time.Second)
+		require.Equal(t, protocol.Overdue, w.state("a"), "its clock is right within the tolerance")
+		w.ahead.Store(int64(time.Second))
+		require.NoError(t, w.Reschedule(w.ctx))
+		w.check()
+		require.Equal(t, protocol.Held, w.state("a"))
+		require.Zero(t, w.stats().OverdueTotal)
+	})
+}
+
 // The age of an alert is right according to the clock of Prometheus, even where ours is wrong, as long
 // as those of the other holders show that.
 func TestOverdueIsCorrectedByTheMedianOfTheHosts(t *testing.T) {

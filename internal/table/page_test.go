@@ -147,6 +147,16 @@ func TestPositionsAsText(t *testing.T) {
 	}
 }
 
+// What begins as an After does and is none is refused.
+func TestAfterIsEncoded(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		for _, after := range []string{"YmF0Y2g*", "YmF0Y2gx=", "*"} {
+			_, err := w.Page(w.ctx, api.Query{After: after, Limit: 1})
+			require.ErrorIs(t, err, api.ErrAfter, after)
+		}
+	})
+}
+
 // A walk over pages by urgency shows each lock once, and several queries share a scan.
 func TestPagesOfSeveralQueries(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
@@ -240,6 +250,49 @@ func TestALockThatComesTwiceDoesNotEndAWalk(t *testing.T) {
 	require.Len(t, page.Items, limit)
 	require.True(t, page.More, "%d locks follow", n-limit)
 	require.EqualValues(t, 1<<40, page.Items[0].Token, "as it is now")
+}
+
+// A page is right although most of what came was not kept, also where the last that was comes again.
+func TestAScanKeepsTheFirst(t *testing.T) {
+	const limit, n = 10, 400
+	c := alone(t)
+	fill(c, n, 0)
+	found := []selection{selected(t, api.Query{Limit: limit})}
+	name := func(i int) string { return fmt.Sprintf("batch/job-%010d", i) }
+	for i := range n {
+		c.offer([]*entry{c.locks[name((i*77)%n)]}, found, c.now())
+		found[0].trim()
+	}
+	require.True(t, found[0].full)
+	found[0].cut()
+	c.offer([]*entry{c.locks[found[0].last.name]}, found, c.now())
+	page := found[0].page()
+	require.Equal(t, n, page.Matched)
+	require.True(t, page.More)
+	for i, it := range page.Items {
+		require.Equal(t, name(i), it.Name)
+	}
+}
+
+// Other calls come between the parts of a scan, and it says for how long it kept them waiting.
+func TestAScanGivesWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		const n = 400
+		for i := range n {
+			w.acquire(fmt.Sprint(i), time.Hour, time.Hour)
+		}
+		seen, parts, between := 0, 0, 0
+		blocked, err := w.sweep(w.ctx, 1, func(_ *core, batch []*entry, _ reading) {
+			seen += len(batch)
+			parts++
+			time.Sleep(maxBlock)
+		}, func() { between++ })
+		require.NoError(t, err)
+		require.Equal(t, n, seen)
+		require.Greater(t, parts, 3)
+		require.Equal(t, parts, between)
+		require.Equal(t, time.Duration(parts)*maxBlock, blocked)
+	})
 }
 
 // What is between two looks at the clock is bounded for many queries and long names, too, and what

@@ -41,6 +41,12 @@ func untilResume(t *testing.T, delay time.Duration, braked int) {
 		w.postpone("a", w.token("a"), delay)
 		require.Empty(t, w.within(time.Hour))
 
+		require.NoError(t, w.Resume(w.ctx))
+		require.Len(t, w.within(1), 1)
+		w.postpone("a", w.token("a"), time.Second) // for another reason
+		require.Len(t, w.within(time.Second), 1)
+		w.postpone("a", w.token("a"), delay)
+
 		paused.Store(false)
 		require.NoError(t, w.Resume(w.ctx))
 		require.Equal(t, 1, w.stats().Backlog)
@@ -77,6 +83,20 @@ func TestS3_BrakeHearsOfReleasesInTime(t *testing.T) {
 		require.Len(t, released, 2)
 	}, func(o *Options) {
 		o.Released = func(name string, token int64) { released = append(released, fmt.Sprint(name, " ", token)) }
+	})
+}
+
+// Each acquisition that the watch shows is reported, and none that a listing does.
+func TestAcquisitionsAreReported(t *testing.T) {
+	var acquired []string
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		w.renew("a", time.Hour, time.Hour)
+		w.put("listed", fields(time.Minute, time.Minute))
+		w.listing(true)
+		require.Equal(t, []string{fmt.Sprint("a ", w.token("a"))}, acquired)
+	}, func(o *Options) {
+		o.Acquired = func(l *protocol.Lock) { acquired = append(acquired, fmt.Sprint(l.Name, " ", l.Token)) }
 	})
 }
 

@@ -38,6 +38,21 @@ func TestS2_ADeadlineIsNotPassedBeforeItIsOnTheRawClock(t *testing.T) {
 	})
 }
 
+// It is read once in ten seconds: what passes between the readings of the two clocks adds up.
+func TestTheRawClockIsReadSeldom(t *testing.T) {
+	var read atomic.Int64
+	inBubble(t, func(t *testing.T, w *world) {
+		before := read.Load()
+		for range 100 {
+			w.pass(time.Second)
+		}
+		require.EqualValues(t, 10, read.Load()-before)
+	}, func(o *Options) {
+		raw := o.Raw
+		o.Raw = func() time.Duration { read.Add(1); return raw() }
+	})
+}
+
 // That clock advances as time does.
 func TestRawClock(t *testing.T) {
 	raw := Raw()

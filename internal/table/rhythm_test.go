@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ func (w *world) requireRhythm(every time.Duration, missed int) {
 // rhythm.
 func TestRhythmIsTheTimeBetweenRenewals(t *testing.T) {
 	inBubble(t, func(_ *testing.T, w *world) {
+		w.pass(time.Second)
 		w.acquire("a", time.Hour, 2*time.Hour)
 		w.beat(1, 5*time.Second)
 		w.requireRhythm(0, 0)
@@ -52,6 +54,8 @@ func TestRhythmIsTheTimeBetweenRenewals(t *testing.T) {
 		w.requireRhythm(50*time.Second, 0)
 		w.beat(6, 40*time.Second)
 		require.InDelta(t, 40, w.get("a").Rhythm.Interval, 2)
+		w.live(w.del("a", "uuid"))
+		w.requireRhythm(0, 0)
 		w.release("a")
 		w.acquire("a", time.Hour, 2*time.Hour)
 		w.requireRhythm(0, 0)
@@ -91,6 +95,10 @@ func TestWhatIsNoMissedRenewal(t *testing.T) {
 		w.requireRhythm(40*time.Second, 1)
 		w.renew("a", time.Hour, 2*time.Hour)
 		w.requireRhythm(42300*time.Millisecond, 0) // after 49 s without the outage
+		w.pass(42300 * time.Millisecond * 9 / 8)
+		w.requireRhythm(42300*time.Millisecond, 1)
+		w.outage(time.Second)
+		w.requireRhythm(42300*time.Millisecond, 0)
 		w.replay(w.put("a", holder(0).renews(2*time.Hour)))
 		w.pass(10 * time.Minute)
 		w.requireRhythm(0, 0)
@@ -103,13 +111,27 @@ func TestWhatIsNoMissedRenewal(t *testing.T) {
 func TestRhythmIsBounded(t *testing.T) {
 	inBubble(t, func(_ *testing.T, w *world) {
 		w.acquire("a", time.Hour, 20*time.Hour)
-		w.beat(2, 109*time.Minute)
-		w.requireRhythm(109*time.Minute, 0)
+		w.beat(2, math.MaxUint16*rhythmUnit)
+		w.requireRhythm(math.MaxUint16*rhythmUnit, 0)
 		w.beat(9, 115*time.Minute)
 		w.requireRhythm(0, 0)
 		w.release("a")
 		w.acquire("a", time.Hour, 2*time.Hour)
 		w.beat(2, time.Millisecond)
 		w.requireRhythm(100*time.Millisecond, 0)
+	})
+}
+
+// A holder that writes no stamps has a rhythm all the same.
+func TestRhythmOfAHolderWithoutStamps(t *testing.T) {
+	inBubble(t, func(_ *testing.T, w *world) {
+		f := fields(time.Hour, 2*time.Hour)
+		delete(f, "locked_at")
+		w.live(w.put("a", f))
+		for range 2 {
+			w.pass(40 * time.Second)
+			w.live(w.put("a", deadline(2*time.Hour)))
+		}
+		w.requireRhythm(40*time.Second, 0)
 	})
 }

@@ -432,8 +432,8 @@ func TestWindowSlides(t *testing.T) {
 	for _, width := range []time.Duration{time.Second, time.Minute, time.Hour + 7} {
 		w := window{width: instant(width)}
 		step := max(1, w.width/63)
-		start := instant(time.Hour) + 12345
-		for i := range 300 { // one each 300th of the width, for one width
+		start := instant(time.Hour)/step*step - 1 // in the end of a slot
+		for i := range 300 {                      // one each 300th of the width, for one width
 			w.add(start + instant(i)*w.width/300)
 		}
 		end := start + 299*w.width/300

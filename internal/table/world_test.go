@@ -95,7 +95,7 @@ func newWorld(t require.TestingT, edits ...func(*Options)) *world {
 	w := &world{etcd: newEtcd(), t: t, ctx: context.Background(), held: &observed{}, margins: &observed{}}
 	start := time.Now()
 	o := Options{
-		Raw:          func() time.Duration { return time.Since(start) },
+		Raw:          func() time.Duration { return time.Hour + time.Since(start) }, // since the host booted
 		Rules:        verdict.Rules{Reaper: config.Reaper{Mode: verdict.Enforce, Grace: grace, ClockTolerance: tolerance, OrphanGrace: orphanGrace}},
 		Allowance:    w.outages.allowance,
 		HoldDuration: w.held, RenewalMargin: w.margins,
@@ -147,6 +147,8 @@ func (w *world) list(beside bool) error {
 	err := w.List(w.ctx, w.collect())
 	require.NoError(w.t, w.End(w.ctx))
 	w.check()
+	require.Nil(w.t, w.core.listing.deleted)
+	w.handBack()
 	return err
 }
 
