@@ -33,7 +33,7 @@ func TestMemoryAuthIsAsEtcd(t *testing.T) {
 		link.Allow("a/", clientv3.GetPrefixRangeEnd("a/"))
 		mem := &recording{t: t, ctx: t.Context(), cli: link.Client, base: 1}
 		playAuth(mem, c.ExpireTokens)
-		require.NoError(t, c.Close())
+		closeAtRest(t, c)
 		require.Equal(t, strings.Join(truth.seen, "\n"), strings.Join(mem.seen, "\n"))
 	})
 }

@@ -76,11 +76,16 @@ func playInMemory(t *testing.T, base int64, script func(*recording)) (r *recordi
 		require.NoError(t, err)
 		r = newRecording(t, link.Client)
 		r.play(script)
-		// A refused watch may be asked for once more by etcd's client, which, closed meanwhile, leaves goroutines behind.
-		synctest.Wait()
-		require.NoError(t, c.Close())
+		closeAtRest(t, c)
 	})
 	return r
+}
+
+// closeAtRest closes a cluster once its clients wait for nothing that is under way: etcd's may ask for a refused watch once
+// more, and leaves two goroutines behind if it is closed meanwhile.
+func closeAtRest(t *testing.T, c *memetcd.Cluster) {
+	synctest.Wait()
+	require.NoError(t, c.Close())
 }
 
 // connectReal returns a client of an etcd without keys and alarms.
