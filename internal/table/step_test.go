@@ -175,6 +175,27 @@ func TestS2_AStepKeepsOneDeadline(t *testing.T) {
 	})
 }
 
+// A step keeps a lock that could not be read then, too, for when it can.
+func TestS2_AStepKeepsAMalformedLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.put("a", fields(0, 10*time.Minute))
+		f := fields(0, 10*time.Minute)
+		f["alert_at"] = "garbage"
+		w.put("malformed", f)
+		w.put("orphan", deadline(10*time.Minute))
+		w.put("undated", map[string]string{"uuid": "u"})
+		w.listing(false)
+		w.pass(6 * time.Minute)
+		w.clock(time.Hour)
+		w.live(w.put("malformed", map[string]string{"alert_at": at(0)}))
+		require.Positive(t, w.due("a"))
+		require.Equal(t, w.due("a"), w.due("malformed"))
+		for _, none := range []string{"orphan", "undated"} {
+			require.Zero(t, w.observation(none).NotBefore, none)
+		}
+	})
+}
+
 // A step is noticed while nothing else happens.
 func TestS2_AStepIsNoticedWithinASecond(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
