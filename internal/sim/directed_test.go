@@ -580,6 +580,8 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Faults: []fault{{Kind: corrupt, At: s(66.238), For: s(1.20739)}, {Kind: slowDisk, At: s(66.46482), For: s(1)}}},
 		"an alarm that ends before a slow disk has answered": {Replicas: 1, Lasts: s(78), Faults: []fault{
 			{Kind: slowDisk, At: s(24.566), For: s(24.75)}, {Kind: latency, At: s(28.285), For: s(21.65), By: s(0.5)}, {Kind: noSpace, At: s(36), For: s(13.4)}}},
+		"an alarm that only the last requests of a probe meet": {Replicas: 1, Lasts: s(60), Faults: []fault{
+			{Kind: corrupt, At: s(37.80669), For: s(1.19221)}, {Kind: latency, At: s(26.7), For: s(14.05877), By: s(3)}}},
 		"a deadline of before a clock was set": {Replicas: 1, Lasts: s(130), Holders: []holder{{Name: "a", Start: s(33.65), Interval: s(2.05), TTL: s(7.15), Retry: s(5), LockedAt: true, AliveAt: true,
 			Clock: clock{Steps: []step{{s(34.45), -s(420)}, {s(38.45), s(420)}}}, Releases: s(51), Renews: "aal", Fixed: true}}},
 		"a restore while a late watch is opened again and again": {Replicas: 2, Lasts: s(120), Config: "tight", Holders: []holder{lease("d", 29.3, 9.4).dies(67.9)},

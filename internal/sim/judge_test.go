@@ -257,7 +257,8 @@ func (j *judge) probed(d *daemon, req memetcd.Message, now time.Duration) {
 	o := j.of[d]
 	if len(j.alarms) == 0 {
 		o.good, o.took = max(o.good, o.asked[req]), now-o.asked[req]
-	} else if o.met = now; j.reachable(d, now) == now && max(now-o.asked[req], j.delay(d))+j.late(d) < j.w.config.Etcd.RequestTimeout { // or its answer comes after that of the probe
+	} else if o.met = now; j.reachable(d, now) == now && 2*max(now-o.asked[req], j.delay(d))+j.late(d) < j.w.config.Etcd.RequestTimeout {
+		// Or its answer may come too late: its probe began before the request, by as much as the first answer takes.
 		if now-o.alarmedLast > 10*time.Second {
 			o.alarmedFirst = now
 		}
