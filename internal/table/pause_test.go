@@ -62,6 +62,15 @@ func untilResume(t *testing.T, delay time.Duration, braked int) {
 	}, func(o *Options) { o.Paused = func(string) bool { return paused.Load() } })
 }
 
+func TestNothingIsPausedByDefault(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", 0, 0)
+		require.Len(t, w.within(time.Minute), 1)
+		w.postpone("a", w.token("a"), WhilePaused)
+		require.Len(t, w.within(1), 1)
+	})
+}
+
 // A release before the deadline is reported, with the token of the lock; one after it, or of leftovers, is not.
 func TestS3_BrakeHearsOfReleasesInTime(t *testing.T) {
 	var released []string
