@@ -38,6 +38,21 @@ func TestS2_ADeadlineIsNotPassedBeforeItIsOnTheRawClock(t *testing.T) {
 	})
 }
 
+// So it is from the start.
+func TestTheFirstSecondsOfTheRawClock(t *testing.T) {
+	var fast atomic.Int64
+	inBubble(t, func(t *testing.T, w *world) {
+		w.live(w.put("a", slow.acquires(day)))
+		w.pass(slewCheck / 2)
+		fast.Add(int64(slewCheck / 2000))
+		w.pass(slewCheck)
+		require.Equal(t, day+grace-3*slewCheck/2+slewCheck/2000, w.due("a"))
+	}, func(o *Options) {
+		raw := o.Raw
+		o.Raw = func() time.Duration { return raw() - time.Duration(fast.Load()) }
+	})
+}
+
 // It is read once in ten seconds: what passes between the readings of the two clocks adds up.
 func TestTheRawClockIsReadSeldom(t *testing.T) {
 	var read atomic.Int64
