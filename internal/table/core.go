@@ -325,7 +325,7 @@ func (c *core) now() reading {
 // keepAfterStep bounds how much earlier a lock may come due by a step of our wall
 // clock, before being the clocks without it.
 func (c *core) keepAfterStep(e *entry, before reading) {
-	if e.Token != 0 && e.AutoUnlockAt() != 0 {
+	if e.AutoUnlockAt() != 0 {
 		e.notBefore = cmp.Or(before.mono+instant(c.inputs(e, before).AfterStep()), -1) // 0 is none
 	}
 }
