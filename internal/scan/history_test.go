@@ -128,6 +128,12 @@ func TestS3_ADoubtDuringACheckLasts(t *testing.T) {
 		h.checked(checking)
 		require.Len(t, h.doubted(), 1)
 	}
+	h.saw(1, 7, nil, false)
+	h.doubt() // next to another one
+	checking := len(h.doubted())
+	h.doubt()
+	h.checked(checking)
+	require.Len(t, h.doubted(), 1)
 }
 
 // The first check fails, and by the time of the next the watch has shown writes of the

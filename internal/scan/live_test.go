@@ -125,3 +125,19 @@ func TestClassify(t *testing.T) {
 		require.Contains(t, Reasons(), want)
 	}
 }
+
+// What the watch has shown is known by its events, whose header may be far ahead of them, and by notices of progress.
+func TestTheWatchHasShownItsEventsAndProgress(t *testing.T) {
+	t.Parallel()
+	s := newScanner(t, client(t, "127.0.0.1:1"))
+	w := s.watch(5)
+	ahead := taking(7, "a")
+	ahead.Header.Revision = 100
+	notice := clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: 9}}
+	for i, shown := range []clientv3.WatchResponse{ahead, notice, taking(8, "b"), {Header: ahead.Header, Created: true}} {
+		require.NoError(t, w.each(t.Context(), shown))
+		want := []int64{7, 9, 9, 9}[i]
+		require.Equal(t, want, w.seen.Load())
+		require.Equal(t, want, s.Status().Passed)
+	}
+}
