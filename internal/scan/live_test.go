@@ -141,3 +141,30 @@ func TestTheWatchHasShownItsEventsAndProgress(t *testing.T) {
 		require.Equal(t, want, s.Status().Passed)
 	}
 }
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	valid := newScanner(t, client(t, "127.0.0.1:1")).Options
+	valid.Resync = 0
+	_, err := New(valid)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		edit func(*Options)
+		want string
+	}{
+		"no client":          {func(o *Options) { o.Client = nil }, "required"},
+		"no table":           {func(o *Options) { o.Table = nil }, "required"},
+		"no logger":          {func(o *Options) { o.Logger = nil }, "required"},
+		"no explanations":    {func(o *Options) { o.Explain = nil }, "required"},
+		"no prefix":          {func(o *Options) { o.Layout = protocol.Layout{} }, "required"},
+		"no freshness":       {func(o *Options) { o.Freshness = 0 }, "positive"},
+		"no tolerance":       {func(o *Options) { o.Tolerance = 0 }, "positive"},
+		"no request timeout": {func(o *Options) { o.RequestTimeout = 0 }, "positive"},
+		"a negative resync":  {func(o *Options) { o.Resync = -1 }, "positive"},
+	} {
+		o := valid
+		c.edit(&o)
+		_, err := New(o)
+		require.ErrorContains(t, err, c.want, name)
+	}
+}
