@@ -141,11 +141,26 @@ func TestStalledStreamEndsByTimeout(t *testing.T) {
 func TestFailingTableEndsTheListing(t *testing.T) {
 	t.Parallel()
 	w := idle(t)
+	full := fmt.Errorf("no more")
 	for i := range batchLocks + 1 {
 		w.acquire(fmt.Sprint(i))
+		if i < batchLocks-1 {
+			continue
+		}
+		l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func([]protocol.Lock) error { return full }}
+		_, err := l.run(t.Context(), 0)
+		require.ErrorIs(t, err, full, i)
 	}
-	full := fmt.Errorf("no more")
-	l := lister{kv: w.etcd.Client.KV, layout: layout, timeout: etcdtest.Soon, emit: func([]protocol.Lock) error { return full }}
-	_, err := l.run(t.Context(), 0)
-	require.ErrorIs(t, err, full)
+}
+
+// The last batch ends between two locks of which the one has the name of the other below it.
+func TestABatchEndsBetweenNestedLocks(t *testing.T) {
+	t.Parallel()
+	w := idle(t)
+	for i := range batchLocks - 1 {
+		w.acquire(fmt.Sprint(i))
+	}
+	w.acquire("a", "a/z")
+	locks, _ := listed(t, w.etcd.Client.KV, 0)
+	require.Len(t, locks, batchLocks+1)
 }
