@@ -1,15 +1,19 @@
 package scan
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -46,6 +50,8 @@ func listed(t testing.TB, kv clientv3.KV, rev int64) (locks []protocol.Lock, key
 	}}
 	keys, err := l.run(t.Context(), rev)
 	require.NoError(t, err)
+	newest := slices.MaxFunc(locks, func(a, b protocol.Lock) int { return cmp.Compare(a.Revision, b.Revision) })
+	require.Equal(t, newest.Revision, l.newest.ModRevision)
 	slices.SortFunc(locks, func(a, b protocol.Lock) int { return strings.Compare(a.Name, b.Name) })
 	return locks, keys
 }
@@ -163,4 +169,50 @@ func TestABatchEndsBetweenNestedLocks(t *testing.T) {
 	w.acquire("a", "a/z")
 	locks, _ := listed(t, w.etcd.Client.KV, 0)
 	require.Len(t, locks, batchLocks+1)
+}
+
+// slowKV is an etcd whose answer to a listing comes in parts, each after a while, until the context of the request ends.
+type slowKV struct {
+	clientv3.KV
+	parts int
+	after time.Duration
+}
+
+func (s slowKV) GetStream(ctx context.Context, _ string, _ ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
+	chunks := make(chan clientv3.RangeStreamResponse)
+	go func() {
+		defer close(chunks)
+		for i := range s.parts {
+			pass(s.after)
+			if ctx.Err() != nil {
+				return
+			}
+			key := layout.Key(fmt.Sprintf("%09d", i), "uuid")
+			chunks <- clientv3.RangeStreamResponse{RangeResponse: &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Key: []byte(key), ModRevision: 1}}}}
+		}
+	}()
+	return chunks, nil
+}
+
+// The timeout is for each part of an answer.
+func TestALongListingOfManyPartsDoesNotTimeOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		locks, keys := listed(t, slowKV{parts: 10, after: etcdtest.Soon * 3 / 4}, 0)
+		require.Len(t, locks, 10)
+		require.Equal(t, 10, keys)
+	})
+}
+
+// A listing that ends before its answer does ends the request, and leaves no goroutine of etcd's client behind.
+func TestAListingThatEndsEarlyEndsItsRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		full := errors.New("no more")
+		l := lister{kv: slowKV{parts: 1_000_000, after: time.Second}, layout: layout, timeout: time.Minute, emit: func([]protocol.Lock) error { return full }}
+		began := time.Now()
+		_, err := l.run(t.Context(), 0)
+		require.ErrorIs(t, err, full)
+		require.LessOrEqual(t, time.Since(began), (batchLocks+2)*time.Second)
+	})
 }
