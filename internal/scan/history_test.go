@@ -2,6 +2,7 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -437,4 +438,35 @@ func (h *hanging) GetStream(ctx context.Context, _ string, _ ...clientv3.OpOptio
 	chunks <- clientv3.RangeStreamResponse{RangeResponse: &etcdserverpb.RangeResponse{Kvs: kvs}}
 	context.AfterFunc(ctx, func() { close(chunks) })
 	return chunks, nil
+}
+
+// An answer that is missing shows no restore.
+func TestACheckThatFailsHalfwayShowsNothing(t *testing.T) {
+	t.Parallel()
+	w := idle(t)
+	w.etcd.Set("a", "uuid", "x")
+	deleted, err := w.etcd.Client.Delete(w.ctx(), layout.Key("a", "uuid"))
+	require.NoError(t, err)
+	there := write{key: layout.Key("a", "uuid"), revision: deleted.Header.Revision, deleted: true}
+	same, err := w.isThere(w.ctx(), there)
+	require.NoError(t, err)
+	require.True(t, same)
+	w.Client.KV = &failing{KV: w.Client.KV, from: 2}
+	_, err = w.isThere(w.ctx(), there)
+	require.ErrorIs(t, err, errFailing)
+}
+
+// failing is an etcd that answers no read from one on.
+type failing struct {
+	clientv3.KV
+	from, reads int
+}
+
+var errFailing = errors.New("no answer")
+
+func (f *failing) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if f.reads++; f.reads >= f.from {
+		return nil, errFailing
+	}
+	return f.KV.Get(ctx, key, opts...)
 }
