@@ -36,6 +36,8 @@ func TestS3_TheHistoryIsThatOfTheNewestWriteSeen(t *testing.T) {
 	old := put("old")
 	compacted := put("compacted")
 	first := put("first")
+	elsewhere, err := w.etcd.Client.Put(w.ctx(), "/elsewhere", "x")
+	require.NoError(t, err)
 	second := put("second")
 	gone, err := w.etcd.Client.Delete(w.ctx(), key)
 	require.NoError(t, err)
@@ -58,6 +60,7 @@ func TestS3_TheHistoryIsThatOfTheNewestWriteSeen(t *testing.T) {
 		"no write seen":                       {cluster: cluster, revision: head},
 		"the write":                           {cluster: cluster, revision: head, write: second},
 		"a write before":                      {cluster: cluster, revision: head, write: first},
+		"a write that was none":               {cluster: cluster, revision: head, write: at(key, "first", elsewhere.Header.Revision), regressed: true},
 		"the deletion":                        {cluster: cluster, revision: head, write: at(key, "", gone.Header.Revision), deleted: true},
 		"compacted":                           {cluster: cluster, revision: head, write: compacted},
 		"compacted, and another value":        {cluster: cluster, revision: head, write: at(key, "other", old.ModRevision)},
@@ -451,9 +454,12 @@ func TestACheckThatFailsHalfwayShowsNothing(t *testing.T) {
 	same, err := w.isThere(w.ctx(), there)
 	require.NoError(t, err)
 	require.True(t, same)
-	w.Client.KV = &failing{KV: w.Client.KV, from: 2}
-	_, err = w.isThere(w.ctx(), there)
-	require.ErrorIs(t, err, errFailing)
+	kv := w.Client.KV
+	for from := range 2 {
+		w.Client.KV = &failing{KV: kv, from: from + 1}
+		_, err = w.isThere(w.ctx(), there)
+		require.ErrorIs(t, err, errFailing)
+	}
 }
 
 // failing is an etcd that answers no read from one on.
