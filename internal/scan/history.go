@@ -124,7 +124,7 @@ func (s *Scanner) checkMark(ctx context.Context, h *etcdserverpb.ResponseHeader,
 	}
 	same, err := s.isThere(ctx, seen.write)
 	switch {
-	case err != nil && etcd.Classify(err) == etcd.Compacted:
+	case etcd.Classify(err) == etcd.Compacted:
 		return nil
 	case err != nil:
 		return err

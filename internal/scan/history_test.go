@@ -451,13 +451,11 @@ func TestACheckThatFailsHalfwayShowsNothing(t *testing.T) {
 	deleted, err := w.etcd.Client.Delete(w.ctx(), layout.Key("a", "uuid"))
 	require.NoError(t, err)
 	there := write{key: layout.Key("a", "uuid"), revision: deleted.Header.Revision, deleted: true}
-	same, err := w.isThere(w.ctx(), there)
-	require.NoError(t, err)
-	require.True(t, same)
+	require.NoError(t, w.checkMark(w.ctx(), deleted.Header, mark{write: there}))
 	kv := w.Client.KV
 	for from := range 2 {
 		w.Client.KV = &failing{KV: kv, from: from + 1}
-		_, err = w.isThere(w.ctx(), there)
+		err := w.checkMark(w.ctx(), deleted.Header, mark{write: there})
 		require.ErrorIs(t, err, errFailing)
 	}
 }
