@@ -51,8 +51,8 @@ func (h *history) cluster() uint64 {
 func (h *history) doubt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// Twice, as the first may be that of a check which has begun.
-	if n := len(h.doubts); n < 2 || h.doubts[n-1] != h.seen || h.doubts[n-2] != h.seen {
+	// Twice, as the first may be that of a check which has begun. What is seen only grows.
+	if n := len(h.doubts); n < 2 || h.doubts[n-2] != h.seen {
 		h.doubts = append(h.doubts, h.seen)
 	}
 }
