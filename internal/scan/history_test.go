@@ -125,6 +125,11 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 func TestS3_ADoubtDuringACheckLasts(t *testing.T) {
 	t.Parallel()
 	h := &idle(t).history
+	for range 100 {
+		h.doubt()
+	}
+	require.Len(t, h.doubts, 2)
+	h.checked(len(h.doubted()))
 	for range 3 {
 		h.doubt()
 		checking := len(h.doubted())
