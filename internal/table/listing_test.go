@@ -490,33 +490,26 @@ func TestS3_ALostWriteIsNotAnotherHistory(t *testing.T) {
 	}
 }
 
-// The watch lost the acquisition, and shows a renewal while a listing is in progress that has the
+// The watch lost the acquisition, and shows another event while a listing is in progress that has the
 // lock: it is no deletion.
 func TestAListingAddsALockWhoseAcquisitionWasLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.listing(false)
-		w.put("a", holder(0).acquires(time.Minute))
-		require.NoError(t, w.Begin(w.ctx, w.rev, true))
-		listed := w.collect()
-		w.live(w.put("a", map[string]string{"auto_unlock_at": at(2 * time.Minute)}))
-		require.NoError(t, w.List(w.ctx, listed))
-		require.NoError(t, w.End(w.ctx))
-		require.Equal(t, []string{"a"}, w.names())
-	})
-}
-
-// Nor is it one where the watch shows that another key was deleted.
-func TestAListingAddsALockOfWhichOnlyADeletionWasSeen(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.listing(false)
-		w.put("a", holder(0).acquires(time.Minute))
-		require.NoError(t, w.Begin(w.ctx, w.rev, true))
-		listed := w.collect()
-		w.live(w.del("a", "alert_at"))
-		require.NoError(t, w.List(w.ctx, listed))
-		require.NoError(t, w.End(w.ctx))
-		require.Equal(t, []string{"a"}, w.names())
-	})
+	for name, event := range map[string]func(*world) []Event{
+		"renewal":             func(w *world) []Event { return w.put("a", map[string]string{"auto_unlock_at": at(2 * time.Minute)}) },
+		"deletion of a field": func(w *world) []Event { return w.del("a", "alert_at") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				w.listing(false)
+				w.put("a", holder(0).acquires(time.Minute))
+				require.NoError(t, w.Begin(w.ctx, w.rev, true))
+				listed := w.collect()
+				w.live(event(w))
+				require.NoError(t, w.List(w.ctx, listed))
+				require.NoError(t, w.End(w.ctx))
+				require.Equal(t, []string{"a"}, w.names())
+			})
+		})
+	}
 }
 
 // The end of a lock whose acquisition was lost is that of an orphan.
