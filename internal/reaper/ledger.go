@@ -14,12 +14,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
-// ledgerBytes is the maximum size of the forced unlocks in the ledger: some 100,000 locks of the
-// usual size. Beyond it the oldest entries are dropped before a day is over. Counters and the
+// ledgerBytes is the maximum size of the forced unlocks in the ledger: some 17,000 locks with a
+// backtrace. Beyond it the oldest entries are dropped before a day is over. Counters and the
 // log include them. otherBytes is that of the locks that others removed: those that are released
 // late all the time must not displace forced unlocks.
 const (
-	ledgerBytes = 32 << 20
+	ledgerBytes = 48 << 20
 	otherBytes  = 4 << 20
 	// ledgerTime is how long the ledger keeps a removal at least: as long as its record in etcd stays.
 	ledgerTime = 24 * time.Hour
@@ -85,11 +85,14 @@ func (l *Ledger) knows(g *table.Gone) bool {
 	return known
 }
 
-// sizeOf estimates the memory of an entry in bytes.
+// sizeOf estimates the memory of an entry in bytes, with its verdict and its places in a shelf.
 func sizeOf(r *api.Forced) int {
-	n := 256 + 32*len(r.Counted) + len(r.Name) + len(r.UUID) + len(r.Who) + len(r.Reason)
+	n := 420 + 40*len(r.Counted) + len(r.Name) + len(r.UUID) + len(r.Hostname) + len(r.Owner) + len(r.PID) + len(r.Who) + len(r.Reason)
+	if r.Verdict != nil {
+		n += 480
+	}
 	for _, f := range r.Fields {
-		n += 32 + len(f.Name) + len(f.Value)
+		n += 64 + len(f.Value)
 	}
 	return n
 }

@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,29 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	require.LessOrEqual(t, sizes(page), shownLedgerBytes+sizeOf(&page[0]), "what people are shown at once is less")
 	require.Greater(t, sizes(page), shownLedgerBytes/2)
 	require.Equal(t, recent[0].Name, page[0].Name)
+}
+
+// The limits are of the memory that is used.
+func TestLedgerKnowsTheMemoryOfAnEntry(t *testing.T) {
+	l := newLedger(time.Hour, time.Now)
+	heap := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	const n = 5_000
+	before := heap()
+	for i := range n {
+		e := api.Forced{Name: fmt.Sprint("billing/", i), Token: int64(i + 1), UUID: fmt.Sprintf("%036d", i), Verdict: &verdict.Verdict{}}
+		for f := range 9 {
+			e.Fields = append(e.Fields, api.Field{Name: fmt.Sprint("field-", f), Value: strings.Repeat("x", 30)})
+		}
+		e.Fields[8].Value = strings.Repeat("x", 1_000) // as a backtrace
+		l.add(&l.forced, e)
+	}
+	require.InEpsilon(t, heap()-before, l.forced.bytes, 0.2)
+	runtime.KeepAlive(l)
 }
 
 // Holders that release late all the time displace no forced unlock.
