@@ -195,7 +195,7 @@ func TestListingCorrectsWhatNoFieldShows(t *testing.T) {
 
 // Each field that people or rules see is corrected, also where a later event arrived.
 func TestListingCorrectsEachField(t *testing.T) {
-	for field, value := range map[string]func() string{
+	for name, value := range map[string]func() string{
 		"uuid":           func() string { return "another" },
 		"hostname":       func() string { return "h2" },
 		"owner":          func() string { return "mail" },
@@ -203,9 +203,11 @@ func TestListingCorrectsEachField(t *testing.T) {
 		"alert_at":       func() string { return at(time.Second) },
 		"auto_unlock_at": func() string { return at(time.Second) },
 		"alive_at":       func() string { return at(time.Second) },
+		"alive_at, bad":  func() string { return "garbage" },
 	} {
 		for _, later := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, later event: %t", field, later), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, later event: %t", name, later), func(t *testing.T) {
+				field, _, _ := strings.Cut(name, ",")
 				inBubble(t, func(t *testing.T, w *world) {
 					f := fields(time.Minute, time.Minute)
 					f["owner"], f["alive_at"], f["status"] = "web", at(0), "x"
