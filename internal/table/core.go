@@ -186,9 +186,8 @@ func (c *core) schedule(e *entry, now reading) {
 		return
 	}
 	due := c.dueAt(e, now)
-	dated := c.counts[protocol.Held] + c.counts[protocol.Overdue] + c.counts[protocol.Expired]
 	if due <= now.mono && e.Token != 0 {
-		c.storm.cameDue(e, now.mono, dated)
+		c.storm.cameDue(e, now.mono, c.counts[protocol.Held]+c.counts[protocol.Overdue]+c.counts[protocol.Expired])
 		due = c.dueAt(e, now)
 	}
 	if e.has(stormWaiting) {
