@@ -1,7 +1,6 @@
 package table
 
 import (
-	"cmp"
 	"container/list"
 	"math"
 	"time"
@@ -304,29 +303,6 @@ func (c *core) setState(e *entry, s protocol.State) {
 		c.counts[s]++
 	}
 	e.state = s
-}
-
-// now reads the clocks. Where the wall clock stepped it computes the due of every lock again.
-func (c *core) now() reading {
-	now := c.clock.read()
-	if step, stepped := c.clock.stepped(now); stepped {
-		c.hosts.shift(-step)
-		c.overdue.clear() // the keys change
-		before := reading{now.mono, now.wall - protocol.Timestamp(step), now.slewed}
-		for _, e := range c.locks {
-			c.keepAfterStep(e, before)
-			c.schedule(e, now)
-		}
-	}
-	return now
-}
-
-// keepAfterStep bounds how much earlier a lock may come due by a step of our wall
-// clock, before being the clocks without it.
-func (c *core) keepAfterStep(e *entry, before reading) {
-	if e.AutoUnlockAt() != 0 {
-		e.notBefore = cmp.Or(before.mono+instant(c.inputs(e, before).AfterStep()), -1) // 0 is none
-	}
 }
 
 // scheduleAll is for outages of which more is known. A lock that was put back during one waits by what was assumed.

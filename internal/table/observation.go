@@ -175,6 +175,29 @@ func (c *clock) stepped(now reading) (step time.Duration, stepped bool) {
 	return step, true
 }
 
+// now reads the clocks. Where the wall clock stepped it computes the due of every lock again.
+func (c *core) now() reading {
+	now := c.clock.read()
+	if step, stepped := c.clock.stepped(now); stepped {
+		c.hosts.shift(-step)
+		c.overdue.clear() // the keys change
+		before := reading{now.mono, now.wall - protocol.Timestamp(step), now.slewed}
+		for _, e := range c.locks {
+			c.keepAfterStep(e, before)
+			c.schedule(e, now)
+		}
+	}
+	return now
+}
+
+// keepAfterStep bounds how much earlier a lock may come due by a step of our wall
+// clock, before being the clocks without it.
+func (c *core) keepAfterStep(e *entry, before reading) {
+	if e.AutoUnlockAt() != 0 {
+		e.notBefore = cmp.Or(before.mono+instant(c.inputs(e, before).AfterStep()), -1) // 0 is none
+	}
+}
+
 func (r reading) time(i instant) time.Time {
 	return r.wall.Time().Add(time.Duration(i - r.mono))
 }
