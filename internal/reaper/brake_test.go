@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -98,7 +99,8 @@ func (h *harness) learn(all ...api.Forced) (ended bool) {
 
 func TestS3_BrakeKeepsALockOnceEnoughWereRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := braked(t, &audit{})
+		a := &audit{}
+		h := braked(t, a)
 		for range 3 {
 			require.True(t, h.expire("job"))
 			<-time.After(29 * time.Minute)
@@ -113,6 +115,15 @@ func TestS3_BrakeKeepsALockOnceEnoughWereRemoved(t *testing.T) {
 		}
 		require.True(t, h.expire("other"))
 		require.Zero(t, h.Verdict(h.due("free/a")).MaxForced)
+		require.False(t, h.Braked("free/a"))
+		h.RecordGone("free/a")
+		require.False(t, h.learn(api.Forced{Name: "free/a", Trigger: verdict.Ended, Revision: newest}), "of no count")
+		h.set("other", "purpose", "an orphan")
+		h.source.give(h.due("other"))
+		for _, f := range a.records() {
+			require.Equal(t, f.Name != "free/a" && f.Trigger == verdict.Expiry, len(f.Counted) > 0, f.Name)
+		}
+		require.EqualValues(t, 1, h.Stats().Removed[verdict.Orphan])
 	})
 }
 
@@ -127,6 +138,10 @@ func TestS3_BrakeCountsWithinItsWindow(t *testing.T) {
 		<-time.After(time.Minute)
 		require.True(t, h.expire("job"), "three within 31 minutes")
 		require.False(t, h.expire("job"))
+		require.True(t, h.expire("other"))
+		<-time.After(time.Hour)
+		forced, _ := h.Braking("other")
+		require.Zero(t, forced, "as is shown")
 	})
 }
 
@@ -142,6 +157,7 @@ func TestS3_BrakeEndsWithAReleaseInTime(t *testing.T) {
 			h.Released("unknown", 7)
 		}
 		require.Len(t, a.records(), 6, "and two that say so")
+		require.Equal(t, 1, h.Streaks(), "of what was removed")
 		require.True(t, h.expire("job"))
 		h.Released("job", a.records()[6].Revision-1)
 		require.Len(t, a.records(), 7, "that ended nothing")
@@ -220,13 +236,16 @@ func TestS3_BrakeOutlivesItsRecords(t *testing.T) {
 		h.start()
 		h.RecordGone("job")
 		h.RecordGone("other")
+		require.True(t, h.expire("recent"))
+		h.RecordGone("recent")
 		again := a.records()
-		require.Len(t, again, 1)
+		require.Len(t, again, 2)
 		last := all[2]
 		require.Equal(t, []any{"job", verdict.Expiry, last.Revision, last.Counted}, []any{again[0].Name, again[0].Trigger, again[0].Revision, again[0].Counted})
-		require.Equal(t, 1, h.Streaks())
+		require.Equal(t, "recent", again[1].Name)
+		require.Equal(t, 2, h.Streaks())
 		later := braked(t, a)
-		later.learn(again...)
+		later.learn(again[0])
 		require.False(t, later.expire("job"))
 		require.Empty(t, later.Ledger().Page("job", 10), "it is too old to be listed")
 	})
@@ -259,6 +278,28 @@ func TestS3_BrakeWithForgedRecords(t *testing.T) {
 		require.True(t, h.expire("job"))
 		h.learn(api.Forced{Name: "job", Trigger: verdict.Orphan, Revision: 1000, Counted: many})
 		require.False(t, h.Braked("job"))
+		for i := range 100 {
+			h.learn(api.Forced{Name: "job", Trigger: verdict.Ended, Revision: int64(2000 + i)})
+		}
+		require.Equal(t, 3, h.Ends("job"), "as many as can matter")
+	})
+}
+
+// Names are counted up to a limit, and the names of before go on being counted.
+func TestS3_BrakeKnowsSoManyNames(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const limit = 50_000
+		h, now := braked(t, &audit{}), time.Now()
+		for i := range limit {
+			h.learn(api.Forced{Name: fmt.Sprint(i), Trigger: verdict.Expiry, Revision: int64(i + 1), At: now})
+		}
+		for i := range int64(3) {
+			h.learn(api.Forced{Name: "0", Trigger: verdict.Expiry, Revision: limit + 1 + 2*i, At: now},
+				api.Forced{Name: "one more", Trigger: verdict.Expiry, Revision: limit + 2 + 2*i, At: now})
+		}
+		require.True(t, h.Braked("0"))
+		require.False(t, h.Braked("one more"))
+		require.Equal(t, limit, h.Streaks())
 	})
 }
 
@@ -280,6 +321,7 @@ func TestS3_BrakeCountsWhatTheNewestRecordDoesNotKnow(t *testing.T) {
 			require.True(t, h.learn(api.Forced{Name: "job", Trigger: verdict.Ended, Revision: 25, Who: "ada"}))
 			forced, _ := h.Braking("job")
 			require.Equal(t, 1, forced, "the last one was later")
+			require.True(t, h.learn(api.Forced{Name: "job", Trigger: verdict.Ended, Revision: 30}))
 		}
 	})
 }

@@ -20,6 +20,12 @@ func (r *Reaper) Open() (answered, others int) {
 // Braking is braking.
 func (r *Reaper) Braking(name string) (forced, limit int) { return r.braking(name) }
 
+// Ends returns how many ends of its count are known of a name.
+func (r *Reaper) Ends(name string) int {
+	_, s := r.streak(name)
+	return len(s.ends)
+}
+
 // Streaks returns the number of names that a brake counts.
 func (r *Reaper) Streaks() int {
 	r.brakes.mu.Lock()

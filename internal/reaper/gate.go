@@ -147,17 +147,16 @@ type brakes struct {
 	streaks map[string]streak
 }
 
-// streak are the newest removals by their revisions, of which those count that are later than where the count ended: by
-// a user, or by the newest releases. A replica whose clock is slow takes a removal for a release.
+// streak are the newest removals by their revisions, of which those count that are later than the last end of a count: by
+// a user, or by a release. A replica whose clock is slow takes a removal for a release.
 type streak struct {
-	ended    int64
-	released []int64
+	ends     []int64
 	removals []api.Counted
 }
 
 func (s streak) since(start time.Time) (counted []api.Counted) {
-	ended := s.ended
-	for _, token := range s.released {
+	var ended int64
+	for _, token := range s.ends {
 		if !slices.ContainsFunc(s.removals, func(c api.Counted) bool { return c.Token == token }) {
 			ended = max(ended, token)
 		}
@@ -228,16 +227,14 @@ func (r *Reaper) learn(f *api.Forced) bool {
 	s, known := r.brakes.streaks[f.Name]
 	before := s
 	switch {
-	case f.Trigger == verdict.Ended && f.Token != 0:
-		s.released = slices.Compact(slices.Sorted(slices.Values(append(slices.Clip(s.released), f.Revision))))
-		s.released = s.released[max(0, len(s.released)-p.Brake.MaxForced):]
 	case f.Trigger == verdict.Manual, f.Trigger == verdict.Ended:
-		s.ended = max(s.ended, f.Revision)
+		s.ends = slices.Compact(slices.Sorted(slices.Values(append(slices.Clip(s.ends), f.Revision))))
+		s.ends = s.ends[max(0, len(s.ends)-p.Brake.MaxForced):]
 	case f.Trigger != verdict.Orphan:
 		all := slices.Clone(s.removals)
 		for _, c := range append(slices.Clip(f.Counted), api.Counted{Revision: f.Revision, Token: f.Token, At: f.At}) {
 			at, found := slices.BinarySearchFunc(all, c.Revision, func(c api.Counted, rev int64) int { return cmp.Compare(c.Revision, rev) })
-			if !found && 0 < c.Revision && c.Revision <= f.Revision {
+			if !found && c.Revision <= f.Revision {
 				all = slices.Insert(all, at, c)
 			}
 		}
