@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -32,7 +33,8 @@ type spy struct {
 	// after it.
 	read   func(ctx context.Context, r *etcdserverpb.TxnRequest) error
 	answer func(ctx context.Context, r *etcdserverpb.TxnResponse) error
-	// timeout bounds transactions that delete; 0 is for as long as all requests.
+	// fails, if set, is the error of transactions that delete. timeout bounds them; 0 is for as long as all requests.
+	fails       error
 	timeout     time.Duration
 	reads, sent atomic.Int32
 }
@@ -53,8 +55,14 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 		}
 		return resp, err
 	}
+	if err := etcd.Departs(ctx); err != nil { // as connections do
+		return nil, err
+	}
 	if s.sent.Add(1); s.before != nil {
 		s.before(ctx)
+	}
+	if s.fails != nil {
+		return nil, s.fails
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, ages))
 	defer cancel()
@@ -104,6 +112,12 @@ type pauses func(name string) verdict.Pause
 
 func (p pauses) For(name string) verdict.Pause { return p(name) }
 func (p pauses) Newest() int64                 { return 0 }
+
+// pausesOfOthers are pauses up to a revision, which concern no lock here.
+type pausesOfOthers int64
+
+func (pausesOfOthers) For(string) verdict.Pause { return verdict.Pause{} }
+func (p pausesOfOthers) Newest() int64          { return int64(p) }
 
 // memory is an etcd for tests of time, and of nothing else: all compares hold.
 type memory struct {

@@ -77,8 +77,8 @@ func (w *worker) walkAlone(ctx context.Context, a *attempt) {
 }
 
 // read reads locks whole, together. Those that are large are read alone, and all of them if one may
-// keep the others from being read. It returns the attempts that were read, and the error of etcd.
-func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt, err error) {
+// keep the others from being read. It returns the attempts that were read.
+func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt) {
 	var locks []protocol.Lock
 	for _, a := range due {
 		if a.due.Slow || lockstore.Large(&a.due.Lock) {
@@ -88,7 +88,7 @@ func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt, er
 		batch, locks = append(batch, a), append(locks, a.due.Lock)
 	}
 	if len(batch) == 0 {
-		return nil, nil
+		return nil
 	}
 	start := time.Now()
 	requests, cancel := context.WithTimeout(w.requests, time.Duration(w.limit.Load()))
@@ -97,7 +97,7 @@ func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt, er
 	w.limit.Store(int64(max(readTimeout, min(2*time.Since(start), w.Store.RequestTimeout))))
 	if err != nil && !w.gate.open() {
 		w.unreadable(err, batch...)
-		return nil, err
+		return nil // the gate keeps the worker from others
 	}
 	read := batch[:0]
 	for i, a := range batch {
@@ -108,7 +108,7 @@ func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt, er
 		a.record, a.read = records[i], true
 		read = append(read, a)
 	}
-	return read, nil
+	return read
 }
 
 // unreadable ends attempts on locks that could not be read. If the gate is closed, the cause is etcd

@@ -91,10 +91,7 @@ func (w *worker) walk(ctx context.Context, history int, taken []table.View) {
 	if len(due)+len(soon) > 0 {
 		w.Probe.Begin()
 	}
-	batch, err := w.read(ctx, append(due, soon...))
-	if err != nil {
-		w.pace(ctx, err)
-	}
+	batch = w.read(ctx, append(due, soon...))
 	if len(batch) > 0 && w.sending.Acquire(ctx, 1) == nil {
 		defer w.sending.Release(1)
 		w.pace(ctx, w.remove(ctx, batch)) // with the slot: a failing etcd gets no more than that
@@ -118,7 +115,7 @@ func (w *worker) remove(ctx context.Context, batch []*attempt) error {
 			return errors.Join(errs...) // where ctx is done another replica removes the rest
 		}
 		first := slices.MinFunc(soon, func(a, b *attempt) int { return int(a.verdict.Remaining - b.verdict.Remaining) })
-		w.Sleep(ctx, min(first.verdict.Remaining, lead))
+		w.Sleep(ctx, first.verdict.Remaining)
 		batch = soon
 	}
 }
@@ -220,7 +217,7 @@ func (w *worker) send(batch []*attempt) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	if len(batch) > 1 && !lockstore.Fits(records(batch)...) {
+	if !lockstore.Fits(records(batch)...) { // one alone does: see stop
 		return w.halve(batch)
 	}
 	batch, terms := w.stillDue(batch)
