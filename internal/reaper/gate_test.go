@@ -31,7 +31,7 @@ func TestS3_ReadingsOfTheSignalsCountInTheirOrder(t *testing.T) {
 	require.Equal(t, verdict.HoldPaused, g.holds()[len(g.holds())-1].Hold)
 }
 
-// Each history of etcd opens the gate anew, once.
+// Each history of etcd opens the gate again, once.
 func TestS3_TheGateOpensOnceInEachHistory(t *testing.T) {
 	s := verdict.Signals{ListedAt: time.Now().Add(-time.Hour), Connected: true, LastSign: time.Now(), Probed: true}
 	g := newGate(verdict.Rules{Reaper: config.Reaper{Mode: verdict.Enforce, Freshness: time.Minute}}, func() verdict.Signals { return s }, slog.New(slog.DiscardHandler))
