@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,9 +21,11 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"github.com/etcd-unlocker/unlocker/internal/config"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
+	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
@@ -329,6 +333,67 @@ func TestS3_ARestoreBeforeAListingIsNoticed(t *testing.T) {
 	})
 }
 
+// Nothing but the listing has shown the newest write, and after the restore others have written past it.
+func TestS3_ARestoreBehindAListingIsNoticed(t *testing.T) {
+	var backup *memetcd.Snapshot
+	bubbleFrom(t, func(w *bubbled) {
+		w.acquire("a")
+		backup = w.cluster.Snapshot()
+		w.acquire("lost")
+		_, err := w.etcd.Client.Put(w.ctx(), "/elsewhere", "x") // the watch begins at the revision of the listing
+		require.NoError(w.t, err)
+	}, func(w *bubbled) {
+		w.link.Set(memetcd.Faults{Refuse: true})
+		w.cluster.Restore(backup, memetcd.Restored{})
+		w.acquire("b", "c")
+		pass(time.Minute)
+		w.link.Set(memetcd.Faults{})
+		w.regressed("a", "b", "c")
+	})
+}
+
+// The watch of another cluster is not applied, not even before the history was checked.
+func TestS3_TheWatchOfAnotherClusterIsNotApplied(t *testing.T) {
+	t.Parallel()
+	s := newScanner(t, client(t, "127.0.0.1:1"))
+	w := s.watch(1)
+	show := func(cluster uint64, rev int64, name string) error {
+		r := taking(rev, name)
+		r.Header.ClusterId = cluster
+		return w.each(t.Context(), r)
+	}
+	require.NoError(t, show(8, 2, "when none is known"))
+	s.history.saw(7, 2, nil, false)
+	require.NoError(t, show(7, 3, "ours"))
+	require.NoError(t, show(0, 4, "of a proxy that does not say"))
+	require.ErrorIs(t, show(8, 5, "another"), errRegressed)
+	require.ElementsMatch(t, []string{"when none is known", "ours", "of a proxy that does not say"}, slices.Collect(maps.Keys((&world{t: t, Scanner: s}).known())))
+}
+
+// The error of a table that has stopped ends Run, and that of a Run which ends does not.
+func TestARestoreIsNoErrorOfARunThatEnds(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"the table": false, "run": true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := newScanner(t, client(t, "127.0.0.1:1"), func(o *Options) {
+			var err error
+			o.Table, err = table.New(table.Options{
+				Rules: verdict.Rules{Reaper: config.Reaper{OrphanGrace: time.Minute}}, Raw: table.Raw(), HoldDuration: ignored{}, RenewalMargin: ignored{},
+				Allowance: func(int64, time.Time, bool) (deadline, patience time.Duration) { return 0, 0 },
+			})
+			require.NoError(t, err)
+		})
+		if ends {
+			cancel() // of a table that answers nobody
+			require.NoError(t, s.failed(ctx, errRegressed), name)
+			continue
+		}
+		require.NoError(t, background(t, s.Table.Run)())
+		require.ErrorIs(t, s.failed(ctx, errRegressed), table.ErrStopped, name)
+	}
+}
+
 // preceded calls a function before the next listing, once.
 type preceded struct {
 	clientv3.KV
@@ -418,33 +483,56 @@ func TestS3_WritesBelowTheRevisionOfAProgressNoticeAreListed(t *testing.T) {
 	})
 }
 
-// A listing that shows an older history says so although it also fails: the table says it
-// only once.
+// A listing that shows an older history says so although it also fails, before that or after: the table says it only
+// once.
 func TestS3_AListingThatFailsStillSaysThatTheHistoryIsOlder(t *testing.T) {
+	for older, block := range map[string]time.Duration{"a": 0, "b0100": 2 * timeout} {
+		bubble(t, func(w *bubbled) {
+			w.acquire("older", older)
+			w.inLine()
+			w.link.KV = &hanging{older: older}
+			w.block.Store(int64(block))
+			require.NoError(t, w.Table.Begin(w.ctx(), w.cluster.Revision(), true))
+			began := time.Now()
+			_, _, err := w.fill(w.ctx(), w.cluster.Revision())
+			require.ErrorIs(t, err, table.ErrOlder)
+			require.Equal(t, block, time.Since(began))
+		})
+	}
+}
+
+// What a listing has shown before it failed is not all of it.
+func TestS3_AListingThatFailsIsNone(t *testing.T) {
 	bubble(t, func(w *bubbled) {
-		older := &mvccpb.KeyValue{Key: []byte(layout.Key("a", "uuid")), CreateRevision: 2, ModRevision: 2}
-		w.acquire("older", "a")
+		w.acquire("a")
 		w.inLine()
-		w.link.KV = &hanging{older: older}
-		w.block.Store(int64(2 * timeout))
+		w.link.KV = &hanging{}
 		require.NoError(t, w.Table.Begin(w.ctx(), w.cluster.Revision(), true))
-		_, _, err := w.fill(w.ctx(), w.cluster.Revision())
-		require.ErrorIs(t, err, table.ErrOlder)
+		require.ErrorIs(t, w.list(w.ctx(), w.cluster.Revision(), true), context.DeadlineExceeded)
+		require.Contains(t, w.known(), "a", "the table drops what a whole listing lacks")
 	})
 }
 
-// hanging lists one lock as it was, many others, and nothing more.
+// hanging lists many locks, one of them as it was, and nothing more.
 type hanging struct {
 	clientv3.KV
-	older *mvccpb.KeyValue
+	older string
 }
 
 func (h *hanging) GetStream(ctx context.Context, _ string, _ ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
-	kvs := []*mvccpb.KeyValue{h.older}
+	names := []string{"a"}
 	for i := range 2 * batchLocks {
+		names = append(names, fmt.Sprintf("b%04d", i))
+	}
+	var kvs []*mvccpb.KeyValue
+	for _, name := range names {
+		rev := int64(3)
+		if name == h.older {
+			rev = 2
+		}
 		// All have a deadline, so that the table computes when they are due.
-		kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(layout.Key(fmt.Sprintf("b%04d", i), "auto_unlock_at")), Value: []byte(etcdtest.Stamp(time.Now())), ModRevision: 3},
-			&mvccpb.KeyValue{Key: []byte(layout.Key(fmt.Sprintf("b%04d", i), "uuid")), CreateRevision: 3, ModRevision: 3})
+		kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(layout.Key(name, "auto_unlock_at")), Value: []byte(etcdtest.Stamp(time.Now())), ModRevision: rev},
+			&mvccpb.KeyValue{Key: []byte(layout.Key(name, "uuid")), Value: []byte(name), CreateRevision: rev, ModRevision: rev})
 	}
 	chunks := make(chan clientv3.RangeStreamResponse, 1)
 	chunks <- clientv3.RangeStreamResponse{RangeResponse: &etcdserverpb.RangeResponse{Kvs: kvs}}

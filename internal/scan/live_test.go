@@ -2,6 +2,7 @@ package scan
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -101,6 +102,29 @@ func TestStatusHasTimeAndHistoryOfTheListing(t *testing.T) {
 	s.listed(1)
 	require.True(t, s.Listed.After(first))
 	require.EqualValues(t, 1, s.Revision)
+}
+
+// What the watch has passed stays so where a listing at an older revision ends after it.
+func TestStatusOfAListingAndItsFailures(t *testing.T) {
+	t.Parallel()
+	changes := 0
+	s := newView(func() { changes++ })
+	s.update(func(s *Status) { s.Listing = true })
+	s.listed(5)
+	require.False(t, s.Listing)
+	require.Equal(t, 1, changes)
+	s.progressed(10, 9)
+	require.Equal(t, 1, changes)
+	s.listed(7)
+	require.EqualValues(t, 10, s.Revision)
+	require.EqualValues(t, 9, s.Passed)
+	require.Equal(t, 2, changes)
+	for i, want := range []slog.Level{slog.LevelWarn, slog.LevelDebug} {
+		require.Equal(t, want, s.failed(etcd.Timeout, errRegressed))
+		require.Equal(t, 3+i, changes)
+	}
+	s.progressed(11, 11)
+	require.Equal(t, slog.LevelWarn, s.failed(etcd.Timeout, errRegressed), "the first one since")
 }
 
 func TestClassify(t *testing.T) {

@@ -1,7 +1,11 @@
 package scan
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcd-unlocker/unlocker/internal/api"
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -122,4 +127,82 @@ func TestResyncFailureEndsTheWatch(t *testing.T) {
 		w.acquire("a")
 		w.inLine()
 	}, func(o *Options) { o.Freshness, o.Resync = time.Minute, 30*seconds })
+}
+
+// The events up to the revision that was checked are awaited, or the listing would be of before them.
+func TestResyncAwaitsTheWatch(t *testing.T) {
+	t.Parallel()
+	w := idle(t)
+	for name, c := range map[string]struct {
+		progress error // of the third request for progress
+		stalls   bool
+		check    int // the number of the read that fails, if any
+		want     error
+	}{
+		"reached":                     {},
+		"reached after a stall":       {stalls: true},
+		"no progress":                 {progress: errFailing, want: errFailing},
+		"a check fails after a stall": {stalls: true, check: 1, want: errFailing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kv := w.Client.KV
+			defer func() { w.Client.KV = kv }()
+			if c.check > 0 {
+				w.Client.KV = &failing{KV: kv, from: c.check}
+			}
+			watch := w.watch(5)
+			if c.stalls {
+				watch.stalled()
+			}
+			requests := 0
+			err := watch.await(w.ctx(), 9, func(context.Context) error {
+				if requests++; requests < 3 {
+					return nil
+				}
+				if len(watch.resumed) == 0 {
+					watch.seen.Store(9)
+				}
+				return c.progress
+			})
+			require.ErrorIs(t, err, c.want)
+			if c.want == nil {
+				require.EqualValues(t, 9, watch.seen.Load())
+				require.GreaterOrEqual(t, requests, 3)
+				require.Empty(t, watch.resumed)
+				require.Equal(t, c.stalls, watch.liveAfter.Load() < notLive, "later events are live again")
+			}
+		})
+	}
+}
+
+// Each listing is logged with what it read. That of a resync is not by default.
+func TestListingsAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	bubbleFrom(t, func(w *bubbled) { w.acquire("a", "b") }, func(w *bubbled) {
+		pass(30 * seconds)
+		require.NoError(t, w.stop())
+		var got []string
+		for line := range bytes.Lines(log.Bytes()) {
+			var l struct {
+				Level, Msg  string
+				Locks, Keys int
+				Resync      bool
+			}
+			require.NoError(t, json.Unmarshal(line, &l))
+			if l.Msg == api.LogListed {
+				got = append(got, fmt.Sprint(l.Level, " ", l.Locks, " of ", l.Keys, " ", l.Resync))
+			}
+		}
+		keys := 2 * len(w.fieldsOf("a"))
+		require.Equal(t, []string{fmt.Sprintf("INFO 2 of %d false", keys), fmt.Sprintf("DEBUG 2 of %d true", keys)}, got)
+	}, func(o *Options) {
+		o.Resync, o.Logger = 30*seconds, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+}
+
+// Until a listing ends, what the table has is in part of before.
+func TestStatusShowsAListing(t *testing.T) {
+	bubbleFrom(t, func(w *bubbled) { w.link.KV = &hanging{KV: w.link.KV} }, func(w *bubbled) {
+		require.True(t, w.Status().Listing)
+	})
 }

@@ -2,11 +2,13 @@ package scan
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -99,6 +101,76 @@ func TestS2_WhatWaitedForAnotherStreamIsLate(t *testing.T) {
 		require.Zero(t, w.Status().Restarts[etcd.Unavailable]+w.Status().Restarts[etcd.Ended], "the library did it by itself")
 		require.EqualValues(t, 2, w.listings.Load())
 		require.Positive(t, w.checks.Load())
+		w.link.Set(memetcd.Faults{HoldAnswers: true})
+		pass(8 * seconds)
+		w.link.Set(memetcd.Faults{})
+		pass(seconds)
+		require.EqualValues(t, 2, w.listings.Load(), "the locks were listed since that stream was opened")
+	})
+}
+
+// A gap counts where it is longer than the tolerance, or where another stream was opened in it.
+func TestS2_WhatFollowsAGapIsLate(t *testing.T) {
+	t.Parallel()
+	w := newScanner(t, client(t, "127.0.0.1:1")).watch(1)
+	stalled := func() bool {
+		select {
+		case <-w.resumed:
+			require.GreaterOrEqual(t, w.liveAfter.Load(), int64(notLive))
+			w.live(w.liveAfter.Load(), 5)
+			return true
+		default:
+			return false
+		}
+	}
+	now := time.Now()
+	w.arrived(now)
+	require.True(t, stalled(), "nothing arrived before")
+	now = now.Add(w.Tolerance)
+	w.arrived(now)
+	require.False(t, stalled())
+	now = now.Add(w.Tolerance + 1)
+	w.arrived(now)
+	require.True(t, stalled())
+	require.NoError(t, w.opens(1))
+	require.False(t, stalled(), "the first stream")
+	require.NoError(t, w.opens(2))
+	require.True(t, stalled(), "before anything arrives on it")
+	w.arrived(now)
+	require.True(t, stalled(), "on it for the first time")
+	w.arrived(now)
+	require.False(t, stalled())
+}
+
+func TestProgressIsAskedForWithinFreshnessAndTolerance(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ freshness, tolerance, want time.Duration }{
+		{80 * time.Second, 2 * time.Second, time.Second}, {8 * time.Second, 6 * time.Second, 2 * time.Second},
+	} {
+		w := newScanner(t, client(t, "127.0.0.1:1"), func(o *Options) { o.Freshness, o.Tolerance = c.freshness, c.tolerance }).watch(1)
+		require.Equal(t, 100*time.Millisecond, w.progressInterval(), "not known to be current")
+		w.live(w.liveAfter.Load(), 5)
+		require.Equal(t, c.want, w.progressInterval())
+	}
+}
+
+// Another stream was opened, and has shown something: the check before the listing is answered too slowly, which ends the
+// watch.
+func TestS2_ACheckThatFailsEndsTheWatch(t *testing.T) {
+	bubble(t, func(w *bubbled) {
+		var checks atomic.Int32
+		w.link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if r, read := req.(*etcdserverpb.RangeRequest); read && r.Revision == 0 && checks.Add(1) == 2 {
+				return memetcd.Faults{Request: 2 * timeout}
+			}
+			return memetcd.Faults{}
+		})
+		w.link.Break()
+		pass(seconds)
+		w.acquire("a")
+		pass(timeout + 5*seconds)
+		w.failures(etcd.Timeout)
+		w.status(true)
 	})
 }
 

@@ -145,9 +145,7 @@ func (w *watching) progressed(r *clientv3.WatchResponse) {
 	} else if !r.IsProgressNotify() {
 		return
 	}
-	if seen > w.seen.Load() {
-		w.seen.Store(seen)
-	}
+	w.seen.Store(max(seen, w.seen.Load()))
 	w.status.progressed(w.history.saw(0, seen, newest, deleted), w.seen.Load())
 }
 
