@@ -17,6 +17,13 @@ func (r *Reaper) Open() (answered, others int) {
 	return answered, others
 }
 
+// Unanswered counts the attempts that ended without an answer, and may still turn out to have deleted their lock.
+func (r *Reaper) Unanswered() int {
+	r.tally.mu.Lock()
+	defer r.tally.mu.Unlock()
+	return len(r.tally.unanswered)
+}
+
 // Braking is braking.
 func (r *Reaper) Braking(name string) (forced, limit int) { return r.braking(name) }
 

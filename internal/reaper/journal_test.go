@@ -16,13 +16,15 @@ import (
 type flaky struct {
 	slog.Handler
 	broken bool
-	lines  []string
+	// refused is a line that it never writes.
+	refused string
+	lines   []string
 }
 
 func (f *flaky) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (f *flaky) Handle(_ context.Context, r slog.Record) error {
-	if f.broken {
+	if f.broken || r.Message == f.refused {
 		return errors.New("no space left on device")
 	}
 	f.lines = append(f.lines, r.Message)
@@ -43,6 +45,18 @@ func TestS7_OutcomesAreKeptUntilTheyAreLogged(t *testing.T) {
 	require.NoError(t, j.announce(t.Context(), line("c will be removed")))
 	require.True(t, j.conclude(t.Context(), line("c is removed")))
 	require.Equal(t, []string{"a is removed", "b is removed", "c will be removed", "c is removed"}, log.lines)
+}
+
+// No outcome is written before an older one.
+func TestS7_OutcomesAreLoggedInTheirOrder(t *testing.T) {
+	log := &flaky{refused: "a is removed"}
+	j := journal{handler: log}
+	require.False(t, j.conclude(t.Context(), line("a is removed")))
+	require.False(t, j.conclude(t.Context(), line("b is removed")))
+	require.Empty(t, log.lines)
+	log.refused = ""
+	require.True(t, j.conclude(t.Context(), line("c is removed")))
+	require.Equal(t, []string{"a is removed", "b is removed", "c is removed"}, log.lines)
 }
 
 // They are written although nothing else is removed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,7 +105,7 @@ type harness struct {
 // newHarness is on the etcd of a client; nil for one in memory.
 func newHarness(t *testing.T, client *clientv3.Client, edits ...func(*reaper.Options)) *harness {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*soon)
+	ctx, cancel := context.WithTimeout(t.Context(), 1_000*soon)
 	t.Cleanup(cancel)
 	h := &harness{t: t, ctx: ctx, spy: &spy{KVClient: &memory{kvs: make(map[string]*mvccpb.KeyValue)}}, source: newSource(), log: &logBuffer{}, delay: &delays{}}
 	if client != nil {
@@ -173,8 +174,33 @@ func (h *harness) start() {
 		require.NoError(h.t, <-ended)
 		_, others := h.Open()
 		require.Zero(h.t, others, "attempts that are not finished")
+		h.requireOutcomes()
 	})
 	h.t.Cleanup(h.stop)
+}
+
+// requireOutcomes requires that each removal which was announced has one line about its outcome. Other failures have one for
+// all locks that end so together.
+func (h *harness) requireOutcomes() {
+	h.t.Helper()
+	outcomes := 0
+	for _, msg := range []string{api.LogWithdrawn, api.LogAmbiguous, api.LogRefused, api.LogCannotRemove, api.LogConflict, api.LogRemoved} {
+		for _, line := range h.log.with(h.t, msg, "") {
+			if strings.Contains(line.text, `"keys_deleted":`) {
+				outcomes++
+			} else {
+				require.Contains(h.t, line.text, `"locks":`)
+				require.Equal(h.t, api.LogCannotRemove, msg, "what cannot be sent is not announced")
+			}
+		}
+	}
+	require.Len(h.t, h.log.with(h.t, api.LogRemoving, ""), outcomes)
+	for _, msg := range []string{api.LogCannotRead, api.LogCannotLog} {
+		for _, line := range h.log.with(h.t, msg, "") {
+			require.Contains(h.t, line.text, `"locks":`)
+		}
+	}
+	require.Empty(h.t, h.log.with(h.t, "", ""), "lines without a message")
 }
 
 // await waits for a condition, also in a bubble.

@@ -61,9 +61,6 @@ func (r *recorder) add(removed api.Forced) {
 
 // run writes records until ctx is done. Then requests has some time for the rest.
 func (r *recorder) run(ctx, requests context.Context) {
-	if r.Records == nil {
-		return
-	}
 	for r.await(ctx) {
 		if !r.write(requests) {
 			r.Sleep(ctx, recordRetry)

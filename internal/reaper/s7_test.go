@@ -47,6 +47,7 @@ func TestS7_TheRecordIsLoggedBeforeAndTheOutcomeAfter(t *testing.T) {
 	require.Equal(t, past.Format(time.RFC3339), v["auto_unlock_at"])
 	outcome := h.log.one(t, api.LogRemoved, "a")
 	require.EqualValues(t, 8, outcome.KeysDeleted)
+	require.NotContains(t, outcome.text, `"error"`)
 	require.Equal(t, "u-a", outcome.UUID)
 
 	recent := h.Ledger().Recent(10)
@@ -277,6 +278,32 @@ func TestS7_TheEventOfAnAmbiguousRemovalComesFirst(t *testing.T) {
 	requireOpen(h, 0)
 }
 
+// An attempt without an answer is forgotten once another one has deleted the lock, or after an hour.
+func TestS7_AttemptsWithoutAnAnswerAreForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Store.RequestTimeout = 5 * time.Second })
+		h.expired("a", "b", "c")
+		a, last := h.due("a"), time.Now()
+		for i, after := range []time.Duration{time.Minute, time.Hour, time.Hour + 1} {
+			<-time.After(time.Until(last.Add(after - 5*time.Second)))
+			h.before = func(ctx context.Context) {
+				<-ctx.Done()
+				last = time.Now()
+			}
+			h.remove([]string{"a", "b", "c"}[i])
+			synctest.Wait()
+			require.Equal(t, []int{1, 2, 1}[i], h.Unanswered(), "an hour after the last one they are still known")
+		}
+		h.before = nil
+		h.remove("c")
+		c := h.Ledger().Recent(1)[0]
+		h.gone(table.Gone{Name: "c", Token: c.Token, Revision: c.Revision, At: time.Now()})
+		require.Zero(t, h.Unanswered())
+		h.gone(table.Gone{Name: "a", Token: a.Token, Revision: 99, At: time.Now(), Whole: true, Past: &a.Lock})
+		require.Zero(t, h.Stats().Removed[verdict.Presumed])
+	})
+}
+
 // requireOpen requires how many removals wait for their event, and that none waits for
 // its answer.
 func requireOpen(h *harness, want int) {
@@ -302,7 +329,10 @@ func TestS7_AReadThatFailsIsNotAmbiguous(t *testing.T) {
 	proxy.Blackhole()
 	h.remove("a", "b")
 	require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnreadable: 2}, h.failures())
-	require.Len(t, h.log.with(t, api.LogCannotRead, ""), 2, "each alone")
+	lines := h.log.with(t, api.LogCannotRead, "")
+	require.Len(t, lines, 2, "each alone")
+	require.Equal(t, string(lockstore.ReasonUnreadable), lines[0].Reason)
+	require.Contains(t, lines[0].text, `"error":"`)
 	require.Len(t, h.source.postponed(), 2)
 	for _, p := range h.source.postponed() {
 		require.GreaterOrEqual(t, p.delay, 50*time.Millisecond)

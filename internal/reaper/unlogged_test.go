@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,11 +18,12 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// full is a log that cannot write what is removed, or would be, of some locks.
+// full is a log that cannot write some lines about some locks.
 type full struct {
 	slog.Handler
 	is    *atomic.Bool
 	locks map[string]bool
+	lines []string
 }
 
 func (f full) Handle(ctx context.Context, r slog.Record) error {
@@ -30,7 +32,7 @@ func (f full) Handle(ctx context.Context, r slog.Record) error {
 		broken = broken || a.Key == "lock" && f.locks[a.Value.String()]
 		return true
 	})
-	if broken && f.is.Load() && (r.Message == api.LogRemoving || r.Message == api.LogWouldRemove) {
+	if broken && f.is.Load() && slices.Contains(f.lines, r.Message) {
 		return errors.New("no space left on device")
 	}
 	return f.Handler.Handle(ctx, r)
@@ -51,7 +53,7 @@ func TestS7_NothingIsSentThatCannotBeLogged(t *testing.T) {
 				broken.Store(true)
 				h := newHarness(t, nil, func(o *reaper.Options) {
 					o.Rules.Mode = c.mode
-					o.Logger = slog.New(full{o.Logger.Handler(), &broken, map[string]bool{"b": true, "c": true}})
+					o.Logger = slog.New(full{o.Logger.Handler(), &broken, map[string]bool{"b": true, "c": true}, []string{c.msg}})
 				})
 				h.source.again = true
 				h.expired("a", "b", "c")
@@ -73,6 +75,26 @@ func TestS7_NothingIsSentThatCannotBeLogged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An outcome that cannot be logged is counted as a failure, too. It is logged as soon as that is possible.
+func TestS7_AnOutcomeThatCannotBeLoggedIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		h := newHarness(t, nil, func(o *reaper.Options) {
+			o.Logger = slog.New(full{o.Logger.Handler(), &broken, map[string]bool{"a": true}, []string{api.LogRemoved}})
+		})
+		h.expired("a")
+		h.remove("a")
+		require.Equal(t, 1, h.removed())
+		require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnlogged: 1}, h.failures())
+		require.Empty(t, h.log.with(t, api.LogRemoved, "a"))
+		broken.Store(false)
+		<-time.After(2 * time.Second)
+		require.Len(t, h.log.with(t, api.LogRemoved, "a"), 1)
+		require.Equal(t, map[lockstore.Reason]uint64{lockstore.ReasonUnlogged: 1}, h.failures())
+	})
 }
 
 // The log is a file on a disk that is full.
