@@ -54,6 +54,9 @@ func TestS7_LedgerKeepsForTheRetention(t *testing.T) {
 	now = now.Add(ledgerTime + time.Hour)
 	l.self(removal("new"))
 	require.Len(t, l.forced.entries, 1, "also if nobody reads")
+	now = now.Add(ledgerTime + time.Hour)
+	require.Empty(t, l.Recent(2))
+	require.Empty(t, l.forced.entries, "also if nothing is removed")
 }
 
 func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
@@ -74,6 +77,34 @@ func TestS7_LedgerIsBoundedByBytes(t *testing.T) {
 	require.LessOrEqual(t, sizes(page), shownLedgerBytes+sizeOf(&page[0]), "what people are shown at once is less")
 	require.Greater(t, sizes(page), shownLedgerBytes/2)
 	require.Equal(t, recent[0].Name, page[0].Name)
+}
+
+// Each text counts with its length, also where another entry is replaced, and the limit is included.
+func TestLedgerCountsAllTexts(t *testing.T) {
+	whole := api.Forced{Name: "name", Token: 1, Trigger: verdict.Expiry, By: api.Self}
+	empty := sizeOf(&api.Forced{})
+	require.Positive(t, empty)
+	require.Equal(t, 4, sizeOf(&whole)-empty)
+	for i, text := range []*string{&whole.UUID, &whole.Hostname, &whole.Owner, &whole.PID, &whole.Who, &whole.Reason} {
+		before := sizeOf(&whole)
+		*text = strings.Repeat("x", 100+i)
+		require.Equal(t, 100+i, sizeOf(&whole)-before)
+	}
+	before := sizeOf(&whole)
+	whole.Counted = make([]api.Counted, 3)
+	require.Equal(t, 3*40, sizeOf(&whole)-before)
+
+	s := shelf{limit: sizeOf(&whole), known: make(map[removalID]verdict.Trigger)}
+	presumed := whole
+	presumed.Trigger, presumed.Reason = verdict.Presumed, ""
+	s.add(&presumed, time.Now())
+	s.add(&whole, time.Now())
+	require.Equal(t, []*api.Forced{&whole}, s.entries)
+	require.Equal(t, sizeOf(&whole), s.bytes)
+	s.add(&presumed, time.Now())
+	require.Equal(t, []*api.Forced{&whole}, s.entries, "what is known is not presumed")
+	s.add(&api.Forced{Name: "more", Token: 2}, time.Now())
+	require.NotContains(t, s.entries, &whole)
 }
 
 // The limits are of the memory that is used.
@@ -118,6 +149,22 @@ func TestS7_LedgerBoundsWhatOthersRemoved(t *testing.T) {
 	now = now.Add(ledgerTime + time.Second)
 	require.Empty(t, l.Page("", n))
 	require.Zero(t, l.others.bytes)
+}
+
+func TestS7_LedgerMergesByTime(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	l := newLedger(time.Hour, func() time.Time { return now })
+	l.other(&protocol.Lock{Name: "before"}, 1)
+	l.self(removal("forced")) // at the same time
+	now = now.Add(time.Second)
+	l.other(&protocol.Lock{Name: "after"}, 1)
+	for n, want := range [][]string{nil, {"after"}, {"after", "forced"}, {"after", "forced", "before"}} {
+		var names []string
+		for _, f := range l.Page("", n) {
+			names = append(names, f.Name)
+		}
+		require.Equal(t, want, names)
+	}
 }
 
 // Records come in the order of their keys, and those of the replica's own removals come back.
@@ -184,6 +231,31 @@ func sizes(entries []api.Forced) (sum int) {
 		sum += sizeOf(&entries[i])
 	}
 	return sum
+}
+
+// Whatever wrote the lock concurrently, the first further attempt is at once, and only those after it back off.
+func TestS6_AfterAConflictTheBackoffBeginsLater(t *testing.T) {
+	var a attempt
+	require.Zero(t, atOnce(&a))
+	for range 3 {
+		tries := a.due.Attempts
+		require.Less(t, atOnce(&a), minBackoff<<(tries-1)*3/2)
+		require.Equal(t, tries+1, a.due.Attempts)
+	}
+}
+
+// A sleep ends by the clock, whatever the precision of the runtime's timers: the least of some is that of an idle machine.
+func TestS6_SleepIsPrecise(t *testing.T) {
+	late := time.Hour
+	for range 20 {
+		const d = 3 * time.Millisecond
+		start := time.Now()
+		sleep(t.Context(), d)
+		slept := time.Since(start)
+		require.GreaterOrEqual(t, slept, d-time.Millisecond)
+		late = min(late, slept-d)
+	}
+	require.Less(t, late, time.Millisecond)
 }
 
 func TestBackoffGrowsAndIsBounded(t *testing.T) {

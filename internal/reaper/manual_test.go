@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
+	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/table"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -65,6 +66,47 @@ func TestS7_ManualUnlockIsListedOnce(t *testing.T) {
 			require.Len(t, h.Ledger().Recent(10), 1)
 			require.EqualValues(t, 1, h.Stats().Removed[verdict.Manual])
 			require.Len(t, h.log.with(t, api.LogUnlocked, ""), 1)
+		})
+	}
+}
+
+// The time of a record of a manual unlock is that of a user's host: what differs from ours by more than a minute was now.
+// Only such a record is a manual unlock, and it is logged unless it was.
+func TestS7_OtherRecordsAreNoManualUnlocks(t *testing.T) {
+	now := past.Add(24 * time.Hour)
+	for name, c := range map[string]struct {
+		trigger        verdict.Trigger
+		before, logged bool
+		off            time.Duration
+		now            bool // it is listed with the present time
+		lines          int
+	}{
+		"of now":                       {trigger: verdict.Manual, logged: true, lines: 1},
+		"a minute ago":                 {trigger: verdict.Manual, logged: true, off: -time.Minute, lines: 1},
+		"longer ago":                   {trigger: verdict.Manual, logged: true, off: -time.Minute - 1, now: true, lines: 1},
+		"in the future":                {trigger: verdict.Manual, logged: true, off: time.Hour, now: true, lines: 1},
+		"not to be logged":             {trigger: verdict.Manual},
+		"before the start":             {trigger: verdict.Manual, before: true, logged: true, off: -time.Hour},
+		"of another replica":           {trigger: verdict.Expiry, logged: true},
+		"of another replica, long ago": {trigger: verdict.Expiry, logged: true, off: -time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Now = func() time.Time { return now } })
+			at := now.Add(c.off)
+			h.Recorded(h.ctx, api.Forced{Name: "a", UUID: "u-a", Token: 5, Trigger: c.trigger, Who: "ada@host", Reason: "why", Revision: 99, At: at}, c.before, c.logged)
+			counted := c.trigger == verdict.Manual && !c.before
+			require.Equal(t, counted, h.Stats().Removed[verdict.Manual] == 1)
+			lines := h.log.with(t, api.LogUnlocked, "a")
+			require.Len(t, lines, c.lines)
+			for _, line := range lines {
+				require.Equal(t, []any{"u-a", "why", int64(99)}, []any{line.UUID, line.Reason, line.Revision})
+				require.Contains(t, line.text, `"who":"ada@host"`)
+				require.Contains(t, line.text, `"when":"`+at.Format(time.RFC3339Nano)+`"`)
+			}
+			if c.now {
+				at = now
+			}
+			require.Equal(t, at, h.Ledger().Page("a", 1)[0].At)
 		})
 	}
 }

@@ -23,25 +23,27 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
 
-// writer is Records, and fails with the error.
+// writer is Records, and fails with the error after it has written some.
 type writer struct {
 	mu      sync.Mutex
 	names   []string
 	batches []int
+	some    int
 	err     error
 }
 
 func (w *writer) Write(_ context.Context, removed []api.Forced) (int, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	n := len(removed)
 	if w.err != nil {
-		return 0, errors.Is(w.err, context.DeadlineExceeded), w.err
+		n = min(w.some, n)
 	}
-	for i := range removed {
+	for i := range removed[:n] {
 		w.names = append(w.names, removed[i].Name)
 	}
 	w.batches = append(w.batches, len(removed))
-	return len(removed), false, nil
+	return n, errors.Is(w.err, context.DeadlineExceeded), w.err
 }
 
 func (w *writer) set(err error) {
@@ -79,6 +81,7 @@ func TestS6_RecordsWaitUntilNoRemovalIsDue(t *testing.T) {
 		synctest.Wait()
 		require.ElementsMatch(t, all, w.written())
 		require.LessOrEqual(t, len(w.batches), 3)
+		require.NotContains(t, w.batches, 0)
 		require.Zero(t, h.Stats().RecordsDropped)
 	})
 }
@@ -120,6 +123,22 @@ func TestRecordsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// etcd takes some of the records at a time, and refuses others: those are dropped and said, once until one was written.
+func TestRecordsOfWhichSomeCannotBeWritten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := &writer{err: rpctypes.ErrNoSpace, some: 1}
+		h := newHarness(t, nil, recording(w))
+		for i, name := range []string{"a", "b"} {
+			h.expired(name+"1", name+"2", name+"3")
+			h.remove(name+"1", name+"2", name+"3")
+			<-time.After(5 * time.Second)
+			require.Len(t, w.written(), i+1)
+			require.EqualValues(t, 2*(i+1), h.Stats().RecordsDropped)
+			require.Len(t, h.log.with(t, api.LogRecordsDropped, ""), i+1)
+		}
+	})
+}
+
 // A replica that stops writes its records first, if etcd answers.
 func TestRecordsAreWrittenBeforeTheEnd(t *testing.T) {
 	for name, err := range map[string]error{"etcd answers": nil, "it does not": context.DeadlineExceeded} {
@@ -137,6 +156,33 @@ func TestRecordsAreWrittenBeforeTheEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What etcd refuses of the records at the end keeps it from no others.
+func TestRecordsAfterARefusedOneAreWrittenBeforeTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := &writer{err: context.DeadlineExceeded}
+		h := newHarness(t, nil, recording(recordsOnce{w}))
+		all := names("a%03d", 100)
+		h.expired(all...)
+		h.remove(all...)
+		synctest.Wait()
+		w.set(rpctypes.ErrNoSpace)
+		h.stop()
+		require.Len(t, w.written(), 100-64)
+		require.EqualValues(t, 64, h.Stats().RecordsDropped)
+	})
+}
+
+// recordsOnce is a writer that etcd refuses once.
+type recordsOnce struct{ *writer }
+
+func (r recordsOnce) Write(ctx context.Context, removed []api.Forced) (int, bool, error) {
+	n, later, err := r.writer.Write(ctx, removed)
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		r.set(nil)
+	}
+	return n, later, err
 }
 
 // A removal works at full quota; its record does not, and harms nothing.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,18 @@ import (
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
+
+// The metrics show what holds as soon as the daemon runs.
+func TestS3_HoldsAreKnownFromTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil, func(o *reaper.Options) {
+			o.Signals = func() verdict.Signals { return verdict.Signals{} }
+		})
+		h.start()
+		synctest.Wait()
+		require.NotEmpty(t, h.holding())
+	})
+}
 
 // newReplica returns the chain from scan to reaper, running on the locks below a
 // prefix that all replicas share.

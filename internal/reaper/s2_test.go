@@ -23,6 +23,10 @@ func TestS2_AStepWhileALockIsWithTheWorkerDoesNotHasten(t *testing.T) {
 		d := h.dated("a", time.Now().Add(time.Minute))
 		step = time.Hour
 		require.Equal(t, time.Minute+grace, h.Verdict(d).Remaining)
+		step = -h.Rules.ClockTolerance
+		require.Equal(t, time.Minute+grace, h.Verdict(d).Remaining)
+		step--
+		require.Equal(t, time.Minute+grace-step, h.Verdict(d).Remaining)
 		step = -time.Hour
 		require.Equal(t, time.Hour+time.Minute+grace, h.Verdict(d).Remaining)
 	})
