@@ -4,11 +4,13 @@ package mutex_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -100,6 +102,22 @@ func TestWhatIsLeftIsNobodyElses(t *testing.T) {
 	})
 }
 
+// TestALockLostToAFullEtcdIsReleasedOnce has no call of Unlock, and no space until the lock is lost.
+func TestALockLostToAFullEtcdIsReleasedOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		c, _ := connect(mutex.KeepAlive(time.Hour), mutex.Patience(10*time.Second), mutex.Backtrace(false))
+		_, admin := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, true)
+		require.ErrorIs(t, done(t, l.Context(t.Context())), mutex.ErrNoSpace)
+		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, false)
+		require.Equal(t, l.UUID(), uuidIn(t, admin, "a"))
+		<-time.After(10 * time.Second)
+		require.Empty(t, uuidIn(t, admin, "a"))
+	})
+}
+
 // TestALockThatItsHolderDidNotRenewStays is for the daemon, which alerts: etcd was there, and the work has not ended.
 func TestALockThatItsHolderDidNotRenewStays(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
@@ -110,7 +128,9 @@ func TestALockThatItsHolderDidNotRenewStays(t *testing.T) {
 			c, link := connect(opts...)
 			l, err := c.Lock(t.Context(), name)
 			require.NoError(t, err)
-			require.ErrorIs(t, done(t, l.Context(t.Context())), mutex.ErrDeadline)
+			err = done(t, l.Context(t.Context()))
+			require.ErrorIs(t, err, mutex.ErrDeadline)
+			require.Equal(t, len(opts) > 0, strings.Contains(err.Error(), "maximum hold"), err)
 			<-time.After(time.Hour)
 			require.Equal(t, l.UUID(), uuidIn(t, link, name))
 			require.ErrorIs(t, l.Unlock(context.Background()), mutex.ErrLost)

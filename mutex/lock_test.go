@@ -211,3 +211,29 @@ func TestTryLockAll(t *testing.T) {
 		require.Empty(t, w.fields())
 	})
 }
+
+// TestAContextComparesTheClocks looks at the context of a lock right after the machine was suspended, before any timer fires.
+func TestAContextComparesTheClocks(t *testing.T) {
+	t.Parallel()
+	onEtcd(t, func(t *testing.T, w world) {
+		c := w.client(mutex.Patience(time.Minute))
+		for name, ended := range map[string]func(context.Context) bool{
+			"err": func(ctx context.Context) bool { return ctx.Err() != nil },
+			"done": func(ctx context.Context) bool {
+				select {
+				case <-ctx.Done():
+					return true
+				default:
+					return false
+				}
+			},
+		} {
+			l := w.lock(c, name)
+			ctx := l.Context(t.Context())
+			require.False(t, ended(ctx), name)
+			l.Pass(time.Hour, 0)
+			require.True(t, ended(ctx), name)
+			require.ErrorIs(t, context.Cause(ctx), mutex.ErrDeadline, name)
+		}
+	})
+}

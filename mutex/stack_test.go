@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // hang is where the holder of TestStack stands when its lock is overdue.
@@ -83,6 +85,30 @@ func TestStack(t *testing.T) {
 		require.NotContains(t, w.fields(), "quiet/stack")
 		require.NoError(t, quiet.Unlock(t.Context()))
 		require.NoError(t, loud.Unlock(t.Context()))
+	})
+}
+
+// TestStackIsWrittenOnce counts what a holder sends that is overdue, until it renews its lock.
+func TestStackIsWrittenOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Expect(10*time.Second), mutex.Patience(time.Hour))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		stacks := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if r, ok := req.(*etcdserverpb.TxnRequest); ok && len(r.Success) > 0 && strings.HasSuffix(string(r.Success[0].GetRequestPut().GetKey()), "/stack") {
+				stacks++
+			}
+			return memetcd.Faults{}
+		})
+		for i := range 3 {
+			<-time.After(10*time.Second - time.Millisecond)
+			require.Equal(t, i, stacks)
+			<-time.After(2 * time.Minute)
+			require.Equal(t, i+1, stacks)
+			require.NoError(t, l.Alive(t.Context()))
+		}
+		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
 
