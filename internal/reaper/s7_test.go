@@ -248,6 +248,7 @@ func TestS7_ARemovalWithoutAnAnswerIsPresumed(t *testing.T) {
 					require.Len(t, h.Ledger().Recent(10), 1)
 				}
 				if presumed == 1 {
+					require.Zero(t, h.Unanswered())
 					require.Equal(t, []any{api.Self, g.Revision}, []any{listed[0].By, listed[0].Revision})
 					require.NotNil(t, listed[0].Verdict)
 					// The record decides, also if it comes later.

@@ -145,6 +145,41 @@ func TestS3_ATransactionLooksAtDeparture(t *testing.T) {
 	})
 }
 
+// A hold that began and ended between the last verdicts and the departure counts, too: they did not know it.
+func TestS3_AHoldBeforeDepartureRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var overdue atomic.Bool
+		h := newHarness(t, nil, func(o *reaper.Options) {
+			o.Rules.Settle = 0
+			o.Signals = func() verdict.Signals {
+				s := well()
+				s.Overdue = overdue.Load()
+				return s
+			}
+			o.Pauses = slowPauses(func() { // the last question before the verdicts
+				overdue.Store(true)
+				<-time.After(2 * updateInterval)
+				overdue.Store(false)
+				<-time.After(2 * updateInterval)
+			})
+		})
+		h.expired("a")
+		h.handle(h.due("a"))
+		require.Zero(t, h.sent.Load())
+		require.Len(t, h.log.with(t, api.LogWithdrawn, ""), 1)
+	})
+}
+
+// slowPauses are none, and are asked slowly.
+type slowPauses func()
+
+func (slowPauses) For(string) verdict.Pause { return verdict.Pause{} }
+
+func (p slowPauses) Newest() int64 {
+	p()
+	return 0
+}
+
 // A pause that the verdicts knew, and which does not concern the lock, refuses nothing.
 func TestS3_APauseThatIsKnownRefusesNothing(t *testing.T) {
 	h := newHarness(t, sharedClient(t), func(o *reaper.Options) { o.Store.Pauses, o.Pauses = "/pauses of others/", pausesOfOthers(newest-1) })
