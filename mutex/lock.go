@@ -249,7 +249,7 @@ func (r *renewal) answered(a answer) bool {
 		l.arm(r.began)
 		return true
 	}
-	if h, ok := l.c.store.holder(l.name, a.found); !ok || h.UUID != l.uuid {
+	if h, _ := l.c.store.holder(l.name, a.found); h.UUID != l.uuid {
 		l.lose(a)
 		return true
 	}

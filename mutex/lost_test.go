@@ -4,12 +4,14 @@ package mutex_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -302,6 +304,61 @@ func TestARecoveredLockCountsFromTheAttemptThatTookIt(t *testing.T) {
 		require.Equal(t, 4, sent)
 		require.Greater(t, time.Since(began), 10*time.Second)
 		require.WithinDuration(t, began.Add(18*time.Second), l.Deadline(), time.Millisecond)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// TestARenewalLearnsOfALoss has no watch that could show it first.
+func TestARenewalLearnsOfALoss(t *testing.T) {
+	for want, taken := range map[error]bool{mutex.ErrForced: false, mutex.ErrTaken: true} {
+		simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+			c, link := connect(mutex.Backtrace(false))
+			other, admin := connect()
+			link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+				_, watch := req.(*etcdserverpb.WatchRequest)
+				return memetcd.Faults{HoldRequests: watch}
+			})
+			l, err := c.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			_, err = admin.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
+			require.NoError(t, err)
+			if taken {
+				l, err := other.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				defer func() { require.NoError(t, l.Unlock(t.Context())) }()
+			}
+			time.Sleep(time.Second)
+			require.NoError(t, l.Held())
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.ErrorIs(t, l.Alive(ctx), want)
+			require.ErrorIs(t, l.Held(), want)
+			require.ErrorIs(t, l.Unlock(t.Context()), want)
+		})
+	}
+}
+
+// TestADeadlineThatWasMovedIsRenewedAllTheSame has an operator who gave the holder more time: Alive counts from now again.
+func TestADeadlineThatWasMovedIsRenewedAllTheSame(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, _ := connect(mutex.Patience(time.Minute), mutex.Backtrace(false))
+		_, admin := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		field := func(name string) string {
+			resp, err := admin.Get(t.Context(), "/mutexes/a/"+name)
+			require.NoError(t, err)
+			require.Len(t, resp.Kvs, 1)
+			return string(resp.Kvs[0].Value)
+		}
+		_, err = admin.Put(t.Context(), "/mutexes/a/auto_unlock_at", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+		require.NoError(t, err)
+		require.NoError(t, l.Alive(t.Context()))
+		require.WithinDuration(t, time.Now(), seconds(t, field("alive_at")), time.Second)
+		require.WithinDuration(t, time.Now().Add(time.Minute), seconds(t, field("auto_unlock_at")), time.Second)
+		status, err := admin.Get(t.Context(), "/mutexes/a/status")
+		require.NoError(t, err)
+		require.Empty(t, status.Kvs, "none was given")
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

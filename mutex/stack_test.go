@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,18 +95,18 @@ func TestStackIsWrittenOnce(t *testing.T) {
 		c, link := connect(mutex.Expect(10*time.Second), mutex.Patience(time.Hour))
 		l, err := c.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		stacks := 0
+		var stacks atomic.Int64
 		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if r, ok := req.(*etcdserverpb.TxnRequest); ok && len(r.Success) > 0 && strings.HasSuffix(string(r.Success[0].GetRequestPut().GetKey()), "/stack") {
-				stacks++
+				stacks.Add(1)
 			}
 			return memetcd.Faults{}
 		})
 		for i := range 3 {
 			<-time.After(10*time.Second - time.Millisecond)
-			require.Equal(t, i, stacks)
+			require.EqualValues(t, i, stacks.Load())
 			<-time.After(2 * time.Minute)
-			require.Equal(t, i+1, stacks)
+			require.EqualValues(t, i+1, stacks.Load())
 			require.NoError(t, l.Alive(t.Context()))
 		}
 		require.NoError(t, l.Unlock(t.Context()))
