@@ -193,7 +193,7 @@ func TestLargeIsWhatTakesSeveralRequests(t *testing.T) {
 	b.Add(protocol.KV{Field: protocol.FieldUUID, Value: []byte("u"), Create: 1, Mod: 1})
 	b.Add(protocol.KV{Value: make([]byte, 64<<10), Create: 1, Mod: 1})
 	bigValue := b.Lock("a")
-	require.True(t, large(&bigValue))
-	require.False(t, large(&protocol.Lock{Keys: readLimit - 1}))
-	require.True(t, large(&protocol.Lock{Keys: readLimit}))
+	require.True(t, Large(&bigValue))
+	require.False(t, Large(&protocol.Lock{Keys: readLimit - 1}))
+	require.True(t, Large(&protocol.Lock{Keys: readLimit}))
 }

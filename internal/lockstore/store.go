@@ -57,7 +57,7 @@ func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, erro
 	var gets []clientv3.Op
 	keys := int32(0)
 	for i := range locks {
-		if !large(&locks[i]) && keys+locks[i].Keys <= maxKeys {
+		if !Large(&locks[i]) && keys+locks[i].Keys <= maxKeys {
 			keys += locks[i].Keys
 			from, end := st.Layout.Range(locks[i].Name)
 			// One more than it has shows whether there are more keys.
@@ -81,8 +81,8 @@ func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, erro
 // Unread reports whether Read left the lock to ReadAlone.
 func (r *Record) Unread() bool { return r.Name == "" }
 
-// large reports whether a lock takes several requests to read: it has big values, or many keys.
-func large(l *protocol.Lock) bool { return l.Large() || l.Keys >= readLimit }
+// Large reports whether a lock takes several requests to read: it has big values, or many keys.
+func Large(l *protocol.Lock) bool { return l.Large() || l.Keys >= readLimit }
 
 // getFields reads known fields of a lock: together if they are known to be small, otherwise one
 // by one, at the revision of the first.

@@ -218,6 +218,30 @@ func TestS6_LocksReadAloneWaitInAQueue(t *testing.T) {
 	})
 }
 
+// A large lock says nothing about how long others take to read: where etcd is slow, their limit stays.
+func TestS6_ALargeLockShortensNoLimit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHarness(t, nil, func(o *reaper.Options) { o.Store.RequestTimeout = 5 * time.Second })
+		h.expired("a", "b", "c", "big")
+		h.crowd("big/x%03d", 70)
+		h.read = func(ctx context.Context, _ *etcdserverpb.TxnRequest) error {
+			select {
+			case <-time.After(800 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		h.remove("a") // whose first read takes too long
+		h.remove("b")
+		h.remove("big")
+		before := h.reads.Load()
+		h.remove("c")
+		require.EqualValues(t, 1, h.reads.Load()-before)
+		require.Equal(t, 4, h.removed())
+	})
+}
+
 // The queues are bounded. What finds no place is put back, and what is read with others goes.
 func TestS6_SoManyLocksWaitToBeReadAlone(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -76,12 +76,12 @@ func (w *worker) walkAlone(ctx context.Context, a *attempt) {
 	}
 }
 
-// read reads locks whole, together. Those that the store leaves unread are read alone, and all of them if one may
+// read reads locks whole, together. Those that are large are read alone, and all of them if one may
 // keep the others from being read. It returns the attempts that were read.
 func (w *worker) read(ctx context.Context, due []*attempt) (batch []*attempt) {
 	var locks []protocol.Lock
 	for _, a := range due {
-		if a.due.Slow {
+		if a.due.Slow || lockstore.Large(&a.due.Lock) {
 			w.readAlone(ctx, a)
 			continue
 		}
