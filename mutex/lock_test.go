@@ -32,6 +32,7 @@ func TestLockWritesWhatTheProtocolNames(t *testing.T) {
 		l := w.lock(c, "a", mutex.Expect(10*time.Second), mutex.Patience(30*time.Second), mutex.Purpose("invoices"), mutex.Metadata("ticket", "OPS-1"))
 		f := w.fields()
 		require.Equal(t, l.UUID(), f["a/uuid"])
+		require.Regexp(t, "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", l.UUID(), "a random one of RFC 9562")
 		require.Equal(t, "billing", f["a/owner"])
 		require.Equal(t, "invoices", f["a/purpose"])
 		require.Equal(t, "OPS-1", f["a/ticket"])
