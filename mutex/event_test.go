@@ -81,6 +81,7 @@ func TestEvents(t *testing.T) {
 		var by *mutex.HeldError
 		require.ErrorAs(t, events[0].Err, &by)
 		require.Equal(t, held.UUID(), by.Holder.UUID)
+		require.NotEmpty(t, by.Holder.Hostname)
 		require.Equal(t, "this", events[0].Context.Value(call{}))
 		require.Equal(t, "this", events[1].Context.Value(call{}))
 		require.Equal(t, l.UUID(), events[0].UUID)

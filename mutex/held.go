@@ -83,15 +83,22 @@ func (l *Lock) tick() {
 // leave releases in the background a lock that was lost since etcd failed: not before its own deadline, as
 // its work may still be stopping. A lock that its holder has not renewed stays, for the daemon, which alerts.
 func (l *Lock) leave(now time.Time) {
-	if cause := context.Cause(l.ctx); l.left || !errors.Is(cause, ErrUnreachable) && !errors.Is(cause, ErrNoSpace) {
+	if cause := context.Cause(l.ctx); !errors.Is(cause, ErrUnreachable) && !errors.Is(cause, ErrNoSpace) {
 		return
 	}
 	if left := l.term.began.Add(l.term.length).Sub(now); left > 0 {
 		l.timer.Reset(left)
 		return
 	}
-	l.left = true
-	l.c.abandon(l.release().abandon(true))
+	l.cleanUp()
+}
+
+// cleanUp begins to release a lock that was lost, once.
+func (l *Lock) cleanUp() {
+	if !l.left {
+		l.left = true
+		l.c.abandon(l.release().abandon(true))
+	}
 }
 
 // start runs what Unlock waits for.

@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,10 +103,10 @@ func TestWhatIsLeftIsNobodyElses(t *testing.T) {
 	})
 }
 
-// TestALockLostToAFullEtcdIsReleasedOnce has no call of Unlock, and no space until the lock is lost.
+// TestALockLostToAFullEtcdIsReleasedOnce has no space until the lock is lost, and no call of Unlock before it is gone.
 func TestALockLostToAFullEtcdIsReleasedOnce(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
-		c, _ := connect(mutex.KeepAlive(time.Hour), mutex.Patience(10*time.Second), mutex.Backtrace(false))
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(10*time.Second), mutex.Backtrace(false))
 		_, admin := connect()
 		l, err := c.Lock(t.Context(), "a")
 		require.NoError(t, err)
@@ -115,6 +116,11 @@ func TestALockLostToAFullEtcdIsReleasedOnce(t *testing.T) {
 		require.Equal(t, l.UUID(), uuidIn(t, admin, "a"))
 		<-time.After(10 * time.Second)
 		require.Empty(t, uuidIn(t, admin, "a"))
+		var sent atomic.Int64
+		link.OnRequest(func(memetcd.Message) memetcd.Faults { sent.Add(1); return memetcd.Faults{} })
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrNoSpace)
+		<-time.After(time.Minute)
+		require.Zero(t, sent.Load())
 	})
 }
 

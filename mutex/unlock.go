@@ -31,7 +31,6 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 	var requests []request
 	var releases []*release
 	var errs []error
-	var late []*abandoned
 	patience := minPatience
 	for _, l := range locks {
 		l.check()
@@ -45,29 +44,24 @@ func unlock(ctx context.Context, c *Client, locks []*Lock) error {
 		defer func() { <-l.releasing }()
 		l.mu.Lock()
 		l.timer.Stop()
-		r := l.release()
 		var lost *LostError
 		switch {
 		case l.released:
 		case errors.As(context.Cause(l.ctx), &lost):
 			l.released = true
 			lost.explanation.end()
-			lost.Removal(context.Background()) // at once, as its reading has ended
 			errs = append(errs, lost)
-			if !l.left {
-				l.left = true
-				late = append(late, r.abandon(true))
-			}
+			l.cleanUp()
 		default:
+			r := l.release()
 			r.unsure = l.unsure
 			releases, requests = append(releases, r), append(requests, r)
 			patience = max(patience, l.set.patience)
 		}
 		l.mu.Unlock()
 	}
-	c.abandon(late...)
 	c.release(ctx, patience, requests)
-	late = nil
+	var late []*abandoned
 	for _, r := range releases {
 		if err := r.ended(); err != nil {
 			errs = append(errs, err)
@@ -260,7 +254,7 @@ func (c *Client) abandon(all ...*abandoned) {
 			tasks = append(tasks, a)
 		}
 	}
-	if len(tasks) > 0 && c.cleaner.open.Err() == nil {
+	if len(tasks) > 0 {
 		c.cleaner.add(c.store, tasks...)
 	}
 }
