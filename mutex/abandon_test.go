@@ -140,6 +140,42 @@ func TestAbandonedLocksEndWithTheClient(t *testing.T) {
 	})
 }
 
+// A release that etcd has answered is not repeated, whatever the answer.
+func TestAnAnsweredReleaseIsTheLast(t *testing.T) {
+	for name, answer := range map[string]error{"released": nil, "refused": rpctypes.ErrPermissionDenied} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+				link, err := cluster.Connect()
+				require.NoError(t, err)
+				var txns atomic.Int64
+				kv := link.Client.KV
+				link.Client.KV = hooked{kv, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+					if txns.Add(1) > 1 && answer != nil {
+						return nil, answer
+					}
+					return txn.Commit()
+				}}
+				disturb(link, 1, memetcd.Faults{HoldAnswers: true})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err = newClient(t, link.Client, mutex.Patience(time.Hour)).TryLock(ctx, "a")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				<-time.After(2 * time.Hour)
+				require.EqualValues(t, 2, txns.Load())
+				require.Equal(t, answer == nil, uuidIn(t, link, "a") == "")
+			})
+		})
+	}
+}
+
+// hooked gives its transactions to a function that commits them.
+type hooked struct {
+	clientv3.KV
+	commit func(clientv3.Txn) (*clientv3.TxnResponse, error)
+}
+
+func (h hooked) Txn(ctx context.Context) clientv3.Txn { return &hookedTxn{h.KV.Txn(ctx), h.commit} }
+
 // failing is a connection on which every transaction fails.
 type failing struct {
 	clientv3.KV
@@ -183,28 +219,18 @@ func TestRefusedAttemptsAreNotAbandoned(t *testing.T) {
 	}
 }
 
-// full is a connection to an etcd that becomes full: it executes a transaction, and answers that there is no
-// space.
-type full struct {
-	clientv3.KV
-	once atomic.Bool
-}
-
-func (f *full) Txn(ctx context.Context) clientv3.Txn { return &hookedTxn{f.KV.Txn(ctx), f.commit} }
-
-func (f *full) commit(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-	resp, err := txn.Commit()
-	if err == nil && f.once.CompareAndSwap(false, true) {
-		return nil, rpctypes.ErrNoSpace
-	}
-	return resp, err
-}
-
 // The transaction that fills etcd is executed, although etcd answers that it has no space.
 func TestTheLastLockOfAFullEtcdIsAbandoned(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
 		etcd := w.connect()
-		etcd.KV = &full{KV: etcd.KV}
+		var once atomic.Bool
+		etcd.KV = hooked{etcd.KV, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+			resp, err := txn.Commit()
+			if err == nil && once.CompareAndSwap(false, true) {
+				return nil, rpctypes.ErrNoSpace
+			}
+			return resp, err
+		}}
 		_, err := w.over(etcd, mutex.Patience(time.Hour)).TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, mutex.ErrNoSpace)
 		eventually(t, func() bool { return len(w.fields()) == 0 }, "the lock stays")

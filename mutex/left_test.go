@@ -52,6 +52,21 @@ func TestALeaderLeadsAgainAfterAnOutage(t *testing.T) {
 	})
 }
 
+// TestALostLockIsReleasedSoonAfterALongOutage has a leader that was lost early in an outage.
+func TestALostLockIsReleasedSoonAfterALongOutage(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(10*time.Second))
+		l, err := c.Lock(t.Context(), "leader")
+		require.NoError(t, err)
+		cluster.Set(memetcd.Faults{NoLeader: true})
+		<-time.After(2 * time.Hour)
+		require.ErrorIs(t, l.Held(), mutex.ErrUnreachable)
+		cluster.Set(memetcd.Faults{})
+		<-time.After(4 * time.Second)
+		require.Empty(t, uuidIn(t, link, "leader"))
+	})
+}
+
 // TestALostLockStaysUntilItsOwnDeadline gives etcd back to a holder whose work is still stopping.
 func TestALostLockStaysUntilItsOwnDeadline(t *testing.T) {
 	for name, unlocks := range map[string]bool{"its work stops": false, "its work has ended": true} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -221,7 +222,8 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 		require.Len(t, tickets(t, q.w, "a"), 1)
 		q.stop()
 		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
-		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 0 }, "who gives up deletes its ticket")
+		synctest.Wait()
+		require.Empty(t, tickets(t, q.w, "a"), "who gives up deletes its ticket")
 		<-time.After(10 * time.Second)
 		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(lease))
 		require.NoError(t, err)
@@ -230,38 +232,44 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 	})
 }
 
-// TestRequestsOfAWait: a waiter that comes as the third, and is later the second and the first, sends no more than it must.
+// TestRequestsOfAWait: a waiter sends no more than it must, wherever it is in the queue at first.
 func TestRequestsOfAWait(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		c, link := connect()
-		q.join(1, q.w.client())
-		q.join(2, q.w.client())
-		sent := map[string]int{}
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			kind := fmt.Sprintf("%T", req)
-			if w, ok := req.(*etcdserverpb.WatchRequest); ok {
-				kind = fmt.Sprintf("%T", w.RequestUnion)
-			}
-			sent[strings.TrimPrefix(kind, "*etcdserverpb.")]++
-			return memetcd.Faults{}
+	for others := range 3 {
+		t.Run(fmt.Sprint(others, " before it"), func(t *testing.T) {
+			chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+				c, link := connect()
+				for who := range others {
+					q.join(who, q.w.client())
+				}
+				sent := map[string]int{}
+				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					kind := fmt.Sprintf("%T", req)
+					if w, ok := req.(*etcdserverpb.WatchRequest); ok {
+						kind = fmt.Sprintf("%T", w.RequestUnion)
+					}
+					sent[strings.TrimPrefix(kind, "*etcdserverpb.")]++
+					return memetcd.Faults{}
+				})
+				q.join(others, c)
+				<-time.After(4 * time.Second)
+				for want := range others + 1 {
+					q.release()
+					who, _ := q.next()
+					require.Equal(t, want, who)
+					<-time.After(20 * time.Millisecond)
+				}
+				q.release()
+				link.OnRequest(nil)
+				later := others / 2                    // it waits first for the ticket two before
+				looks := (3 + later) * min(q.slots, 1) // which slots are free
+				require.Equal(t, map[string]int{
+					"TxnRequest":                 4 + looks, // fails; fails and puts the ticket; takes the lock; releases it
+					"LeaseGrantRequest":          1,
+					"WatchRequest_CreateRequest": 1 + later,
+				}, sent)
+			})
 		})
-		q.join(3, c)
-		<-time.After(4 * time.Second)
-		for want := 1; want <= 3; want++ {
-			q.release()
-			who, _ := q.next()
-			require.Equal(t, want, who)
-			<-time.After(20 * time.Millisecond)
-		}
-		q.release()
-		link.OnRequest(nil)
-		looks := 4 * min(q.slots, 1) // which slots are free
-		require.Equal(t, map[string]int{
-			"TxnRequest":                 4 + looks, // fails; fails and puts the ticket; takes the lock; releases it
-			"LeaseGrantRequest":          1,
-			"WatchRequest_CreateRequest": 2, // for the ticket two before, and for the lock
-		}, sent)
-	})
+	}
 }
 
 // chaos is a line on an etcd in memory, with the links of its waiters.
@@ -322,21 +330,27 @@ func TestTicketsWithoutWaiters(t *testing.T) {
 	})
 }
 
+// delayAttempt delays the next attempt of a waiter that has a ticket. The channel is closed when it is sent.
+func delayAttempt(link *memetcd.Link, d time.Duration) <-chan struct{} {
+	sent, once := make(chan struct{}), false
+	link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+		if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
+			return memetcd.Faults{}
+		}
+		once = true
+		close(sent)
+		return memetcd.Faults{Request: d}
+	})
+	return sent
+}
+
 // A waiter that another has passed over meanwhile is not passed over again: the lock is that of the next.
 func TestWaiterIsPassedOverOnce(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		from := q.forge(4)
 		c, link := connect()
 		q.join(1, c)
-		passing, once := make(chan struct{}), false
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
-				return memetcd.Faults{}
-			}
-			once = true
-			close(passing)
-			return memetcd.Faults{Request: 500 * time.Millisecond}
-		})
+		passing := delayAttempt(link, 500*time.Millisecond)
 		q.release()
 		<-passing
 		_, err := q.w.etcd.Delete(t.Context(), from+"0")
@@ -354,15 +368,7 @@ func TestWaiterThatPassesOverTooLate(t *testing.T) {
 		from := q.forge(2)
 		q.release()
 		c, link := connect()
-		passing, once := make(chan struct{}), false
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
-				return memetcd.Faults{}
-			}
-			once = true
-			close(passing)
-			return memetcd.Faults{Request: 500 * time.Millisecond}
-		})
+		passing := delayAttempt(link, 500*time.Millisecond)
 		q.join(1, c)
 		<-passing
 		uuid := "/mutexes/" + q.holder.Name() + "/uuid" // the second passes the first over
@@ -413,7 +419,7 @@ func TestStoppedWaiterQueuesAgain(t *testing.T) {
 	})
 }
 
-// TestLostTickets: whichever ticket is deleted, all get the lock.
+// TestLostTickets: whichever ticket is deleted, all get the lock, and who has lost it is the last.
 func TestLostTickets(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -423,15 +429,16 @@ func TestLostTickets(t *testing.T) {
 				}
 				_, err := w.etcd.Delete(t.Context(), string(tickets(t, w, "a")[lost].Key))
 				require.NoError(t, err)
-				served := map[int]bool{}
+				var served []int
 				for range 4 {
 					q.release()
 					who, after := q.next()
-					require.False(t, served[who])
-					served[who] = true
+					served = append(served, who)
 					require.Less(t, after, 2*time.Second)
 				}
 				q.release()
+				order := slices.DeleteFunc([]int{0, 1, 2, 3}, func(who int) bool { return who == lost })
+				require.Equal(t, append(order, lost), served)
 			})
 		})
 	}
@@ -514,6 +521,29 @@ func TestClientsWithoutTickets(t *testing.T) {
 		who, _ := q.next()
 		require.Zero(t, who)
 		q.serves(1, 2)
+	})
+}
+
+// A waiter that finds the lock taken in the moment of the release keeps its ticket, and puts it once.
+func TestWaiterThatComesTooLate(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		q.join(2, q.w.client())
+		passing := delayAttempt(link, 100*time.Millisecond)
+		uuid := "/mutexes/" + q.holder.Name() + "/uuid"
+		q.release()
+		<-passing
+		_, err := q.w.etcd.Put(t.Context(), uuid, "other")
+		require.NoError(t, err)
+		<-time.After(5 * time.Second)
+		require.Len(t, tickets(t, q.w, "a"), 2)
+		require.EqualValues(t, 1, tickets(t, q.w, "a")[0].Version)
+		_, err = q.w.etcd.Delete(t.Context(), uuid)
+		require.NoError(t, err)
+		who, _ := q.next()
+		require.Equal(t, 1, who)
+		q.serves(2)
 	})
 }
 

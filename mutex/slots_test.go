@@ -123,6 +123,23 @@ func TestManySlots(t *testing.T) {
 	})
 }
 
+// As many slots are read together as etcd allows, and as many locks are taken.
+func TestManySlotsOfManyLocks(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		var requests atomic.Int64
+		c := counted(w, &requests)
+		var names []string
+		for i := range 50 {
+			names = append(names, fmt.Sprint(i))
+		}
+		locks, held, err := c.TryLockAll(t.Context(), names, mutex.Slots(100), mutex.Backtrace(false))
+		require.NoError(t, err)
+		require.Empty(t, held)
+		require.EqualValues(t, 3, requests.Load(), "two that read 5,000 slots, one that takes 50 of them")
+		require.NoError(t, c.UnlockAll(t.Context(), locks...))
+	})
+}
+
 // Slots that are freed at once wake as many waiters, none of which waits for one before it to be passed over.
 func TestSlotsFreedAtOnce(t *testing.T) {
 	for _, slots := range []int{2, 3, 8} {
@@ -232,22 +249,12 @@ func TestWaiterTakesASlotLate(t *testing.T) {
 			got <- l
 		}()
 		<-time.After(time.Second)
-		delay := func(d time.Duration) {
-			once := false
-			link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-				if txn, ok := req.(*etcdserverpb.TxnRequest); ok && !once && strings.Contains(txn.String(), "request_delete_range") {
-					once = true
-					return memetcd.Faults{Request: d}
-				}
-				return memetcd.Faults{}
-			})
-		}
-		delay(12 * time.Second) // of the first attempt
+		delayAttempt(link, 12*time.Second)
 		free("a/0")
 		<-time.After(100 * time.Millisecond)
 		take("a/0")
 		<-time.After(6 * time.Second) // it was repeated
-		delay(100 * time.Millisecond)
+		delayAttempt(link, 100*time.Millisecond)
 		free("a/1")
 		<-time.After(50 * time.Millisecond)
 		take("a/1")

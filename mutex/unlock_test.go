@@ -147,6 +147,16 @@ func TestTransactionsOfALock(t *testing.T) {
 	})
 }
 
+// Unlock right after the machine was suspended, before any timer fires, reports the loss.
+func TestUnlockComparesTheClocks(t *testing.T) {
+	t.Parallel()
+	onEtcd(t, func(t *testing.T, w world) {
+		l := w.lock(w.client(mutex.Patience(time.Minute)), "a")
+		l.Pass(time.Hour, 0)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrDeadline)
+	})
+}
+
 // Unlock of a lost lock ends the search for the record of its removal.
 func TestUnlockEndsTheSearch(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
