@@ -3,6 +3,7 @@
 package mutex_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -137,6 +138,34 @@ func TestAbandonedLocksEndWithTheClient(t *testing.T) {
 		require.NoError(t, link.Client.Close())
 		synctest.Wait()
 		require.Zero(t, goroutines())
+	})
+}
+
+// An attempt may take the lock after it was lost and released.
+func TestALateAttemptOfALostLockIsAbandoned(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Patience(time.Minute))
+		_, admin := connect()
+		disturb(link, 1, memetcd.Faults{Request: 57 * time.Second})
+		began := time.Now()
+		at := func(d time.Duration) { <-time.After(time.Until(began.Add(d))) }
+		l, err := c.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		at(56 * time.Second)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrDeadline)
+		at(56500 * time.Millisecond)
+		require.Empty(t, uuidIn(t, admin, "a"))
+		late := ""
+		for range 90 {
+			<-time.After(50 * time.Millisecond)
+			late = cmp.Or(uuidIn(t, admin, "a"), late)
+		}
+		require.Equal(t, l.UUID(), late, "it was executed")
+		require.Empty(t, uuidIn(t, admin, "a"))
+		var sent atomic.Int64
+		link.OnRequest(func(memetcd.Message) memetcd.Faults { sent.Add(1); return memetcd.Faults{} })
+		<-time.After(time.Hour)
+		require.Zero(t, sent.Load())
 	})
 }
 

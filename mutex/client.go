@@ -146,7 +146,7 @@ func (c *Client) take(ctx context.Context, set settings, claims ...*claim) {
 	}
 	var freed []*claim
 	for _, cl := range claims {
-		if cl.err == nil && cl.lock == nil && cl.holder.identity == set.identity && c.evict(ctx, cl) {
+		if cl.holder.identity == set.identity && c.evict(ctx, cl) { // as it was read of those that are held
 			cl.fair = false
 			freed = append(freed, cl)
 		}
@@ -219,20 +219,18 @@ func (c *Client) WithLock(ctx context.Context, name string, f func(context.Conte
 // is how long nobody leads after a crash of the leader.
 func (c *Client) Lead(ctx context.Context, name string, f func(context.Context) error, opts ...Option) error {
 	opts = append([]Option{KeepAlive(Forever)}, opts...)
-	for {
+	for ctx.Err() == nil {
 		led := false
 		lead := func(ctx context.Context) error { led = true; return f(ctx) }
-		err := c.WithLock(ctx, name, lead, opts...)
-		lost := errors.Is(err, ErrLost)
-		switch again := lost || err == nil || errors.Is(err, ErrNoSpace); {
-		case ctx.Err() != nil && (again || !led):
-			return context.Cause(ctx)
-		case !again:
-			return err
-		case !lost:
+		switch err := c.WithLock(ctx, name, lead, opts...); {
+		case errors.Is(err, ErrLost):
+		case err == nil, errors.Is(err, ErrNoSpace):
 			_ = rest(ctx, jitter(longestPause))
+		case led, ctx.Err() == nil:
+			return err
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // TryLockAll takes of several locks those that are free, without waiting. It returns those

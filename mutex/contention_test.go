@@ -19,15 +19,19 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex"
 )
 
-// counted returns a client that counts its transactions.
-func counted(w world, txns *atomic.Int64) *mutex.Client {
-	return w.over(w.connect(func(c *clientv3.Config) {
+// counted returns a client that counts its requests.
+func counted(w world, requests *atomic.Int64, opts ...mutex.Option) *mutex.Client {
+	return w.over(countedEtcd(w, requests), opts...)
+}
+
+func countedEtcd(w world, requests *atomic.Int64) *clientv3.Client {
+	return w.connect(func(c *clientv3.Config) {
 		c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				txns.Add(1)
+				requests.Add(1)
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}))
-	}))
+	})
 }
 
 // TestStarvation lets 100 waiters take a lock three times each: few requests for each

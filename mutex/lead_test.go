@@ -3,6 +3,7 @@
 package mutex_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -140,10 +141,28 @@ func TestLeadReturnsWhatItsFunctionReturns(t *testing.T) {
 		c, link := connect()
 		require.ErrorIs(t, c.Lead(t.Context(), "leader", func(context.Context) error { return io.EOF }), io.EOF)
 		require.Empty(t, uuidIn(t, link, "leader"))
+		for _, returned := range []error{io.EOF, nil} {
+			why := errors.New("shutdown")
+			ctx, stop := context.WithCancelCause(t.Context())
+			err := c.Lead(ctx, "leader", func(context.Context) error { stop(why); return returned })
+			require.ErrorIs(t, err, cmp.Or(returned, why))
+		}
 		require.ErrorContains(t, c.Lead(t.Context(), "a//b", func(context.Context) error { return nil }), "empty segment")
 		l, err := c.Lock(t.Context(), "leader")
 		require.NoError(t, err)
 		require.ErrorIs(t, c.Lead(t.Context(), "leader", func(context.Context) error { return nil }, mutex.Wait(time.Second)), mutex.ErrHeld)
 		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// TestLeadKeepsTheLock has no option that says so.
+func TestLeadKeepsTheLock(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, _ := connect()
+		require.ErrorIs(t, c.Lead(t.Context(), "leader", func(ctx context.Context) error {
+			<-time.After(24 * time.Hour)
+			require.NoError(t, ctx.Err())
+			return io.EOF
+		}), io.EOF)
 	})
 }

@@ -93,6 +93,18 @@ func TestHeldBySomebodyElse(t *testing.T) {
 	})
 }
 
+// What an earlier holder has left is not said of this one.
+func TestHolderWithoutWhatIsLeft(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		w.txn(clientv3.OpPut(w.prefix+"a/purpose", "old"), clientv3.OpPut(w.prefix+"a/status", "old"))
+		w.lock(w.client(mutex.Owner("billing")), "a")
+		_, err := w.client().TryLock(t.Context(), "a")
+		var held *mutex.HeldError
+		require.ErrorAs(t, err, &held)
+		require.Equal(t, []string{"billing", "", ""}, []string{held.Holder.Owner, held.Holder.Purpose, held.Holder.Status})
+	})
+}
+
 func TestLockWaitsForTheRelease(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
 		first := w.lock(w.client(), "a")

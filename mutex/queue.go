@@ -21,10 +21,17 @@ type place struct {
 
 	ticket int64    // create_revision of its ticket, 0 if it has none
 	queued bool     // there may be one in etcd
-	before []string // the tickets before its own, the nearest first, at most two
-	head   string   // the first ticket of the name as far as it was read, if that is before its own
+	before []string // the tickets before its own: the nearest two, and the first of the name
 	over   string   // the ticket that is passed over, "" for none
 	free   []string // of its names
+}
+
+// head returns the first ticket of the name, as far as it was read, or "" if that is the claim's own.
+func (p place) head() string {
+	if len(p.before) == 0 {
+		return ""
+	}
+	return p.before[len(p.before)-1]
 }
 
 // tickets returns the key of the claim's ticket, and the range of all of the name.
@@ -74,18 +81,17 @@ func (cl *claim) earlier() []clientv3.Op {
 // claim: not where another than the one before it has taken the lock.
 func (cl *claim) saw(name string, h Holder) bool {
 	cl.free = slices.DeleteFunc(cl.free, func(other string) bool { return other == name })
-	free := h.Token == 0 || h.UUID == cl.uuid // which an attempt without an answer has taken
-	if free {
+	if h.Token == 0 || h.UUID == cl.uuid { // which an attempt without an answer has taken
 		cl.free = append(cl.free, name)
 	} else if name == cl.name && (h.UUID != cl.holder.UUID || h.Hostname != "") { // with its record
 		cl.holder = h
 	}
 	_, from, _ := cl.tickets()
 	if len(cl.before) == 1 && cl.before[0] == from+h.UUID {
-		cl.before, cl.head = nil, ""
+		cl.before = nil
 		return true
 	}
-	return cl.ticket == 0 || free
+	return cl.ticket == 0
 }
 
 // seat notes the place of the claim after an attempt that has not taken the lock.
@@ -94,7 +100,7 @@ func (cl *claim) seat(a answer) {
 	switch kv := a.found[own]; {
 	case kv != nil:
 		cl.ticket = kv.CreateRevision
-	case cl.ticket != 0 || cl.lease == 0 || !cl.fair:
+	case cl.ticket != 0 || cl.lease == 0:
 		cl.ticket = 0
 	default:
 		cl.ticket = a.revision
@@ -112,11 +118,9 @@ func (cl *claim) line(a answer) {
 		}
 	}
 	slices.SortFunc(found, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
-	cl.before, cl.head = nil, ""
+	cl.before = nil
 	for _, kv := range found {
-		if cl.head = string(kv.Key); len(cl.before) < 2 {
-			cl.before = append(cl.before, cl.head)
-		}
+		cl.before = append(cl.before, string(kv.Key))
 	}
 }
 

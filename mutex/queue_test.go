@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -645,6 +646,27 @@ func TestWaitsWithoutTickets(t *testing.T) {
 	}
 }
 
+// A process takes its own lock again without a ticket of its own, if it is quicker than those that wait.
+func TestIdentityDoesNotQueue(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, admin := connect(mutex.Identity("shop-0"))
+		other, link := connect(mutex.Identity("shop-1"))
+		w := world{t: t, etcd: admin.Client, prefix: "/mutexes/"}
+		crashed := w.lock(c, "a")
+		q := &line{w: w, taken: make(chan taken, 1), ctx: t.Context()}
+		q.join(1, other)
+		link.Set(memetcd.Faults{Request: 500 * time.Millisecond})
+		began := time.Now()
+		q.holder = w.lock(c, "a")
+		require.Less(t, time.Since(began), 100*time.Millisecond)
+		require.Greater(t, q.holder.Token(), crashed.Token())
+		require.Len(t, tickets(t, w, "a"), 1)
+		<-time.After(time.Second)
+		link.Set(memetcd.Faults{})
+		q.serves(1)
+	})
+}
+
 // A process takes its own lock again without the right to tickets, too.
 func TestIdentityWithoutTickets(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
@@ -658,6 +680,30 @@ func TestIdentityWithoutTickets(t *testing.T) {
 		l, err := c.Lock(ctx, "a")
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// A waiter without a ticket sends nothing while others hand the lock on.
+func TestUnorderedWaiterSendsNothingMeanwhile(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		l := w.lock(w.client(), "a")
+		var requests atomic.Int64
+		etcd := countedEtcd(w, &requests)
+		r := refusing{KV: etcd.KV, Lease: etcd.Lease, txn: rpctypes.ErrPermissionDenied}
+		etcd.KV, etcd.Lease = r, r
+		c := w.over(etcd, mutex.Observe(nil))
+		waited := make(chan error, 1)
+		go func() { waited <- c.WithLock(t.Context(), "a", func(context.Context) error { return nil }) }()
+		<-time.After(time.Second)
+		before := requests.Load()
+		for i := range 10 {
+			w.txn(clientv3.OpPut(w.prefix+"a/uuid", fmt.Sprint("other", i)))
+			<-time.After(time.Second)
+		}
+		require.Equal(t, before, requests.Load())
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrTaken)
+		w.txn(clientv3.OpDelete(w.prefix+"a/", clientv3.WithPrefix()))
+		require.NoError(t, <-waited)
 	})
 }
 

@@ -123,23 +123,6 @@ func TestManySlots(t *testing.T) {
 	})
 }
 
-// As many slots are read together as etcd allows, and as many locks are taken.
-func TestManySlotsOfManyLocks(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		var requests atomic.Int64
-		c := counted(w, &requests)
-		var names []string
-		for i := range 50 {
-			names = append(names, fmt.Sprint(i))
-		}
-		locks, held, err := c.TryLockAll(t.Context(), names, mutex.Slots(100), mutex.Backtrace(false))
-		require.NoError(t, err)
-		require.Empty(t, held)
-		require.EqualValues(t, 3, requests.Load(), "two that read 5,000 slots, one that takes 50 of them")
-		require.NoError(t, c.UnlockAll(t.Context(), locks...))
-	})
-}
-
 // Slots that are freed at once wake as many waiters, none of which waits for one before it to be passed over.
 func TestSlotsFreedAtOnce(t *testing.T) {
 	for _, slots := range []int{2, 3, 8} {

@@ -167,7 +167,7 @@ func chunk(requests []request) (chunks [][]planned) {
 func (st *store) send(ctx context.Context, all []planned) (again []request) {
 	resp, err := st.commit(ctx, all)
 	kind := classify(err)
-	if err != nil && (kind == tooBig || kind == refused) && len(all) > 1 {
+	if (kind == tooBig || kind == refused) && len(all) > 1 {
 		return append(st.send(ctx, all[:len(all)/2]), st.send(ctx, all[len(all)/2:])...)
 	}
 	for i, p := range all {

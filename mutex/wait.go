@@ -59,7 +59,7 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 		go w.end()
 		w.lease.leave()
 	}()
-	if cl.set.identity != "" { // its own lock it takes again in front of all waiters
+	if cl.set.identity != "" { // its own lock it takes again without a ticket
 		cl.fair = true
 		if c.take(ctx, cl.set, cl); code(cl.err) == codes.PermissionDenied { // of tickets, perhaps
 			cl.fair = false
@@ -245,7 +245,7 @@ func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 		case ev.Kv.ModRevision <= cl.revision:
 			continue
 		case len(cl.before) > 1: // it is the second now, if that has taken the lock, which the first is to take next
-			if cl.before, cl.head, cl.free = cl.before[:1], cl.before[0], []string{cl.name}; len(cl.names) > 1 {
+			if cl.before, cl.free = cl.before[:1], []string{cl.name}; len(cl.names) > 1 {
 				cl.free = nil // not known until the next watch begins
 			}
 		case protocol.ParseField(field) != protocol.FieldUUID || !slices.Contains(cl.names, string(name)):
@@ -272,17 +272,17 @@ func (w *waiter) plan() {
 		w.freed = time.Time{}
 		return
 	}
-	if w.freed.IsZero() || cl.head != w.head {
-		w.freed, w.head, w.looked = time.Now(), cl.head, false
+	if w.freed.IsZero() || cl.head() != w.head {
+		w.freed, w.head, w.looked = time.Now(), cl.head(), false
 	}
 	after := passAfter
 	switch w.act = w.look; {
 	case cl.ticket == 0:
 		after, w.act = rand.N(scatter), w.try
-	case cl.head == "":
+	case cl.head() == "":
 		after, w.act = 0, w.try
 	case w.looked:
-		cl.over = cl.head
+		cl.over = cl.head()
 		w.act = func(ctx context.Context) {
 			w.try(ctx)
 			w.freed = time.Time{} // if another has passed it over, what is known is of before

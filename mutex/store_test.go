@@ -1,0 +1,115 @@
+//go:build go1.25
+
+package mutex_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+func numbered(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint(prefix, i))
+	}
+	return names
+}
+
+// As many locks share a transaction as etcd allows, by their keys and by their size, and no more.
+func TestLocksShareTransactions(t *testing.T) {
+	var many []mutex.Option
+	for i := range 32 {
+		many = append(many, mutex.Metadata(fmt.Sprint("m", i), "1"))
+	}
+	for name, tc := range map[string]struct {
+		large, small      int // how many locks have many fields, and one
+		bytes             int // of that
+		taking, releasing int64
+	}{
+		"small":          {small: 200, bytes: 1, taking: 2, releasing: 2},
+		"one is larger":  {large: 1, small: 99, bytes: 1, taking: 2, releasing: 2},
+		"32 long values": {small: 32, bytes: 60 << 10, taking: 2, releasing: 1},
+		"34 long values": {small: 34, bytes: 60 << 10, taking: 3, releasing: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				var requests atomic.Int64
+				c := counted(w, &requests, mutex.Backtrace(false))
+				locks, _, err := c.TryLockAll(t.Context(), numbered("large", tc.large), many...)
+				require.NoError(t, err)
+				small, _, err := c.TryLockAll(t.Context(), numbered("small", tc.small), mutex.Metadata("m", strings.Repeat("x", tc.bytes)))
+				require.NoError(t, err)
+				require.Equal(t, tc.taking, requests.Swap(0))
+				require.NoError(t, c.UnlockAll(t.Context(), append(locks, small...)...))
+				require.Equal(t, tc.releasing, requests.Load())
+				require.Empty(t, w.fields())
+			})
+		})
+	}
+}
+
+// As many slots are read together as etcd allows, and as many locks are taken.
+func TestManySlotsOfManyLocks(t *testing.T) {
+	for slots, want := range map[int]int64{
+		100:  3,  // two that read 5,000 slots, one that takes 50 of them
+		1000: 16, // etcd refuses to read those of 50, 25, 13 or 12 locks, and reads those of 7 or 6
+	} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				var requests atomic.Int64
+				c := counted(w, &requests, mutex.Backtrace(false))
+				locks, held, err := c.TryLockAll(t.Context(), numbered("", 50), mutex.Slots(slots))
+				require.NoError(t, err)
+				require.Empty(t, held)
+				require.Equal(t, want, requests.Load())
+				require.NoError(t, c.UnlockAll(t.Context(), locks...))
+			})
+		})
+	}
+}
+
+// What etcd does not answer is repeated as it was: not in halves, as what it refuses.
+func TestAnOutageHalvesNothing(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		var sent atomic.Int64
+		link.Client.KV = hooked{link.Client.KV, func(clientv3.Txn) (*clientv3.TxnResponse, error) {
+			sent.Add(1)
+			return nil, rpctypes.ErrTimeout
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, _, err = newClient(t, link.Client).TryLockAll(ctx, numbered("", 64))
+		require.ErrorIs(t, err, rpctypes.ErrTimeout)
+		require.Less(t, sent.Load(), int64(20))
+	})
+}
+
+// A refusal is not followed by the question who holds the lock, nor by a release of what it cannot have taken.
+func TestARefusedLockIsOneRequest(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		var sent atomic.Int64
+		link.Client.KV = hooked{link.Client.KV, func(clientv3.Txn) (*clientv3.TxnResponse, error) {
+			sent.Add(1)
+			return nil, rpctypes.ErrPermissionDenied
+		}}
+		_, err = newClient(t, link.Client).TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		synctest.Wait()
+		require.EqualValues(t, 1, sent.Load())
+	})
+}
