@@ -3,6 +3,7 @@
 package mutex_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,45 @@ func TestRefused(t *testing.T) {
 	} {
 		require.EqualError(t, try(), want)
 	}
+}
+
+// TestLimits writes as much as one may, and no more.
+func TestLimits(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		most := []mutex.Option{
+			mutex.Identity(strings.Repeat("i", 4096)), mutex.Metadata(strings.Repeat("f", 64), strings.Repeat("x", 65536)),
+			mutex.Patience(8784 * time.Hour), mutex.Expect(8784 * time.Hour),
+		}
+		for i := range 31 {
+			most = append(most, mutex.Metadata(fmt.Sprint(i), "x"))
+		}
+		l := w.lock(w.client(), "a", most...)
+		require.Len(t, w.fields()["a/identity"], 4096)
+		require.Len(t, w.fields()["a/"+strings.Repeat("f", 64)], 65536)
+		require.Equal(t, "x", w.fields()["a/30"])
+		require.NoError(t, l.Unlock(t.Context()))
+		for want, more := range map[string]mutex.Option{
+			`mutex: Identity: must have 1 to 4096 bytes`:                                    mutex.Identity(strings.Repeat("i", 4097)),
+			`mutex: Metadata: "` + strings.Repeat("f", 64) + `" is not the name of a field`: mutex.Metadata(strings.Repeat("f", 65), "x"),
+			`mutex: Metadata: "" is not the name of a field`:                                mutex.Metadata("", "x"),
+			`mutex: Metadata: more than 32 fields`:                                          mutex.Metadata("31", "x"),
+			`mutex: Patience: 8784h0m1s is more than 8784h0m0s`:                             mutex.Patience(8784*time.Hour + time.Second),
+		} {
+			_, err := w.client().TryLock(t.Context(), "a", append(most, more)...)
+			require.EqualError(t, err, want)
+		}
+	})
+}
+
+// The options of one lock are not those of the next.
+func TestOptionsOfALockAreItsOwn(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		c := w.client(mutex.Metadata("all", "1"))
+		w.lock(c, "a", mutex.Metadata("one", "1"), mutex.Purpose("p"))
+		w.lock(c, "b")
+		f := w.fields()
+		require.Equal(t, []string{"1", "1", "p", "1", "", ""}, []string{f["a/all"], f["a/one"], f["a/purpose"], f["b/all"], f["b/one"], f["b/purpose"]})
+	})
 }
 
 func TestDefaultTimes(t *testing.T) {

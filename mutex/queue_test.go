@@ -214,6 +214,33 @@ func TestTicketSaysWhoWaits(t *testing.T) {
 	})
 }
 
+// Waits that begin at once share one lease, too.
+func TestWaitsShareALease(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		grants := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.LeaseGrantRequest); ok {
+				grants++
+			}
+			return memetcd.Faults{Request: 10 * time.Millisecond}
+		})
+		for who := range 5 {
+			go func() {
+				l, err := c.Lock(q.ctx, "a", q.opts...)
+				q.taken <- taken{who, l, err}
+			}()
+		}
+		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 5 })
+		require.Equal(t, 1, grants)
+		for range 5 {
+			q.release()
+			_, _ = q.next()
+		}
+		q.release()
+	})
+}
+
 // A lease is kept alive during a wait, and no longer.
 func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {

@@ -86,7 +86,7 @@ func (o *outcome) result() *outcome { return o }
 // lasts at most for the timeout.
 func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...request) {
 	began := time.Now()
-	for pause := firstPause; len(requests) > 0 && ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longestPause, timeout) {
 		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
 			return
 		}
