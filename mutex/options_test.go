@@ -66,12 +66,13 @@ func TestLimits(t *testing.T) {
 		require.Len(t, w.fields()["a/"+strings.Repeat("f", 64)], 65536)
 		require.Equal(t, "x", w.fields()["a/30"])
 		require.NoError(t, l.Unlock(t.Context()))
+		w.lock(w.client(), "b", mutex.Slots(1))
 		for want, more := range map[string]mutex.Option{
-			`mutex: Identity: must have 1 to 4096 bytes`:                                    mutex.Identity(strings.Repeat("i", 4097)),
-			`mutex: Metadata: "` + strings.Repeat("f", 64) + `" is not the name of a field`: mutex.Metadata(strings.Repeat("f", 65), "x"),
-			`mutex: Metadata: "" is not the name of a field`:                                mutex.Metadata("", "x"),
-			`mutex: Metadata: more than 32 fields`:                                          mutex.Metadata("31", "x"),
-			`mutex: Patience: 8784h0m1s is more than 8784h0m0s`:                             mutex.Patience(8784*time.Hour + time.Second),
+			`mutex: Identity: must have 1 to 4096 bytes`:                                     mutex.Identity(strings.Repeat("i", 4097)),
+			`mutex: Metadata: "` + strings.Repeat("f", 64) + `…" is not the name of a field`: mutex.Metadata(strings.Repeat("f", 65), "x"),
+			`mutex: Metadata: "" is not the name of a field`:                                 mutex.Metadata("", "x"),
+			`mutex: Metadata: more than 32 fields`:                                           mutex.Metadata("31", "x"),
+			`mutex: Patience: 8784h0m1s is more than 8784h0m0s`:                              mutex.Patience(8784*time.Hour + time.Second),
 		} {
 			_, err := w.client().TryLock(t.Context(), "a", append(most, more)...)
 			require.EqualError(t, err, want)

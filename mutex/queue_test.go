@@ -214,7 +214,7 @@ func TestTicketSaysWhoWaits(t *testing.T) {
 	})
 }
 
-// Waits that begin at once share one lease, too.
+// Waits share one lease, also those that begin while it is granted. It ends with the last.
 func TestWaitsShareALease(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		c, link := connect()
@@ -225,37 +225,61 @@ func TestWaitsShareALease(t *testing.T) {
 			}
 			return memetcd.Faults{Request: 10 * time.Millisecond}
 		})
-		for who := range 5 {
+		for who := range 8 {
 			go func() {
 				l, err := c.Lock(q.ctx, "a", q.opts...)
 				q.taken <- taken{who, l, err}
 			}()
+			<-time.After(4 * time.Millisecond)
 		}
-		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 5 })
+		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 8 })
 		require.Equal(t, 1, grants)
-		for range 5 {
+		lease := tickets(t, q.w, "a")[0].Lease
+		for range 8 {
 			q.release()
 			_, _ = q.next()
 		}
 		q.release()
-	})
-}
-
-// A lease is kept alive during a wait, and no longer.
-func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
-		q.join(1, q.w.client())
-		lease := tickets(t, q.w, "a")[0].Lease
-		<-time.After(5 * time.Minute)
-		require.Len(t, tickets(t, q.w, "a"), 1)
-		q.stop()
-		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
-		synctest.Wait()
-		require.Empty(t, tickets(t, q.w, "a"), "who gives up deletes its ticket")
-		<-time.After(10 * time.Second)
+		<-time.After(15 * time.Second)
 		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(lease))
 		require.NoError(t, err)
 		require.EqualValues(t, -1, resp.TTL)
+	})
+}
+
+// A lease is kept alive as long as any of its waits lasts, and no longer.
+func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		c := q.w.client()
+		q.join(1, c)
+		q.join(2, c)
+		before := tickets(t, q.w, "a")
+		<-time.After(5 * time.Minute)
+		require.Equal(t, before, tickets(t, q.w, "a"))
+		q.stop()
+		for range 2 {
+			require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
+		}
+		synctest.Wait()
+		require.Empty(t, tickets(t, q.w, "a"), "who gives up deletes its ticket")
+		<-time.After(10 * time.Second)
+		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(before[0].Lease))
+		require.NoError(t, err)
+		require.EqualValues(t, -1, resp.TTL)
+		q.release()
+	})
+}
+
+// A waiter whose lease cannot be kept alive queues again, and again.
+func TestWaiterWithoutKeepAlive(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		require.NoError(t, link.Client.Lease.Close())
+		q.join(1, c)
+		<-time.After(time.Minute)
+		q.release()
+		_, after := q.next()
+		require.Less(t, after, 100*time.Millisecond)
 		q.release()
 	})
 }
