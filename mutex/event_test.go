@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -191,7 +192,32 @@ func TestObserversOfALock(t *testing.T) {
 			kinds, _ := s.take("")
 			require.Equal(t, []mutex.EventKind{mutex.EventTaken, mutex.EventTaken, mutex.EventReleased, mutex.EventReleased}, kinds)
 		}
-		err := errors.ErrUnsupported
-		mutex.Log(nil)(mutex.Event{Kind: mutex.EventTaken, Err: err}) // logs nothing
 	})
+}
+
+func TestLog(t *testing.T) {
+	err := errors.ErrUnsupported
+	for want, events := range map[string][]mutex.Event{
+		"mutex: lock renewed late":          {{Kind: mutex.EventLate, Name: "a"}},
+		"mutex: waiting for etcd":           {{Kind: mutex.EventWaiting, Err: mutex.ErrUnreachable}},
+		"mutex: waiting in no order":        {{Kind: mutex.EventWaiting, Err: err}},
+		"mutex: no answers to unlocker ask": {{Kind: mutex.EventAsked, Err: err}},
+		"": {
+			{Kind: mutex.EventWaiting, Name: "a", Err: &mutex.HeldError{}}, {Kind: mutex.EventTaken, Name: "a"}, {Kind: mutex.EventRenewed, Name: "a"},
+			{Kind: mutex.EventLost, Name: "a", Err: err}, {Kind: mutex.EventReleased, Name: "a"}, {Kind: mutex.EventAsked, Name: "a"},
+		},
+	} {
+		var b bytes.Buffer
+		log := mutex.Log(slog.New(slog.NewJSONHandler(&b, nil)))
+		for _, e := range events {
+			log(e)
+		}
+		var line struct{ Level, Msg string }
+		if want != "" {
+			require.NoError(t, json.Unmarshal(b.Bytes(), &line), b.String())
+			require.Equal(t, "WARN", line.Level)
+		}
+		require.Equal(t, want, line.Msg)
+		require.Equal(t, want == "", b.Len() == 0, b.String())
+	}
 }

@@ -161,7 +161,7 @@ func Purpose(text string) Option {
 func Metadata(key, value string) Option {
 	return Option{"Metadata", inNew | inLock, func(s *settings) error {
 		switch {
-		case key == "" || len(key) > maxField || strings.Contains(key, "/") || protocol.ValidateName(key) != nil:
+		case len(key) > maxField || strings.Contains(key, "/") || protocol.ValidateName(key) != nil:
 			return fmt.Errorf("%q is not the name of a field", protocol.Clip([]byte(key), maxField))
 		case key == fieldIdentity || protocol.ParseField([]byte(key)) != protocol.FieldUnknown:
 			return fmt.Errorf("%q is a field of the protocol", key)

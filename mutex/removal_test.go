@@ -23,6 +23,12 @@ const (
 	byUser    = `{"uuid": %q, "when": "2026-11-23T10:00:00Z", "trigger": "manual", "who": "ada@host", "reason": "OPS-1\u001b[2J"}`
 )
 
+// sized returns a record that has so many bytes.
+func sized(bytes int) string {
+	const begin, end = `{"uuid": %q, "who": "ada", "more": "`, `"}`
+	return begin + strings.Repeat("x", bytes-len(begin+end)+len("%q")-len(`"00000000-0000-4000-8000-000000000000"`)) + end
+}
+
 // remove deletes a lock and, after a delay, writes its record.
 func remove(ctx context.Context, admin *memetcd.Link, l *mutex.Lock, key, record string, delay time.Duration) error {
 	_, err := admin.Delete(ctx, "/mutexes/a/", clientv3.WithPrefix())
@@ -49,6 +55,9 @@ func TestLossSaysWhoRemovedTheLock(t *testing.T) {
 		"no record":             {"", "", 0, `lock "a" is lost: removed by force`},
 		"of another":            {`{"uuid": "another%.0s"}`, "", 0, `lock "a" is lost: removed by force`},
 		"not a record":          {`[%q`, "", 0, `lock "a" is lost: removed by force`},
+		"of another type":       {`{"uuid": %q, "who": "ada", "when": 5}`, "", 0, `lock "a" is lost: removed by force`},
+		"of 32 KiB":             {sized(32 << 10), "", 0, `lock "a" is lost: removed by force by "ada" at 0001-01-01T00:00:00Z`},
+		"larger":                {sized(32<<10 + 1), "", 0, `lock "a" is lost: removed by force`},
 		"too late to be read":   {byReplica, "", 10 * time.Second, `lock "a" is lost: removed by force`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,6 +84,24 @@ func TestLossSaysWhoRemovedTheLock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who loses a lock that another has taken meanwhile learns both.
+func TestLossToAnotherSaysWhoRemovedTheLock(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		record := protocol.RecordKey("/unlocker/audit/mutexes/", "a", l.Token())
+		for _, op := range []clientv3.Op{
+			clientv3.OpDelete("/mutexes/a/", clientv3.WithPrefix()), clientv3.OpPut("/mutexes/a/uuid", "other"), clientv3.OpPut(record, fmt.Sprintf(byReplica, l.UUID())),
+		} {
+			_, err := link.Do(t.Context(), op)
+			require.NoError(t, err)
+		}
+		require.EqualError(t, l.Unlock(t.Context()), `lock "a" is lost: taken by another: uuid "other": `+
+			`removed by replica "host_1" (trigger "expiry"), rule "patience" at 2026-11-23T10:00:00Z`)
+	})
 }
 
 // The loss is reported at once, whatever the record takes, and nothing is read for a lock that is held or released.

@@ -97,8 +97,15 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 		case resp, ok := <-w.watch:
 			if ok && resp.Err() == nil {
 				w.see(ctx, resp)
-			} else if w.close(); rest(ctx, jitter(min(firstPause<<min(w.broken, 10), longestPause))) == nil {
+				continue
+			}
+			w.close()
+			select {
+			case <-time.After(jitter(min(firstPause<<min(w.broken, 10), longestPause))):
 				w.look(ctx)
+			case <-w.timer: // the lock may be free
+				w.act(ctx)
+			case <-ctx.Done():
 			}
 		case <-w.quiet:
 			w.quiet = nil

@@ -4,6 +4,7 @@ package mutex_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -73,4 +74,64 @@ func TestWaiterKeepsTheRecord(t *testing.T) {
 		require.NotEmpty(t, held.Holder.Hostname)
 		q.release()
 	})
+}
+
+// A wait that ends with its deadline says what the holder does by then.
+func TestDeadlineOfAWait(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		began := time.Now()
+		q.join(1, c, mutex.Wait(time.Minute))
+		<-time.After(30 * time.Second)
+		for i := range max(q.slots, 1) { // it may name the holder of any slot
+			name := "a"
+			if q.slots > 0 {
+				name = fmt.Sprint("a/", i)
+			}
+			_, err := link.Put(t.Context(), "/mutexes/"+name+"/status", "half")
+			require.NoError(t, err)
+		}
+		var held *mutex.HeldError
+		require.ErrorAs(t, (<-q.taken).err, &held)
+		require.Equal(t, time.Minute, time.Since(began).Round(time.Second))
+		require.Equal(t, "half", held.Holder.Status)
+		q.release()
+	})
+}
+
+// A watch that breaks at once is opened again after ever longer pauses, up to two seconds.
+func TestBrokenWatches(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		_, link := connect()
+		etcd := link.Client
+		opened := make(chan time.Time, 1000)
+		etcd.Watcher = ending{etcd.Watcher, opened}
+		q.join(1, q.w.over(etcd))
+		<-time.After(time.Minute)
+		require.InDelta(t, 35, len(opened), 15)
+		var last time.Duration
+		for at := <-opened; len(opened) > 0; {
+			next := <-opened
+			last, at = next.Sub(at), next
+			require.Less(t, last, 3100*time.Millisecond)
+		}
+		require.Greater(t, last, 900*time.Millisecond)
+		q.release()
+		_, after := q.next()
+		require.Less(t, after, 3100*time.Millisecond)
+		q.release()
+	})
+}
+
+// ending ends each watch at once.
+type ending struct {
+	clientv3.Watcher
+	opened chan time.Time
+}
+
+func (e ending) Watch(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan {
+	e.opened <- time.Now()
+	c := make(chan clientv3.WatchResponse)
+	close(c)
+	return c
 }
