@@ -18,6 +18,7 @@ func TestCauseSaysWhatMayBeWrong(t *testing.T) {
 		"error reading server preface: EOF":                                                             "error reading server preface: EOF: etcd may require TLS, or a client certificate",
 		"error reading server preface: remote error: tls: certificate required":                         "error reading server preface: remote error: tls: certificate required",
 		"error reading server preface: raw-read tcp 127.0.0.1:1->a:2: use of closed network connection": "no answer",
+		"transport: Error while dialing: dial tcp 127.0.0.1:1: use of closed network connection":        "dial tcp 127.0.0.1:1: use of closed network connection",
 		"transport: authentication handshake failed: EOF":                                               "authentication handshake failed: EOF: etcd may not use TLS",
 		"transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused":             "dial tcp 127.0.0.1:1: connect: connection refused",
 	} {

@@ -99,6 +99,47 @@ func TestDeadlineOfAWait(t *testing.T) {
 	})
 }
 
+// A client without the right to tickets tries again after a minute, and not before.
+func TestTicketsAreTriedAgain(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		link.Allow("/mutexes/", "/mutexes0")
+		wait := func(d time.Duration) (queued int) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := c.Lock(ctx, "a", q.opts...)
+				ended <- err
+			}()
+			<-time.After(d / 2)
+			queued = len(tickets(t, q.w, "a"))
+			require.ErrorIs(t, <-ended, mutex.ErrHeld)
+			return queued
+		}
+		require.Zero(t, wait(10*time.Second))
+		link.Allow("/unlocker/", "/unlocker0")
+		require.Zero(t, wait(20*time.Second))
+		<-time.After(30 * time.Second)
+		require.Equal(t, 1, wait(10*time.Second))
+		q.release()
+	})
+}
+
+// A waiter that loses the right to tickets waits without one.
+func TestWaiterLosesTheRightToTickets(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		link.Allow("/mutexes/", "/mutexes0")
+		<-time.After(5 * time.Minute)
+		q.release()
+		_, after := q.next()
+		require.Less(t, after, 2*time.Second)
+		q.release()
+	})
+}
+
 // A watch that breaks at once is opened again after ever longer pauses, up to two seconds.
 func TestBrokenWatches(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
