@@ -3,11 +3,16 @@
 package mutex
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -25,6 +30,20 @@ func TestCauseSaysWhatMayBeWrong(t *testing.T) {
 		require.Equal(t, want, new(outage).cause(status.Error(codes.Unavailable, fmt.Sprintf("connection error: desc = %q", desc))))
 	}
 	require.Equal(t, "write tcp: broken pipe", new(outage).cause(status.Error(codes.Unavailable, "write tcp: broken pipe")))
+}
+
+// A request without an answer is one of an etcd that is unreachable, and any other is not.
+func TestUnanswered(t *testing.T) {
+	o := outage{etcd: clientv3.NewCtxClient(t.Context())}
+	for last, want := range map[error]bool{
+		status.Error(codes.Unavailable, "EOF"): true, context.DeadlineExceeded: true, context.Canceled: true,
+		rpctypes.ErrTooManyRequests: false, errors.ErrUnsupported: false,
+	} {
+		err := o.unanswered(io.EOF, last)
+		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, err, last)
+		require.Equal(t, want, errors.Is(err, ErrUnreachable), last)
+	}
 }
 
 // Whoever answers in place of etcd chooses the names in its certificate, which are part of the error before any of it is

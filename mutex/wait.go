@@ -168,8 +168,7 @@ func (w *waiter) join(ctx context.Context, wanted bool) {
 	switch {
 	case w.lease != nil:
 		cl.lease = w.lease.id
-	case err != nil && classify(err) != ambiguous:
-		cl.fair = false
+	case classify(err) != ambiguous:
 		w.unordered(err)
 	case err != nil:
 		_ = rest(ctx, jitter(longestPause))
