@@ -270,6 +270,26 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 	})
 }
 
+// A waiter whose ticket was deleted puts another, with the same lease, which ends with the wait.
+func TestWaiterWhoseTicketWasDeleted(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		q.join(1, q.w.client())
+		ticket := tickets(t, q.w, "a")[0]
+		_, err := q.w.etcd.Delete(t.Context(), string(ticket.Key))
+		require.NoError(t, err)
+		<-time.After(2 * time.Minute)
+		require.Len(t, tickets(t, q.w, "a"), 1)
+		require.Equal(t, ticket.Lease, tickets(t, q.w, "a")[0].Lease)
+		q.stop()
+		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
+		<-time.After(15 * time.Second)
+		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(ticket.Lease))
+		require.NoError(t, err)
+		require.EqualValues(t, -1, resp.TTL)
+		q.release()
+	})
+}
+
 // A waiter whose lease cannot be kept alive queues again, and again.
 func TestWaiterWithoutKeepAlive(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {

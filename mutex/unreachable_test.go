@@ -4,6 +4,7 @@ package mutex_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -140,6 +141,36 @@ func TestALossSaysItsReasonOnce(t *testing.T) {
 		cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, true)
 		require.EqualError(t, done(t, l.Context(t.Context())), `lock "a" is lost: etcd is out of space (etcdserver: mvcc: database space exceeded)`)
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrNoSpace)
+	})
+}
+
+func TestErrorsSayWhatIsKnown(t *testing.T) {
+	other, cause := mutex.Holder{UUID: "4f2a"}, errors.New("cause")
+	for want, err := range map[string]error{
+		`lock "a" is lost: removed by force`:                      &mutex.LostError{Name: "a", Reason: mutex.ErrForced},
+		`lock "a" is lost: taken by another: uuid "4f2a"`:         &mutex.LostError{Name: "a", Reason: mutex.ErrTaken, Holder: other},
+		`lock "a" is lost: not renewed in time: cause`:            &mutex.LostError{Name: "a", Reason: mutex.ErrDeadline, Err: cause},
+		`lock "a" is held by uuid "4f2a"`:                         &mutex.HeldError{Name: "a", Holder: other},
+		`lock "a" is held by uuid "4f2a": cause`:                  &mutex.HeldError{Name: "a", Slots: 1, Holder: other, Err: cause},
+		`the 2 slots of "a" are held, one of them by uuid "4f2a"`: &mutex.HeldError{Name: "a", Slots: 2, Holder: other},
+		`lock "a" has other waiters: cause`:                       &mutex.HeldError{Name: "a", Slots: 2, Err: cause},
+	} {
+		require.EqualError(t, err, want)
+		require.Equal(t, strings.HasSuffix(want, "cause"), errors.Is(err, cause))
+	}
+}
+
+// Of several errors the first is said in full.
+func TestSeveralErrors(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+		c, link := connect()
+		link.Allow("/mutexes/a/", "/mutexes/a0")
+		locks, held, err := c.TryLockAll(t.Context(), []string{"b", "a", "c", "d"})
+		require.EqualError(t, err, `mutex: lock "b": etcdserver: permission denied (and 2 others)`)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.Empty(t, held)
+		require.Len(t, locks, 1)
+		require.NoError(t, c.UnlockAll(t.Context(), locks...))
 	})
 }
 

@@ -131,8 +131,12 @@ func TestWaiterLosesTheRightToTickets(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		c, link := connect()
 		q.join(1, c)
+		lease := clientv3.LeaseID(tickets(t, q.w, "a")[0].Lease)
 		link.Allow("/mutexes/", "/mutexes0")
 		<-time.After(5 * time.Minute)
+		resp, err := q.w.etcd.TimeToLive(t.Context(), lease)
+		require.NoError(t, err)
+		require.EqualValues(t, -1, resp.TTL)
 		q.release()
 		_, after := q.next()
 		require.Less(t, after, 2*time.Second)
