@@ -552,6 +552,28 @@ func TestTicketPutLate(t *testing.T) {
 	})
 }
 
+// A waiter that learns of its ticket by a later attempt waits for those before it all the same.
+func TestTicketWithoutAnAnswer(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		first, slow := connect()
+		q.join(1, first)
+		c, link := connect()
+		once := false
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			txn, _ := req.(*etcdserverpb.TxnRequest)
+			if once || !slices.ContainsFunc(txn.GetFailure(), func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil }) {
+				return memetcd.Faults{}
+			}
+			once = true
+			return memetcd.Faults{HoldAnswers: true}
+		})
+		q.join(2, c)
+		<-time.After(10 * time.Second)
+		slow.Set(memetcd.Faults{Request: 100 * time.Millisecond})
+		q.serves(1, 2)
+	})
+}
+
 // A waiter that gives up leaves the others in order.
 func TestWaitersGiveUp(t *testing.T) {
 	for left := range 4 {
@@ -606,9 +628,17 @@ func TestWaiterThatComesTooLate(t *testing.T) {
 		uuid := "/mutexes/" + q.holder.Name() + "/uuid"
 		q.release()
 		<-passing
+		var sent atomic.Int64
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				sent.Add(1)
+			}
+			return memetcd.Faults{}
+		})
 		_, err := q.w.etcd.Put(t.Context(), uuid, "other")
 		require.NoError(t, err)
 		<-time.After(5 * time.Second)
+		require.EqualValues(t, min(q.slots, 1), sent.Load(), "it knows its place, and looks whether another slot is free")
 		require.Len(t, tickets(t, q.w, "a"), 2)
 		require.EqualValues(t, 1, tickets(t, q.w, "a")[0].Version)
 		_, err = q.w.etcd.Delete(t.Context(), uuid)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -142,6 +143,42 @@ func TestWaiterLosesTheRightToTickets(t *testing.T) {
 		require.Less(t, after, 2*time.Second)
 		q.release()
 	})
+}
+
+// A wait that ends while an attempt has no answer says who had the lock at the last one, and why it ended.
+func TestWaitEndsWithoutAnAnswer(t *testing.T) {
+	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Second)
+		},
+		"canceled": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Second, cancel)
+			return ctx, cancel
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+				c, link := connect()
+				attempts := 0
+				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || len(txn.Compare) == 0 {
+						return memetcd.Faults{}
+					}
+					attempts++
+					return memetcd.Faults{HoldAnswers: attempts > 1}
+				})
+				ctx, cancel := end(t.Context())
+				defer cancel()
+				_, err := c.Lock(ctx, "a", q.opts...)
+				require.ErrorIs(t, err, mutex.ErrHeld)
+				require.ErrorIs(t, err, ctx.Err())
+				link.OnRequest(nil)
+				q.release()
+				<-time.After(time.Minute)
+			})
+		})
+	}
 }
 
 // A watch that breaks at once is opened again after ever longer pauses, up to two seconds.
