@@ -190,7 +190,7 @@ func (r *reading) answered(a answer) bool {
 func (cl *claim) failure(waiting error) error {
 	held := &HeldError{Name: cl.base, Slots: cl.set.slots, Holder: cl.holder, Err: waiting}
 	switch {
-	case cl.err != nil && waiting == nil && cl.holder.UUID != "" && (errors.Is(cl.err, context.DeadlineExceeded) || errors.Is(cl.err, context.Canceled)):
+	case cl.holder.UUID != "" && (errors.Is(cl.err, context.DeadlineExceeded) || errors.Is(cl.err, context.Canceled)):
 		held.Err = cl.err
 	case cl.err != nil:
 		return fmt.Errorf("mutex: lock %q: %w", protocol.Clip([]byte(cl.base), 200), cl.err)

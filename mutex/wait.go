@@ -157,12 +157,10 @@ func (w *waiter) try(ctx context.Context) {
 func (w *waiter) join(ctx context.Context, wanted bool) {
 	cl := w.cl
 	cl.fair = time.Now().UnixNano() >= w.c.plain.Load()
-	if w.lease != nil && (w.lease.lost.Err() != nil || !cl.fair) {
-		w.lease.leave()
-		w.lease = nil
-	}
+	w.lease.leave()
+	w.lease = nil
 	var err error
-	if w.lease == nil && cl.fair {
+	if cl.fair {
 		w.lease, err = w.c.leases.join(ctx, wanted)
 	}
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -179,6 +180,29 @@ func TestWaitEndsWithoutAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An error of etcd is reported as such, also if the holder was known.
+func TestWaiterLosesTheRightToTheLock(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		link.Allow("/unlocker/", "/unlocker0")
+		err := (<-q.taken).err
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.NotErrorIs(t, err, mutex.ErrHeld)
+		q.release()
+	})
+}
+
+// An answer that only a lease explains is an error like others where there is none.
+func TestNotFoundWithoutALease(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		etcd := w.connect()
+		etcd.KV = refusing{KV: etcd.KV, txn: rpctypes.ErrLeaseNotFound}
+		_, err := w.over(etcd).Lock(t.Context(), "a")
+		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
+	})
 }
 
 // A watch that breaks at once is opened again after ever longer pauses, up to two seconds.
