@@ -128,23 +128,31 @@ func TestUnlockAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A lock whose attempts were all answered is taken with one transaction, and released with another.
+// A lock is taken with one transaction, and released with another. If the answer to the first is lost, a second one finds the
+// lock, and no attempt is left to be executed late.
 func TestTransactionsOfALock(t *testing.T) {
-	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
-		c, link := connect()
-		var sent atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				sent.Add(1)
-			}
-			return memetcd.Faults{}
+	for name, tc := range map[string]struct {
+		first memetcd.Faults
+		want  int64
+	}{"answered": {memetcd.Faults{}, 2}, "answer lost": {memetcd.Faults{HoldAnswers: true}, 3}} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+				c, link := connect(mutex.Patience(time.Hour))
+				var sent atomic.Int64
+				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					if _, ok := req.(*etcdserverpb.TxnRequest); ok && sent.Add(1) == 1 {
+						return tc.first
+					}
+					return memetcd.Faults{}
+				})
+				l, err := c.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				require.NoError(t, l.Unlock(t.Context()))
+				<-time.After(2 * time.Hour)
+				require.Equal(t, tc.want, sent.Load())
+			})
 		})
-		l, err := c.Lock(t.Context(), "a")
-		require.NoError(t, err)
-		require.NoError(t, l.Unlock(t.Context()))
-		<-time.After(time.Hour)
-		require.EqualValues(t, 2, sent.Load())
-	})
+	}
 }
 
 // Unlock right after the machine was suspended, before any timer fires, reports the loss.
