@@ -3,12 +3,14 @@
 package mutex_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -111,6 +113,24 @@ func TestDefaultTimes(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 		}
 	})
+}
+
+// What keeps a process from taking its own lock again is said, and not that the lock is held.
+func TestIdentityThatCannotRead(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		w.lock(w.client(mutex.Identity("shop-0")), "a")
+		etcd := w.connect()
+		etcd.KV = unreadable{etcd.KV}
+		_, err := w.over(etcd, mutex.Identity("shop-0")).TryLock(t.Context(), "a")
+		require.EqualError(t, err, `mutex: lock "a": read its keys: etcdserver: permission denied`)
+	})
+}
+
+// unreadable is a connection without the right to read.
+type unreadable struct{ clientv3.KV }
+
+func (unreadable) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return nil, rpctypes.ErrPermissionDenied
 }
 
 // TestIdentity lets a process take its own lock again after a crash, and nobody else.

@@ -270,6 +270,45 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 	})
 }
 
+// A wait does not join a lease that is not kept alive any more.
+func TestWaitAfterAWait(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
+		c := q.w.client()
+		q.apart(func() { q.join(1, c) })
+		q.stop()
+		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
+		<-time.After(7 * time.Second) // it has three seconds left
+		q.join(2, c)
+		ticket := tickets(t, q.w, "a")
+		<-time.After(20 * time.Second)
+		require.Equal(t, ticket, tickets(t, q.w, "a"))
+		q.serves(2)
+	})
+}
+
+// A waiter whose lease was revoked, or restored away, queues again, and does not ask etcd for the lease all the time.
+func TestWaiterWhoseLeaseWasRevoked(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		q.join(1, c)
+		var sent atomic.Int64
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.LeaseKeepAliveRequest); ok {
+				sent.Add(1)
+			}
+			return memetcd.Faults{Request: time.Millisecond}
+		})
+		lease := tickets(t, q.w, "a")[0].Lease
+		_, err := q.w.etcd.Revoke(t.Context(), clientv3.LeaseID(lease))
+		require.NoError(t, err)
+		<-time.After(11 * time.Second)
+		require.Len(t, tickets(t, q.w, "a"), 1)
+		require.NotEqual(t, lease, tickets(t, q.w, "a")[0].Lease)
+		require.Less(t, sent.Load(), int64(20))
+		q.serves(1)
+	})
+}
+
 // A waiter whose ticket was deleted puts another, with the same lease, which ends with the wait.
 func TestWaiterWhoseTicketWasDeleted(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
@@ -486,7 +525,8 @@ func TestStoppedWaiterQueuesAgain(t *testing.T) {
 		<-time.After(time.Minute)
 		require.Len(t, tickets(t, q.w, "a"), 1)
 		link.Set(memetcd.Faults{})
-		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 2 })
+		<-time.After(10 * time.Second)
+		require.Len(t, tickets(t, q.w, "a"), 2)
 		q.serves(2, 1)
 	})
 }

@@ -104,6 +104,29 @@ func TestLossToAnotherSaysWhoRemovedTheLock(t *testing.T) {
 	})
 }
 
+// Without the right to read it the record is asked for once.
+func TestRecordThatMayNotBeRead(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect()
+		_, admin := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		link.Allow("/mutexes/", "/mutexes0")
+		require.NoError(t, remove(t.Context(), admin, l, "", "", 0))
+		reads := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.RangeRequest); ok {
+				reads++
+			}
+			return memetcd.Faults{}
+		})
+		began := time.Now()
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrForced)
+		require.Zero(t, time.Since(began))
+		require.Equal(t, 1, reads)
+	})
+}
+
 // The loss is reported at once, whatever the record takes, and nothing is read for a lock that is held or released.
 func TestRecordsAreReadAfterALossOnly(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {

@@ -37,7 +37,7 @@ func TestLocksShareTransactions(t *testing.T) {
 		bytes             int // of that
 		taking, releasing int64
 	}{
-		"small":          {small: 200, bytes: 1, taking: 2, releasing: 2},
+		"small":          {small: 240, bytes: 1, taking: 2, releasing: 2},
 		"one is larger":  {large: 1, small: 99, bytes: 1, taking: 2, releasing: 2},
 		"32 long values": {small: 32, bytes: 60 << 10, taking: 2, releasing: 1},
 		"34 long values": {small: 34, bytes: 60 << 10, taking: 3, releasing: 1},
