@@ -203,7 +203,38 @@ func TestSlotTakenLate(t *testing.T) {
 		require.Empty(t, uuidIn(t, admin, slot))
 		require.NoError(t, l.Held())
 		require.Equal(t, l.UUID(), uuidIn(t, admin, l.Name()))
+		var sent atomic.Int64
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				sent.Add(1)
+			}
+			return memetcd.Faults{}
+		})
 		require.NoError(t, l.Unlock(t.Context()))
+		<-time.After(time.Hour)
+		require.EqualValues(t, 1, sent.Load(), "of its own slot no attempt was left")
+	})
+}
+
+// An attempt without an answer is repeated with the same slot, which it may have taken.
+func TestSlotTakenWithoutAnAnswer(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect()
+		for range 20 {
+			first := ""
+			link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+				txn, ok := req.(*etcdserverpb.TxnRequest)
+				if !ok || len(txn.Compare) == 0 || first != "" {
+					return memetcd.Faults{}
+				}
+				first = string(txn.Compare[0].Key)
+				return memetcd.Faults{HoldAnswers: true}
+			})
+			l, err := c.TryLock(t.Context(), "a", mutex.Slots(3))
+			require.NoError(t, err)
+			require.Equal(t, first, "/mutexes/"+l.Name()+"/uuid")
+			require.NoError(t, l.Unlock(t.Context()))
+		}
 	})
 }
 
