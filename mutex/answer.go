@@ -237,18 +237,21 @@ func (s *stacks) of(goroutine uint64) string {
 	return "the goroutine that took the lock has ended"
 }
 
-// format turns pairs of lines, a call and its place, into one line each without arguments.
+// format turns two lines, a call and its place, into one without arguments. Only those of places are indented.
 func format(stack string) string {
 	lines := strings.Split(stack, "\n")
 	var b strings.Builder
 	b.WriteString(lines[0])
-	for i := 1; i+1 < len(lines) && b.Len() < maxText; i += 2 {
-		function := lines[i]
-		if end := strings.LastIndexByte(function, '('); end > 0 && !strings.HasPrefix(function, "created by ") {
-			function = function[:end]
+	for _, line := range lines[1:] {
+		if place, indented := strings.CutPrefix(line, "\t"); indented {
+			place, _, _ = strings.Cut(place, " +0x")
+			b.WriteString(" " + place)
+			continue
 		}
-		place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
-		fmt.Fprintf(&b, "\n%s %s", function, place)
+		if end := strings.LastIndexByte(line, '('); end > 0 && !strings.HasPrefix(line, "created by ") {
+			line = line[:end]
+		}
+		b.WriteString("\n" + line)
 	}
 	return protocol.Clip([]byte(b.String()), maxText)
 }

@@ -221,8 +221,10 @@ func TestBrokenWatches(t *testing.T) {
 		q.join(1, q.w.over(etcd))
 		<-time.After(time.Minute)
 		require.InDelta(t, 35, len(opened), 15)
+		first, second := <-opened, <-opened
+		require.Less(t, second.Sub(first), 61*time.Millisecond)
 		var last time.Duration
-		for at := <-opened; len(opened) > 0; {
+		for at := second; len(opened) > 0; {
 			next := <-opened
 			last, at = next.Sub(at), next
 			require.Less(t, last, 3100*time.Millisecond)
@@ -235,7 +237,7 @@ func TestBrokenWatches(t *testing.T) {
 	})
 }
 
-// ending ends each watch at once.
+// ending ends each watch at once, half of them with an error.
 type ending struct {
 	clientv3.Watcher
 	opened chan time.Time
@@ -243,7 +245,10 @@ type ending struct {
 
 func (e ending) Watch(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan {
 	e.opened <- time.Now()
-	c := make(chan clientv3.WatchResponse)
+	c := make(chan clientv3.WatchResponse, 1)
+	if len(e.opened)%2 == 0 {
+		c <- clientv3.WatchResponse{Canceled: true}
+	}
 	close(c)
 	return c
 }
