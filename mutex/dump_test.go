@@ -3,6 +3,7 @@
 package mutex
 
 import (
+	"bytes"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,9 @@ func TestDumpsTakeLittleOfTheTime(t *testing.T) {
 	began := time.Now()
 	first := s.get()
 	took := time.Since(began)
+	require.GreaterOrEqual(t, bytes.Count(first, []byte("goroutine ")), 5_000)
+	require.NotContains(t, string(first), "\x00")
+	require.Less(t, cap(first), maxDump/2)
 	require.Eventually(t, func() bool { return &s.get()[0] != &first[0] }, time.Minute, time.Millisecond)
 	require.Greater(t, time.Since(began), dumpRest/2*took)
 	t.Logf("a dump took %s and served for %s", took, time.Since(began))

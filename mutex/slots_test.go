@@ -400,7 +400,7 @@ func TestDeafWaiterForSlots(t *testing.T) {
 		etcd := q.w.connect()
 		etcd.Watcher = muted{etcd.Watcher}
 		q.join(1, q.w.over(etcd))
-		<-time.After(time.Minute)
+		<-time.After(10 * time.Minute)
 		q.release()
 		_, after := q.next()
 		require.Less(t, after, 2*time.Minute)

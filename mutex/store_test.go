@@ -97,6 +97,20 @@ func TestAnOutageHalvesNothing(t *testing.T) {
 	})
 }
 
+// A call of Lock that etcd refuses is no wait.
+func TestARefusedLockIsNoWait(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		link.Client.KV = failing{err: rpctypes.ErrDuplicateKey}
+		var s seen
+		_, err = newClient(t, link.Client, mutex.Observe(nil), mutex.Observe(s.add)).Lock(t.Context(), "a")
+		require.ErrorIs(t, err, rpctypes.ErrDuplicateKey)
+		kinds, _ := s.take("")
+		require.Empty(t, kinds)
+	})
+}
+
 // A refusal is not followed by the question who holds the lock, nor by a release of what it cannot have taken.
 func TestARefusedLockIsOneRequest(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {

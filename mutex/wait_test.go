@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,83 @@ func TestNotFoundWithoutALease(t *testing.T) {
 		etcd.KV = refusing{KV: etcd.KV, txn: rpctypes.ErrLeaseNotFound}
 		_, err := w.over(etcd).Lock(t.Context(), "a")
 		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
+	})
+}
+
+// A waiter keeps its watch as long as that shows what happens, and replaces it where a look finds more.
+func TestSilentWatch(t *testing.T) {
+	for name, changed := range map[string]func(*testing.T, *line, *memetcd.Link){
+		"nothing": func(*testing.T, *line, *memetcd.Link) {},
+		"another holder": func(t *testing.T, q *line, _ *memetcd.Link) {
+			_, err := q.w.etcd.Put(t.Context(), "/mutexes/a/uuid", "other")
+			require.NoError(t, err)
+		},
+		"free, and taken": func(t *testing.T, q *line, link *memetcd.Link) {
+			passing := delayAttempt(link, 100*time.Millisecond)
+			_, err := q.w.etcd.Delete(t.Context(), "/mutexes/a/uuid")
+			require.NoError(t, err)
+			<-passing
+			_, err = q.w.etcd.Put(t.Context(), "/mutexes/a/uuid", "other")
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+				_, admin := connect()
+				_, link := connect()
+				w := world{t: t, etcd: admin.Client, prefix: "/mutexes/", connect: func(...func(*clientv3.Config)) *clientv3.Client { return link.Client }}
+				holder, _ := connect(mutex.KeepAlive(mutex.Forever))
+				q := &line{w: w, taken: make(chan taken, 1), ctx: t.Context(), holder: w.lock(holder, "a")}
+				var opened atomic.Int64
+				etcd := w.connect()
+				etcd.Watcher = silent{etcd.Watcher, &opened}
+				q.join(1, w.over(etcd))
+				changed(t, q, link)
+				<-time.After(10 * time.Minute)
+				if name == "nothing" {
+					require.EqualValues(t, 1, opened.Load())
+					q.release()
+					_, _ = q.next()
+				} else {
+					require.EqualValues(t, 2, opened.Load())
+					_, err := admin.Delete(t.Context(), "/mutexes/a/uuid")
+					require.NoError(t, err)
+					_, after := q.next()
+					require.Less(t, after, 100*time.Millisecond)
+				}
+				q.release()
+			})
+		})
+	}
+}
+
+// silent shows nothing in its first watch.
+type silent struct {
+	clientv3.Watcher
+	opened *atomic.Int64
+}
+
+func (s silent) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if s.opened.Add(1) == 1 {
+		return make(chan clientv3.WatchResponse)
+	}
+	return s.Watcher.Watch(ctx, key, opts...)
+}
+
+// Who waits without a ticket says who has the lock, too.
+func TestUnorderedWaiterSaysWhoHoldsTheLock(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		c, link := connect()
+		link.Allow("/mutexes/", "/mutexes0")
+		var s seen
+		go func() { _, _ = c.Lock(q.ctx, "a", append(q.opts, mutex.Observe(nil), mutex.Observe(s.add))...) }()
+		<-time.After(time.Second)
+		_, events := s.take("")
+		var held *mutex.HeldError
+		require.ErrorAs(t, events[len(events)-1].Err, &held)
+		require.NotEmpty(t, held.Holder.Hostname)
+		q.stop()
+		q.release()
 	})
 }
 
