@@ -177,8 +177,8 @@ func backtrace(pcs []uintptr) string {
 	var b strings.Builder
 	for inside := true; ; {
 		f, more := frames.Next()
-		_, method, own := strings.Cut(f.Function, "/mutex.")
-		if inside = inside && own && strings.HasPrefix(method, "(*Client)."); !inside && f.Function != "" && b.Len() < maxText {
+		_, method, _ := strings.Cut(f.Function, "/mutex.")
+		if inside = inside && strings.HasPrefix(method, "(*Client)."); !inside && f.Function != "" && b.Len() < maxText {
 			fmt.Fprintf(&b, "%s %s:%d\n", f.Function, f.File, f.Line)
 		}
 		if !more {

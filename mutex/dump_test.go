@@ -4,12 +4,15 @@ package mutex
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
 // The world stops for a dump, and who may ask may do so for many locks: a process of many goroutines would do little else, and
@@ -52,4 +55,51 @@ func TestFormat(t *testing.T) {
 	}, "\n")))
 	require.Equal(t, "goroutine 7 [running]:", format("goroutine 7 [running]:"))
 	require.LessOrEqual(t, len(format("goroutine 7 [running]:"+strings.Repeat("\nmain.f()\n\t/a/b.go:12 +0x1d", 1000))), maxText+len("…"))
+}
+
+// descend calls itself n times, from one of two places as the bits say.
+func descend(t *traces, n, bits int) call {
+	switch {
+	case n == 0:
+		return t.caller(true)
+	case bits&1 == 0:
+		return descend(t, n-1, bits>>1)
+	default:
+		return descend(t, n-1, bits>>1)
+	}
+}
+
+// The backtraces that are kept are bounded, and each is right.
+func TestTracesAreBounded(t *testing.T) {
+	kept, seen := &traces{}, map[string]bool{}
+	for range 2 {
+		for bits := range 512 {
+			text := descend(kept, 9, bits).backtrace
+			require.Equal(t, 10, strings.Count(text, "mutex.descend "))
+			seen[text] = true
+			require.LessOrEqual(t, len(kept.texts), 256)
+		}
+	}
+	require.Len(t, seen, 512)
+	require.Greater(t, len(kept.texts), 128)
+}
+
+// Functions of the client are left out where it was called, and not further up.
+func TestBacktraceOfALockInALock(t *testing.T) {
+	cluster := memetcd.New(memetcd.Options{})
+	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+	link, err := cluster.Connect()
+	require.NoError(t, err)
+	c, err := New(link.Client)
+	require.NoError(t, err)
+	require.NoError(t, c.WithLock(t.Context(), "a", func(ctx context.Context) error {
+		return c.WithLock(ctx, "b", func(ctx context.Context) error {
+			l, _ := FromContext(ctx)
+			text := l.written["backtrace"]
+			first, _, _ := strings.Cut(text, "\n")
+			require.Contains(t, first, "mutex.TestBacktraceOfALockInALock.")
+			require.Equal(t, 1, strings.Count(text, "mutex.(*Client).WithLock"))
+			return nil
+		})
+	}))
 }

@@ -115,6 +115,44 @@ func TestDefaultTimes(t *testing.T) {
 	})
 }
 
+// A lock of the same identity is taken again whatever lies under its name: all its known fields go.
+func TestIdentityAmongManyKeys(t *testing.T) {
+	for name, more := range map[string]string{"nested locks": "a/%03d/uuid", "fields": "a/%03d"} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(t *testing.T, w world) {
+				crashed := w.lock(w.client(mutex.Identity("shop-0")), "a")
+				require.NoError(t, crashed.Alive(t.Context(), mutex.Status("half")))
+				for i := range 200 {
+					w.txn(clientv3.OpPut(w.prefix+fmt.Sprintf(more, i), "x"))
+				}
+				again, err := w.client(mutex.Identity("shop-0")).TryLock(t.Context(), "a")
+				require.NoError(t, err)
+				require.NotContains(t, w.fields(), "a/status")
+				require.NotContains(t, w.fields(), "a/alive_at")
+				require.ErrorIs(t, done(t, crashed.Context(t.Context())), mutex.ErrForced)
+				require.NoError(t, again.Unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// A release that etcd refuses is what keeps a process from taking its own lock again.
+func TestIdentityThatCannotRelease(t *testing.T) {
+	on(t, func(t *testing.T, w world) {
+		w.lock(w.client(mutex.Identity("shop-0")), "a")
+		etcd := w.connect()
+		txns := 0
+		etcd.KV = hooked{etcd.KV, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+			if txns++; txns == 3 { // after the attempt, and who holds the lock
+				return nil, rpctypes.ErrPermissionDenied
+			}
+			return txn.Commit()
+		}}
+		_, err := w.over(etcd, mutex.Identity("shop-0")).TryLock(t.Context(), "a")
+		require.EqualError(t, err, `mutex: lock "a": etcdserver: permission denied`)
+	})
+}
+
 // What keeps a process from taking its own lock again is said, and not that the lock is held.
 func TestIdentityThatCannotRead(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
