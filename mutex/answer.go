@@ -81,7 +81,7 @@ func (l *Lock) listen() {
 func (l *Lock) question(asked *mvccpb.KeyValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if asked != nil && l.ctx.Err() == nil {
+	if asked != nil {
 		l.asked = true
 		l.arm(time.Now())
 	}
@@ -98,9 +98,7 @@ func (l *Lock) answerQuestion() {
 	l.write(fields)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mute = began.Add(answerInterval); l.ctx.Err() == nil {
-		l.arm(time.Now())
-	}
+	l.mute = began.Add(answerInterval)
 }
 
 // status returns what OnAsk says, or else what Status said. A function that hangs, perhaps as the work does, is not

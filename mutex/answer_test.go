@@ -94,6 +94,48 @@ func TestAnswer(t *testing.T) {
 	})
 }
 
+// TestAnswerIsAtOnce measures the time to the first answer, and to one that was asked for too early.
+func TestAnswerIsAtOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, _ := connect(mutex.KeepAlive(time.Hour))
+		_, asker := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(2500 * time.Millisecond)
+		question(t, asker, l)
+		require.EqualValues(t, 1, answers(t, asker, "a", 10*time.Millisecond))
+		time.Sleep(1300 * time.Millisecond)
+		question(t, asker, l)
+		require.EqualValues(t, 1, answers(t, asker, "a", 3600*time.Millisecond))
+		require.EqualValues(t, 2, answers(t, asker, "a", 200*time.Millisecond))
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// TestAnswerAfterOneThatHung calls the function again once it has returned.
+func TestAnswerAfterOneThatHung(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		calls := 0
+		c, _ := connect(mutex.KeepAlive(time.Hour), mutex.OnAsk(func() string {
+			calls++
+			if calls == 2 {
+				<-time.After(2 * time.Second)
+			}
+			return strconv.Itoa(calls)
+		}))
+		_, asker := connect()
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		for _, want := range []string{"1", "1", "3", "4"} { // the second has none, as nothing was said before
+			question(t, asker, l)
+			answers(t, asker, "a", 6*time.Second)
+			require.Equal(t, want, string(keysOf(t, asker, "a")["status"].Value))
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
 // TestAnswersAreBounded asks all the time.
 func TestAnswersAreBounded(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {

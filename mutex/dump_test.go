@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -102,4 +103,17 @@ func TestBacktraceOfALockInALock(t *testing.T) {
 			return nil
 		})
 	}))
+}
+
+// A dump serves all who ask within 100 ms, and no longer.
+func TestDumpServesForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stacks{}
+		first := &s.get()[0]
+		time.Sleep(99 * time.Millisecond)
+		require.Same(t, first, &s.get()[0])
+		time.Sleep(2 * time.Millisecond)
+		require.NotSame(t, first, &s.get()[0])
+		time.Sleep(time.Second)
+	})
 }
