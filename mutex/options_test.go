@@ -3,9 +3,9 @@
 package mutex_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,17 +158,10 @@ func TestIdentityThatCannotRead(t *testing.T) {
 	on(t, func(t *testing.T, w world) {
 		w.lock(w.client(mutex.Identity("shop-0")), "a")
 		etcd := w.connect()
-		etcd.KV = unreadable{etcd.KV}
+		etcd.KV = failingReads{etcd.KV, rpctypes.ErrPermissionDenied, new(atomic.Int64)}
 		_, err := w.over(etcd, mutex.Identity("shop-0")).TryLock(t.Context(), "a")
 		require.EqualError(t, err, `mutex: lock "a": read its keys: etcdserver: permission denied`)
 	})
-}
-
-// unreadable is a connection without the right to read.
-type unreadable struct{ clientv3.KV }
-
-func (unreadable) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return nil, rpctypes.ErrPermissionDenied
 }
 
 // TestIdentity lets a process take its own lock again after a crash, and nobody else.

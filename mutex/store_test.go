@@ -97,6 +97,33 @@ func TestAnOutageHalvesNothing(t *testing.T) {
 	})
 }
 
+// What listens for questions pauses for longer and longer where etcd fails at once.
+func TestQuestionsOfAnEtcdThatFails(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		link, err := cluster.Connect()
+		require.NoError(t, err)
+		var reads atomic.Int64
+		link.Client.KV = failingReads{link.Client.KV, rpctypes.ErrTimeout, &reads}
+		l, err := newClient(t, link.Client, mutex.KeepAlive(time.Hour)).Lock(t.Context(), "a")
+		require.NoError(t, err)
+		<-time.After(time.Minute)
+		require.InDelta(t, 35, reads.Load(), 15)
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// failingReads is a connection on which every read fails, and is counted.
+type failingReads struct {
+	clientv3.KV
+	err   error
+	reads *atomic.Int64
+}
+
+func (f failingReads) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	f.reads.Add(1)
+	return nil, f.err
+}
+
 // A call of Lock that etcd refuses is no wait.
 func TestARefusedLockIsNoWait(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
