@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+	"github.com/etcd-unlocker/unlocker/mutex/protocol"
 )
 
 // TestClocks counts the clock that is ahead: the monotonic one if the wall clock was set
@@ -43,9 +44,9 @@ func (l *Lock) Pass(wall, monotonic time.Duration) {
 	l.term.began = alone(l.term.began.Add(-wall), wall-monotonic)
 }
 
-// TestNoRenewalIsWrittenAfterUnlock sends a renewal that was to begin while Unlock does: it would leave an
-// alive_at that the release does not delete.
-func TestNoRenewalIsWrittenAfterUnlock(t *testing.T) {
+// TestNothingIsWrittenAfterUnlock sends a renewal and an answer that were to begin while Unlock does: they would leave fields
+// that the release does not delete.
+func TestNothingIsWrittenAfterUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))) // 2000 is not plausible
 		cluster := memetcd.New(memetcd.Options{})
@@ -56,13 +57,13 @@ func TestNoRenewalIsWrittenAfterUnlock(t *testing.T) {
 		require.NoError(t, err)
 		l, err := c.TryLock(t.Context(), "a")
 		require.NoError(t, err)
-		renewal := l.begin()
+		renewal, answer := l.begin(), &note{l: l, fields: map[protocol.Field]string{protocol.FieldStatus: "half"}}
 		link.Set(memetcd.Faults{Request: time.Second})
 		released := make(chan error)
 		go func() { released <- l.Unlock(t.Context()) }()
 		synctest.Wait()
 		link.Set(memetcd.Faults{})
-		c.store.round(t.Context(), time.Second, []request{renewal})
+		c.store.round(t.Context(), time.Second, []request{renewal, answer})
 		renewal.ended()
 		require.NoError(t, <-released)
 		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())

@@ -5,12 +5,10 @@ package mutex_test
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
@@ -112,75 +110,5 @@ func TestDefaultTimes(t *testing.T) {
 			require.WithinDuration(t, at.Add(tc.auto), seconds(t, f["a/auto_unlock_at"]), time.Millisecond)
 			require.NoError(t, l.Unlock(t.Context()))
 		}
-	})
-}
-
-// A lock of the same identity is taken again whatever lies under its name: all its known fields go.
-func TestIdentityAmongManyKeys(t *testing.T) {
-	for name, more := range map[string]string{"nested locks": "a/%03d/uuid", "fields": "a/%03d"} {
-		t.Run(name, func(t *testing.T) {
-			on(t, func(t *testing.T, w world) {
-				crashed := w.lock(w.client(mutex.Identity("shop-0")), "a")
-				require.NoError(t, crashed.Alive(t.Context(), mutex.Status("half")))
-				for i := range 200 {
-					w.txn(clientv3.OpPut(w.prefix+fmt.Sprintf(more, i), "x"))
-				}
-				again, err := w.client(mutex.Identity("shop-0")).TryLock(t.Context(), "a")
-				require.NoError(t, err)
-				require.NotContains(t, w.fields(), "a/status")
-				require.NotContains(t, w.fields(), "a/alive_at")
-				require.ErrorIs(t, done(t, crashed.Context(t.Context())), mutex.ErrForced)
-				require.NoError(t, again.Unlock(t.Context()))
-			})
-		})
-	}
-}
-
-// A release that etcd refuses is what keeps a process from taking its own lock again.
-func TestIdentityThatCannotRelease(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		w.lock(w.client(mutex.Identity("shop-0")), "a")
-		etcd := w.connect()
-		txns := 0
-		etcd.KV = hooked{etcd.KV, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-			if txns++; txns == 3 { // after the attempt, and who holds the lock
-				return nil, rpctypes.ErrPermissionDenied
-			}
-			return txn.Commit()
-		}}
-		_, err := w.over(etcd, mutex.Identity("shop-0")).TryLock(t.Context(), "a")
-		require.EqualError(t, err, `mutex: lock "a": etcdserver: permission denied`)
-	})
-}
-
-// What keeps a process from taking its own lock again is said, and not that the lock is held.
-func TestIdentityThatCannotRead(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		w.lock(w.client(mutex.Identity("shop-0")), "a")
-		etcd := w.connect()
-		etcd.KV = failingReads{etcd.KV, rpctypes.ErrPermissionDenied, new(atomic.Int64)}
-		_, err := w.over(etcd, mutex.Identity("shop-0")).TryLock(t.Context(), "a")
-		require.EqualError(t, err, `mutex: lock "a": read its keys: etcdserver: permission denied`)
-	})
-}
-
-// TestIdentity lets a process take its own lock again after a crash, and nobody else.
-func TestIdentity(t *testing.T) {
-	on(t, func(t *testing.T, w world) {
-		crashed := w.lock(w.client(mutex.Identity("shop-0"), mutex.Metadata("old", "1")), "a")
-		w.txn(clientv3.OpPut(w.prefix+"a/b/uuid", "nested"))
-		for _, opts := range [][]mutex.Option{nil, {mutex.Identity("shop-1")}} {
-			_, err := w.client(opts...).TryLock(t.Context(), "a")
-			require.ErrorIs(t, err, mutex.ErrHeld)
-		}
-		again, err := w.client(mutex.Identity("shop-0")).TryLock(t.Context(), "a")
-		require.NoError(t, err)
-		require.Greater(t, again.Token(), crashed.Token())
-		require.NotContains(t, w.fields(), "a/old")
-		require.Equal(t, "nested", w.fields()["a/b/uuid"])
-		require.ErrorIs(t, done(t, crashed.Context(t.Context())), mutex.ErrForced)
-		require.ErrorIs(t, crashed.Unlock(t.Context()), mutex.ErrForced)
-		require.NoError(t, again.Held())
-		require.NoError(t, again.Unlock(t.Context()))
 	})
 }

@@ -146,7 +146,7 @@ func TestWaiterLosesTheRightToTickets(t *testing.T) {
 				}
 				q.release()
 				_, after := q.next()
-				require.Less(t, after, 2*time.Second)
+				require.Less(t, after, 300*time.Millisecond)
 				q.release()
 			})
 		})
@@ -272,7 +272,7 @@ func (s silent) Watch(ctx context.Context, key string, opts ...clientv3.OpOption
 	return s.Watcher.Watch(ctx, key, opts...)
 }
 
-// Who waits without a ticket says who has the lock, too.
+// A waiter without a ticket says who has the lock, too.
 func TestUnorderedWaiterSaysWhoHoldsTheLock(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		c, link := connect()
