@@ -24,13 +24,7 @@ type connect = func(...mutex.Option) (*mutex.Client, *memetcd.Link)
 func TestKeepAlive(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
 		c, link := connect(mutex.KeepAlive(10*time.Minute), mutex.Patience(time.Minute), mutex.Expect(5*time.Minute), mutex.Backtrace(false))
-		txns := 0
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				txns++
-			}
-			return memetcd.Faults{}
-		})
+		txns := count[*etcdserverpb.TxnRequest](link)
 		var names []string
 		for i := range 300 {
 			names = append(names, fmt.Sprint(i))
@@ -39,7 +33,7 @@ func TestKeepAlive(t *testing.T) {
 		locks, _, err := c.TryLockAll(t.Context(), names)
 		require.NoError(t, err)
 		require.Len(t, locks, 300)
-		require.Equal(t, 3, txns)
+		require.EqualValues(t, 3, txns.Load())
 		alert := func() string {
 			resp, err := link.Get(t.Context(), "/mutexes/7/alert_at")
 			require.NoError(t, err)
@@ -48,7 +42,7 @@ func TestKeepAlive(t *testing.T) {
 		first := alert()
 		time.Sleep(9 * time.Minute)
 		synctest.Wait() // at this instant the locks are renewed
-		require.InDelta(t, 3+3*27, txns, 6)
+		require.InDelta(t, 3+3*27, txns.Load(), 6)
 		require.Equal(t, first, alert())
 		for _, l := range locks {
 			require.NoError(t, l.Held())
@@ -173,16 +167,10 @@ func TestRenewedAtLeastEvery100Seconds(t *testing.T) {
 		c, link := connect(mutex.KeepAlive(24*time.Hour), mutex.Patience(3*time.Hour), mutex.Backtrace(false))
 		l, err := c.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		renewals := 0
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				renewals++
-			}
-			return memetcd.Faults{}
-		})
+		renewals := count[*etcdserverpb.TxnRequest](link)
 		time.Sleep(1000*time.Second + time.Millisecond)
 		synctest.Wait()
-		require.Equal(t, 10, renewals)
+		require.EqualValues(t, 10, renewals.Load())
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

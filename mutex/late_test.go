@@ -229,16 +229,10 @@ func TestManyLateReleasesBecomeRarer(t *testing.T) {
 			require.Error(t, err)
 			cancel()
 		}
-		var sent atomic.Int32
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				sent.Add(1)
-			}
-			return memetcd.Faults{}
-		})
+		sent := count[*etcdserverpb.TxnRequest](link)
 		link.Set(memetcd.Faults{})
 		link.Break()
 		<-time.After(2 * time.Minute)
-		require.Less(t, sent.Load(), int32(1000))
+		require.Less(t, sent.Load(), int64(1000))
 	})
 }

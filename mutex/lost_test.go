@@ -5,6 +5,7 @@ package mutex_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,18 @@ func disturb(l *memetcd.Link, n int, f memetcd.Faults) {
 		n--
 		return f
 	})
+}
+
+// count counts the requests of a client that are of a type, from now on.
+func count[T memetcd.Message](link *memetcd.Link) *atomic.Int64 {
+	n := new(atomic.Int64)
+	link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+		if _, ok := req.(T); ok {
+			n.Add(1)
+		}
+		return memetcd.Faults{}
+	})
+	return n
 }
 
 // TestLostAnswers loses the answer of each operation's first transactions, or delays those

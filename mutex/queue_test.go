@@ -426,7 +426,7 @@ func TestTicketPutLate(t *testing.T) {
 
 // A waiter that learns of its ticket by a later attempt waits for those before it all the same.
 func TestTicketWithoutAnAnswer(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+	chaos(t, func(_ *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		first, slow := connect()
 		q.join(1, first)
 		c, link := connect()
@@ -500,13 +500,7 @@ func TestWaiterThatComesTooLate(t *testing.T) {
 		uuid := "/mutexes/" + q.holder.Name() + "/uuid"
 		q.release()
 		<-passing
-		var sent atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				sent.Add(1)
-			}
-			return memetcd.Faults{}
-		})
+		sent := count[*etcdserverpb.TxnRequest](link)
 		_, err := q.w.etcd.Put(t.Context(), uuid, "other")
 		require.NoError(t, err)
 		<-time.After(5 * time.Second)

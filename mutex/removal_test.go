@@ -113,17 +113,11 @@ func TestRecordThatMayNotBeRead(t *testing.T) {
 		require.NoError(t, err)
 		link.Allow("/mutexes/", "/mutexes0")
 		require.NoError(t, remove(t.Context(), admin, l, "", "", 0))
-		reads := 0
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.RangeRequest); ok {
-				reads++
-			}
-			return memetcd.Faults{}
-		})
+		reads := count[*etcdserverpb.RangeRequest](link)
 		began := time.Now()
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrForced)
 		require.Zero(t, time.Since(began))
-		require.Equal(t, 1, reads)
+		require.EqualValues(t, 1, reads.Load())
 	})
 }
 

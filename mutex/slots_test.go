@@ -203,13 +203,7 @@ func TestSlotTakenLate(t *testing.T) {
 		require.Empty(t, uuidIn(t, admin, slot))
 		require.NoError(t, l.Held())
 		require.Equal(t, l.UUID(), uuidIn(t, admin, l.Name()))
-		var sent atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
-				sent.Add(1)
-			}
-			return memetcd.Faults{}
-		})
+		sent := count[*etcdserverpb.TxnRequest](link)
 		require.NoError(t, l.Unlock(t.Context()))
 		<-time.After(time.Hour)
 		require.EqualValues(t, 1, sent.Load(), "of its own slot no attempt was left")

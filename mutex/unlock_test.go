@@ -71,13 +71,7 @@ func TestUnlockWaitsLittleForTheRecord(t *testing.T) {
 		require.NoError(t, err)
 		_, err = link.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
 		require.NoError(t, err)
-		var reads atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.RangeRequest); ok {
-				reads.Add(1)
-			}
-			return memetcd.Faults{}
-		})
+		reads := count[*etcdserverpb.RangeRequest](link)
 		began := time.Now()
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrForced)
 		require.Equal(t, 500*time.Millisecond, time.Since(began))
@@ -172,13 +166,7 @@ func TestUnlockEndsTheSearch(t *testing.T) {
 		l, err := c.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		<-time.After(time.Second)
-		var reads atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.RangeRequest); ok {
-				reads.Add(1)
-			}
-			return memetcd.Faults{}
-		})
+		reads := count[*etcdserverpb.RangeRequest](link)
 		_, err = link.Delete(t.Context(), "/mutexes/a/", clientv3.WithPrefix())
 		require.NoError(t, err)
 		require.ErrorIs(t, done(t, l.Context(t.Context())), mutex.ErrForced)

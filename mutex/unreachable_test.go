@@ -162,7 +162,7 @@ func TestErrorsSayWhatIsKnown(t *testing.T) {
 
 // Of several errors the first is said in full.
 func TestSeveralErrors(t *testing.T) {
-	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
 		c, link := connect()
 		link.Allow("/mutexes/a/", "/mutexes/a0")
 		locks, held, err := c.TryLockAll(t.Context(), []string{"b", "a", "c", "d"})
