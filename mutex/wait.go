@@ -40,6 +40,7 @@ type waiter struct {
 	cancel  context.CancelFunc
 	before  context.CancelFunc // of the watch before
 	broken  int                // watches that failed in sequence
+	pause   <-chan time.Time   // after such a failure: until it fires, none is opened
 	quiet   <-chan time.Time   // fires when they have shown nothing for long
 
 	freed  time.Time // since when the lock is free, and head the first
@@ -97,16 +98,13 @@ func (c *Client) await(ctx context.Context, cl *claim) error {
 		case resp, ok := <-w.watch:
 			if ok && resp.Err() == nil {
 				w.see(ctx, resp)
-				continue
+			} else {
+				w.close()
+				w.pause = time.After(jitter(min(firstPause<<min(w.broken, 10), longestPause)))
 			}
-			w.close()
-			select {
-			case <-time.After(jitter(min(firstPause<<min(w.broken, 10), longestPause))):
-				w.look(ctx)
-			case <-w.timer: // the lock may be free
-				w.act(ctx)
-			case <-ctx.Done():
-			}
+		case <-w.pause:
+			w.pause = nil
+			w.look(ctx)
 		case <-w.quiet:
 			w.quiet = nil
 			free, holder := slices.Clone(cl.free), cl.holder.UUID
@@ -207,7 +205,7 @@ func (w *waiter) open(ctx context.Context) {
 		from, end := w.c.store.layout.Range(w.cl.base)
 		key, opts = from, append(opts, clientv3.WithRange(end))
 	}
-	if w.watch != nil && key == w.key {
+	if w.pause != nil || w.watch != nil && key == w.key {
 		return
 	}
 	w.before()
