@@ -161,8 +161,7 @@ func TestALateAttemptOfALostLockIsAbandoned(t *testing.T) {
 		require.Equal(t, l.UUID(), string(late[0].Kv.Value), "it was executed")
 		at(61 * time.Second)
 		require.Empty(t, uuidIn(t, admin, "a"))
-		var sent atomic.Int64
-		link.OnRequest(func(memetcd.Message) memetcd.Faults { sent.Add(1); return memetcd.Faults{} })
+		sent := count[memetcd.Message](link)
 		<-time.After(time.Hour)
 		require.Zero(t, sent.Load())
 	})
@@ -176,8 +175,7 @@ func TestAnAnsweredReleaseIsTheLast(t *testing.T) {
 				link, err := cluster.Connect()
 				require.NoError(t, err)
 				var txns atomic.Int64
-				kv := link.Client.KV
-				link.Client.KV = hooked{kv, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+				link.Client.KV = hooked{link.Client.KV, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
 					if txns.Add(1) > 1 && answer != nil {
 						return nil, answer
 					}
@@ -204,22 +202,14 @@ type hooked struct {
 
 func (h hooked) Txn(ctx context.Context) clientv3.Txn { return &hookedTxn{h.KV.Txn(ctx), h.commit} }
 
-// failing is a connection on which every transaction fails.
-type failing struct {
-	clientv3.KV
-	err error
+// failing returns a connection on which every transaction fails, and how many there were.
+func failing(kv clientv3.KV, err error) (clientv3.KV, *atomic.Int64) {
+	sent := new(atomic.Int64)
+	return hooked{kv, func(clientv3.Txn) (*clientv3.TxnResponse, error) {
+		sent.Add(1)
+		return nil, err
+	}}, sent
 }
-
-type failingTxn struct {
-	clientv3.Txn
-	err error
-}
-
-func (f failing) Txn(context.Context) clientv3.Txn          { return failingTxn{err: f.err} }
-func (f failingTxn) If(...clientv3.Cmp) clientv3.Txn        { return f }
-func (f failingTxn) Then(...clientv3.Op) clientv3.Txn       { return f }
-func (f failingTxn) Else(...clientv3.Op) clientv3.Txn       { return f }
-func (f failingTxn) Commit() (*clientv3.TxnResponse, error) { return nil, f.err }
 
 // An attempt that etcd has refused before its log cannot be executed late.
 func TestRefusedAttemptsAreNotAbandoned(t *testing.T) {
@@ -235,7 +225,7 @@ func TestRefusedAttemptsAreNotAbandoned(t *testing.T) {
 			simulated(t, func(t *testing.T, c *memetcd.Cluster, _ connect) {
 				link, err := c.Connect()
 				require.NoError(t, err)
-				link.Client.KV = failing{err: tc.err}
+				link.Client.KV, _ = failing(link.Client.KV, tc.err)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				_, err = newClient(t, link.Client).TryLock(ctx, "a")

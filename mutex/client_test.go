@@ -22,7 +22,7 @@ func TestClientsWithoutAConnection(t *testing.T) {
 		_, link := connect()
 		bare := clientv3.NewCtxClient(t.Context())
 		bare.Watcher = clientv3.NewWatchFromWatchClient(etcdserverpb.NewWatchClient(link.Client.ActiveConnection()), link.Client)
-		bare.KV = failing{err: context.DeadlineExceeded}
+		bare.KV, _ = failing(link.Client.KV, context.DeadlineExceeded)
 		_, err := newClient(t, bare).TryLock(t.Context(), "a")
 		require.ErrorContains(t, err, "was unreachable: no answer")
 		for i, etcd := range []*clientv3.Client{bare, {Watcher: link.Client.Watcher}} {

@@ -3,7 +3,6 @@
 package mutex_test
 
 import (
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,17 +15,20 @@ import (
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
 )
 
+// requireExpired requires that a lease is no more.
+func requireExpired(t *testing.T, w world, lease int64) {
+	t.Helper()
+	resp, err := w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(lease))
+	require.NoError(t, err)
+	require.EqualValues(t, -1, resp.TTL)
+}
+
 // Waits share one lease, also those that begin while it is granted. It ends with the last.
 func TestWaitsShareALease(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		c, link := connect()
-		grants := 0
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.LeaseGrantRequest); ok {
-				grants++
-			}
-			return memetcd.Faults{Request: 10 * time.Millisecond}
-		})
+		link.Set(memetcd.Faults{Request: 10 * time.Millisecond})
+		grants := count[*etcdserverpb.LeaseGrantRequest](link)
 		for who := range 8 {
 			go func() {
 				l, err := c.Lock(q.ctx, "a", q.opts...)
@@ -35,7 +37,7 @@ func TestWaitsShareALease(t *testing.T) {
 			<-time.After(4 * time.Millisecond)
 		}
 		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 8 })
-		require.Equal(t, 1, grants)
+		require.EqualValues(t, 1, grants.Load())
 		lease := tickets(t, q.w, "a")[0].Lease
 		for range 8 {
 			q.release()
@@ -43,9 +45,7 @@ func TestWaitsShareALease(t *testing.T) {
 		}
 		q.release()
 		<-time.After(15 * time.Second)
-		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(lease))
-		require.NoError(t, err)
-		require.EqualValues(t, -1, resp.TTL)
+		requireExpired(t, q.w, lease)
 	})
 }
 
@@ -65,9 +65,7 @@ func TestTicketsLiveAsLongAsTheWait(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, tickets(t, q.w, "a"), "who gives up deletes its ticket")
 		<-time.After(10 * time.Second)
-		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(before[0].Lease))
-		require.NoError(t, err)
-		require.EqualValues(t, -1, resp.TTL)
+		requireExpired(t, q.w, before[0].Lease)
 		q.release()
 	})
 }
@@ -93,13 +91,8 @@ func TestWaiterWhoseLeaseWasRevoked(t *testing.T) {
 	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 		c, link := connect()
 		q.join(1, c)
-		var sent atomic.Int64
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.LeaseKeepAliveRequest); ok {
-				sent.Add(1)
-			}
-			return memetcd.Faults{Request: time.Millisecond}
-		})
+		link.Set(memetcd.Faults{Request: time.Millisecond})
+		sent := count[*etcdserverpb.LeaseKeepAliveRequest](link)
 		lease := tickets(t, q.w, "a")[0].Lease
 		_, err := q.w.etcd.Revoke(t.Context(), clientv3.LeaseID(lease))
 		require.NoError(t, err)
@@ -124,9 +117,7 @@ func TestWaiterWhoseTicketWasDeleted(t *testing.T) {
 		q.stop()
 		require.ErrorIs(t, (<-q.taken).err, mutex.ErrHeld)
 		<-time.After(15 * time.Second)
-		resp, err := q.w.etcd.TimeToLive(t.Context(), clientv3.LeaseID(ticket.Lease))
-		require.NoError(t, err)
-		require.EqualValues(t, -1, resp.TTL)
+		requireExpired(t, q.w, ticket.Lease)
 		q.release()
 	})
 }

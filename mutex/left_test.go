@@ -5,7 +5,6 @@ package mutex_test
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,8 +130,7 @@ func TestALockLostToAFullEtcdIsReleasedOnce(t *testing.T) {
 		require.Equal(t, l.UUID(), uuidIn(t, admin, "a"))
 		<-time.After(10 * time.Second)
 		require.Empty(t, uuidIn(t, admin, "a"))
-		var sent atomic.Int64
-		link.OnRequest(func(memetcd.Message) memetcd.Faults { sent.Add(1); return memetcd.Faults{} })
+		sent := count[memetcd.Message](link)
 		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrNoSpace)
 		<-time.After(time.Minute)
 		require.Zero(t, sent.Load())

@@ -48,6 +48,20 @@ func disturb(l *memetcd.Link, n int, f memetcd.Faults) {
 	})
 }
 
+// disturbFirst gives the next transaction of a client that is such the faults. The channel is closed when it is sent.
+func disturbFirst(link *memetcd.Link, such func(*etcdserverpb.TxnRequest) bool, f memetcd.Faults) <-chan struct{} {
+	sent, once := make(chan struct{}), false
+	link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+		if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !such(txn) {
+			return memetcd.Faults{}
+		}
+		once = true
+		close(sent)
+		return f
+	})
+	return sent
+}
+
 // count counts the requests of a client that are of a type, from now on.
 func count[T memetcd.Message](link *memetcd.Link) *atomic.Int64 {
 	n := new(atomic.Int64)

@@ -267,100 +267,9 @@ func chaos(t *testing.T, test func(*testing.T, *memetcd.Cluster, *line, func() (
 	})
 }
 
-// TestWaiterIsPassedOver: one that lives and does not see the release costs the next a second, and
-// queues again.
-func TestWaiterIsPassedOver(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		c, link := connect()
-		q.join(1, c)
-		for who := 2; who < 5; who++ {
-			q.join(who, q.w.client())
-		}
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			if _, ok := req.(*etcdserverpb.LeaseKeepAliveRequest); ok {
-				return memetcd.Faults{}
-			}
-			return memetcd.Unreachable()
-		})
-		link.Set(memetcd.Faults{HoldAnswers: true})
-		q.release()
-		who, after := q.next()
-		require.Equal(t, 2, who)
-		require.InDelta(t, time.Second, after, float64(200*time.Millisecond))
-		require.Len(t, tickets(t, q.w, "a"), 2, "its ticket is gone")
-		link.OnRequest(nil)
-		link.Set(memetcd.Faults{})
-		link.Break()
-		eventually(t, func() bool { return len(tickets(t, q.w, "a")) == 3 }, "it queues again")
-		q.serves(3, 4, 1)
-	})
-}
-
-// Waiters that hang together, and tickets without a lease or a waiter, block nobody for ever.
-func TestTicketsWithoutWaiters(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, _ func() (*mutex.Client, *memetcd.Link)) {
-		q.forge(4)
-		q.join(1, q.w.client())
-		q.join(2, q.w.client())
-		for range 2 {
-			q.release()
-			_, after := q.next()
-			require.Less(t, after, 3*time.Minute)
-		}
-		q.release()
-	})
-}
-
-// delayAttempt delays the next attempt of a waiter that has a ticket. The channel is closed when it is sent.
-func delayAttempt(link *memetcd.Link, d time.Duration) <-chan struct{} {
-	sent, once := make(chan struct{}), false
-	link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-		if txn, ok := req.(*etcdserverpb.TxnRequest); !ok || once || !strings.Contains(txn.String(), "request_delete_range") {
-			return memetcd.Faults{}
-		}
-		once = true
-		close(sent)
-		return memetcd.Faults{Request: d}
-	})
-	return sent
-}
-
-// A waiter that another has passed over meanwhile is not passed over again: the lock is that of the next.
-func TestWaiterIsPassedOverOnce(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		from := q.forge(4)
-		c, link := connect()
-		q.join(1, c)
-		passing := delayAttempt(link, 500*time.Millisecond)
-		q.release()
-		<-passing
-		_, err := q.w.etcd.Delete(t.Context(), from+"0")
-		require.NoError(t, err)
-		_, after := q.next()
-		require.Greater(t, after, time.Second)
-		require.Len(t, tickets(t, q.w, "a"), 2)
-		q.release()
-	})
-}
-
-// A waiter that comes too late to pass another over sees the tickets before its own go all the same.
-func TestWaiterThatPassesOverTooLate(t *testing.T) {
-	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
-		from := q.forge(2)
-		q.release()
-		c, link := connect()
-		passing := delayAttempt(link, 500*time.Millisecond)
-		q.join(1, c)
-		<-passing
-		uuid := "/mutexes/" + q.holder.Name() + "/uuid" // the second passes the first over
-		q.w.txn(clientv3.OpPut(uuid, "other"), clientv3.OpDelete(from+"0"), clientv3.OpDelete(from+"1"))
-		<-time.After(3 * time.Second)
-		_, err := q.w.etcd.Delete(t.Context(), uuid)
-		require.NoError(t, err)
-		_, after := q.next()
-		require.Less(t, after, 2*time.Second)
-		q.release()
-	})
+// putsTicket reports whether a transaction puts a ticket if it cannot take the lock.
+func putsTicket(txn *etcdserverpb.TxnRequest) bool {
+	return slices.ContainsFunc(txn.GetFailure(), func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
 // TestLostTickets: whichever ticket is deleted, all get the lock, and who has lost it is the last.
@@ -397,15 +306,7 @@ func TestTicketPutLate(t *testing.T) {
 		waited := make(chan error, 1)
 		go func() { waited <- c.WithLock(t.Context(), "b", func(context.Context) error { return nil }) }()
 		eventually(t, func() bool { return len(tickets(t, q.w, "b")) > 0 })
-		delayed := false
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			txn, _ := req.(*etcdserverpb.TxnRequest)
-			if !delayed && slices.ContainsFunc(txn.GetFailure(), func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil }) {
-				delayed = true
-				return memetcd.Faults{Request: 20 * time.Second} // the client gives up, and it is executed
-			}
-			return memetcd.Faults{}
-		})
+		disturbFirst(link, putsTicket, memetcd.Faults{Request: 20 * time.Second}) // the client gives up, and it is executed
 		q.join(1, c, mutex.KeepAlive(mutex.Forever))
 		q.release()
 		who, _ := q.next()
@@ -430,15 +331,7 @@ func TestTicketWithoutAnAnswer(t *testing.T) {
 		first, slow := connect()
 		q.join(1, first)
 		c, link := connect()
-		once := false
-		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-			txn, _ := req.(*etcdserverpb.TxnRequest)
-			if once || !slices.ContainsFunc(txn.GetFailure(), func(op *etcdserverpb.RequestOp) bool { return op.GetRequestPut() != nil }) {
-				return memetcd.Faults{}
-			}
-			once = true
-			return memetcd.Faults{HoldAnswers: true}
-		})
+		disturbFirst(link, putsTicket, memetcd.Faults{HoldAnswers: true})
 		q.join(2, c)
 		<-time.After(10 * time.Second)
 		slow.Set(memetcd.Faults{Request: 100 * time.Millisecond})

@@ -84,11 +84,8 @@ func TestAnOutageHalvesNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
 		link, err := cluster.Connect()
 		require.NoError(t, err)
-		var sent atomic.Int64
-		link.Client.KV = hooked{link.Client.KV, func(clientv3.Txn) (*clientv3.TxnResponse, error) {
-			sent.Add(1)
-			return nil, rpctypes.ErrTimeout
-		}}
+		kv, sent := failing(link.Client.KV, rpctypes.ErrTimeout)
+		link.Client.KV = kv
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		_, _, err = newClient(t, link.Client).TryLockAll(ctx, numbered("", 64))
@@ -129,7 +126,7 @@ func TestARefusedLockIsNoWait(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
 		link, err := cluster.Connect()
 		require.NoError(t, err)
-		link.Client.KV = failing{err: rpctypes.ErrDuplicateKey}
+		link.Client.KV, _ = failing(link.Client.KV, rpctypes.ErrDuplicateKey)
 		var s seen
 		_, err = newClient(t, link.Client, mutex.Observe(nil), mutex.Observe(s.add)).Lock(t.Context(), "a")
 		require.ErrorIs(t, err, rpctypes.ErrDuplicateKey)
@@ -143,11 +140,8 @@ func TestARefusedLockIsOneRequest(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
 		link, err := cluster.Connect()
 		require.NoError(t, err)
-		var sent atomic.Int64
-		link.Client.KV = hooked{link.Client.KV, func(clientv3.Txn) (*clientv3.TxnResponse, error) {
-			sent.Add(1)
-			return nil, rpctypes.ErrPermissionDenied
-		}}
+		kv, sent := failing(link.Client.KV, rpctypes.ErrPermissionDenied)
+		link.Client.KV = kv
 		_, err = newClient(t, link.Client).TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 		synctest.Wait()

@@ -136,13 +136,11 @@ func TestWaiterLosesTheRightToTickets(t *testing.T) {
 			chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
 				c, link := connect()
 				q.join(1, c)
-				lease := clientv3.LeaseID(tickets(t, q.w, "a")[0].Lease)
+				lease := tickets(t, q.w, "a")[0].Lease
 				link.Allow("/mutexes/", "/mutexes0")
 				<-time.After(before)
 				if before > 0 {
-					resp, err := q.w.etcd.TimeToLive(t.Context(), lease)
-					require.NoError(t, err)
-					require.EqualValues(t, -1, resp.TTL)
+					requireExpired(t, q.w, lease)
 				}
 				q.release()
 				_, after := q.next()
