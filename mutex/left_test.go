@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcd-unlocker/unlocker/mutex"
 	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
@@ -25,6 +26,16 @@ func uuidIn(t *testing.T, link *memetcd.Link, name string) string {
 		return ""
 	}
 	return string(resp.Kvs[0].Value)
+}
+
+// nextUUID waits until a lock is taken, and returns its uuid then.
+func nextUUID(t *testing.T, link *memetcd.Link, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	events := (<-link.Watch(ctx, "/mutexes/"+name+"/uuid", clientv3.WithFilterDelete())).Events
+	require.Len(t, events, 1)
+	return string(events[0].Kv.Value)
 }
 
 // TestALeaderLeadsAgainAfterAnOutage takes the quorum of etcd away until the leader has lost its lock. It has not called
