@@ -360,7 +360,9 @@ func TestManyPeoplePollOnePage(t *testing.T) {
 // unhurried takes ten milliseconds to read a lock.
 type unhurried struct{ *source }
 
-func (unhurried) Forced(string, int) []api.Forced { return nil } // that of a source notes the limit
+func (unhurried) Forced(string, int) []api.Forced { return nil } // those of a source note what they are asked for
+
+func (unhurried) Waiters(string, int) api.WaiterList { return api.WaiterList{} }
 
 func (unhurried) Lock(context.Context, string) (api.LockDetail, error) {
 	<-time.After(10 * time.Millisecond)
