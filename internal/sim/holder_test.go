@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -61,6 +62,8 @@ type holding struct {
 	*holder
 	w    *world
 	uuid string
+
+	mu sync.Mutex // of what follows: a trap has the holder renew beside its own loop
 	// first is the deadline of the acquisition.
 	first string
 	// renewed is how often it has renewed.
@@ -130,6 +133,8 @@ func (h *holding) ifMine() clientv3.Cmp {
 
 // renewal is what the next renewal writes.
 func (h *holding) renewal() []clientv3.Op {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.Renews == "" {
 		return h.stamps("alive_at", h.AliveAt)
 	}
@@ -151,6 +156,8 @@ func (h *holding) acquire(ctx context.Context) bool {
 
 // taking is what an acquisition writes.
 func (h *holding) taking() []clientv3.Op {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.first = ""
 	ops := append(h.stamps("locked_at", h.LockedAt), clientv3.OpPut(key(h.Name, "uuid"), h.uuid), clientv3.OpPut(key(h.Name, "hostname"), h.uuid+".example"))
 	if h.Big > 0 {
