@@ -102,3 +102,25 @@ func TestWaiterThatPassesOverTooLate(t *testing.T) {
 		q.release()
 	})
 }
+
+// A waiter that becomes the first while the lock is free has as long to take it as the one before it had.
+func TestFirstOfAFreeLock(t *testing.T) {
+	chaos(t, func(t *testing.T, _ *memetcd.Cluster, q *line, connect func() (*mutex.Client, *memetcd.Link)) {
+		from := q.forge(1)
+		c, slow := connect()
+		q.join(1, c)
+		slow.Set(memetcd.Faults{Request: 600 * time.Millisecond})
+		q.release()
+		<-time.After(100 * time.Millisecond)
+		q.join(2, q.w.client())
+		<-time.After(400 * time.Millisecond)
+		_, err := q.w.etcd.Delete(t.Context(), from+"0")
+		require.NoError(t, err)
+		who, _ := q.next()
+		require.Equal(t, 1, who)
+		q.release()
+		who, _ = q.next()
+		require.Equal(t, 2, who)
+		q.release()
+	})
+}

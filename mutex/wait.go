@@ -242,7 +242,6 @@ func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 	}
 	for _, ev := range resp.Events {
 		name, field, _ := cl.c.store.layout.Split(ev.Kv.Key)
-		uuid := string(ev.Kv.Value)
 		switch {
 		case ev.Kv.ModRevision <= cl.revision:
 			continue
@@ -254,12 +253,8 @@ func (w *waiter) see(ctx context.Context, resp clientv3.WatchResponse) {
 			continue
 		case ev.Type == clientv3.EventTypeDelete:
 			cl.saw(string(name), Holder{})
-		case uuid == cl.uuid: // of an attempt that was not answered
-			act = w.try
-		default:
-			if !cl.saw(string(name), Holder{UUID: uuid, Token: ev.Kv.CreateRevision}) {
-				act = w.look // it may have been passed over
-			}
+		case !cl.saw(string(name), Holder{UUID: string(ev.Kv.Value), Token: ev.Kv.CreateRevision}):
+			act = w.look // it may have been passed over
 		}
 		w.quiet = nil
 	}
