@@ -174,3 +174,37 @@ func TestRenewedAtLeastEvery100Seconds(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
+
+// TestFailedRenewalIsSoonRepeated: a quarter of the time between two renewals later at the latest, one that etcd has not
+// answered counted from its timeout, which is that of the lock.
+func TestFailedRenewalIsSoonRepeated(t *testing.T) {
+	for name, f := range map[string]memetcd.Faults{"refused": {}, "answer lost": {HoldAnswers: true}} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, cluster *memetcd.Cluster, connect connect) {
+				c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(15*time.Second), mutex.Backtrace(false))
+				l, err := c.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				time.Sleep(4 * time.Second)
+				cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, f == memetcd.Faults{})
+				var sent []time.Time
+				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					if _, ok := req.(*etcdserverpb.TxnRequest); !ok {
+						return memetcd.Faults{}
+					}
+					sent = append(sent, time.Now())
+					return f
+				})
+				time.Sleep(8 * time.Second)
+				link.OnRequest(nil)
+				cluster.SetAlarm(etcdserverpb.AlarmType_NOSPACE, false)
+				require.NoError(t, l.Unlock(t.Context()))
+				pause := 1200 * time.Millisecond
+				if f.HoldAnswers {
+					pause += 3 * time.Second
+				}
+				require.GreaterOrEqual(t, len(sent), 2)
+				require.Less(t, sent[1].Sub(sent[0]), pause)
+			})
+		})
+	}
+}

@@ -45,7 +45,7 @@ func (s *scheduler) add(st *store, tasks ...task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wake == nil {
-		s.tasks, s.wake, s.next = map[task]uint64{}, make(chan struct{}, 1), time.Time{}
+		s.tasks, s.wake = map[task]uint64{}, make(chan struct{}, 1)
 		go s.run(st, s.wake)
 	}
 	now := time.Now()
@@ -87,22 +87,20 @@ func (s *scheduler) look() {
 }
 
 func (s *scheduler) run(st *store, wake <-chan struct{}) {
-	ctx, cancel := context.WithCancel(s.open)
-	defer cancel() // of what is sent
 	for {
 		due, next := s.due(time.Now())
 		switch {
 		case next.IsZero():
 			return
 		case len(due) > 0 && s.overlap:
-			go s.send(ctx, st, due)
+			go s.send(st, due)
 		case len(due) > 0:
-			s.send(ctx, st, due)
+			s.send(st, due)
 		default:
 			select {
 			case <-time.After(time.Until(next)):
 			case <-wake:
-			case <-ctx.Done():
+			case <-s.open.Done():
 			}
 		}
 	}
@@ -142,12 +140,12 @@ func (s *scheduler) due(now time.Time) (due []attempt, next time.Time) {
 	return due, now
 }
 
-func (s *scheduler) send(ctx context.Context, st *store, due []attempt) {
+func (s *scheduler) send(st *store, due []attempt) {
 	timeout, requests := attemptTimeout, make([]request, len(due))
 	for i, a := range due {
 		timeout, requests[i] = min(timeout, a.timeout()), a
 	}
-	st.round(ctx, timeout, requests)
+	st.round(s.open, timeout, requests)
 	for _, a := range due {
 		a.ended()
 	}
