@@ -81,7 +81,7 @@ func goroutines() int {
 // Many failed claims are abandoned by one goroutine in few transactions, and the oldest not at all.
 // Those of the others that etcd executes late are released.
 func TestManyAbandonedLocks(t *testing.T) {
-	const most, more = 1000, 200
+	const most, more = 1000, 201
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
 		c, link := connect(mutex.Patience(time.Hour))
 		_, admin := connect()

@@ -23,11 +23,11 @@
 //
 // No goroutine outlives its lock or its wait. There are two for each lock that is held for longer than
 // 100 ms, and for all locks of a client with KeepAlive one, and one for each of their
-// transactions that has no answer yet, and one while any of them waits; etcd's client has more for leases, which stay. One more per client ends with the patience or with
-// etcd's client: etcd may execute late what it has not answered, and so take a lock without
-// a holder, after an error of Lock or after Unlock. Such a lock is released in the background, and no
-// lock that is held. So is one that was lost because etcd failed: as soon as Unlock is called or its
-// own deadline has passed, and etcd answers.
+// transactions that has no answer yet, and one while any of them waits; etcd's client has more for leases, which stay.
+// One more per client ends with the patience or with etcd's client: etcd may execute late what it has not answered, and
+// so take a lock without a holder, after an error of Lock or after Unlock. Such a lock is released in the background,
+// and no lock that is held. So is one that was lost because etcd failed: as soon as Unlock is called or its own
+// deadline has passed, and etcd answers.
 //
 // # No guarantees
 //

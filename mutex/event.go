@@ -59,8 +59,8 @@ func Observe(f func(Event)) Option {
 	})
 }
 
-// Log returns a function for Observe that logs warnings: a wait for etcd, or in no order, late renewals, and no right to read questions.
-// Without a logger it uses slog.Default.
+// Log returns a function for Observe that logs warnings: a wait for etcd, or in no order, late renewals, and no right
+// to read questions. Without a logger it uses slog.Default.
 func Log(logger *slog.Logger) func(Event) {
 	return func(e Event) {
 		switch to := cmp.Or(logger, slog.Default()); {

@@ -116,8 +116,8 @@ func (l *Lock) Cmp() clientv3.Cmp {
 }
 
 // Held returns nil if the lock is held, a *LostError if it is lost, ErrUnlocked after Unlock, and
-// context.Canceled if etcd's client was closed before, without which nothing is seen or renewed. It compares the clocks with the deadline, so that a process that was suspended
-// learns of the loss before it goes on. It sends nothing.
+// context.Canceled if etcd's client was closed before, without which nothing is seen or renewed. It compares the clocks
+// with the deadline, so that a process that was suspended learns of the loss before it goes on. It sends nothing.
 func (l *Lock) Held() error {
 	l.check()
 	if l.ctx.Err() != nil {

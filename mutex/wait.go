@@ -27,8 +27,8 @@ const (
 
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// waiter waits for one lock, or for one slot of several. It acts on what its claim knows of the lock and the queue as of a revision, watches one key,
-// and reads again what the events do not say.
+// waiter waits for one lock, or for one slot of several. It acts on what its claim knows of the lock and the queue as
+// of a revision, watches one key, and reads again what the events do not say.
 type waiter struct {
 	c     *Client
 	cl    *claim
@@ -194,9 +194,9 @@ func (w *waiter) look(ctx context.Context) {
 	}
 }
 
-// open watches the lock or all slots, if at most one is before this waiter, and otherwise the ticket two before its own. It begins now,
-// and see looks if that is too late: etcd serves a watch of a revision that it already has only every 100 ms. After a
-// failure it takes another stream, since one whose login has expired serves no new watches.
+// open watches the lock or all slots, if at most one is before this waiter, and otherwise the ticket two before its
+// own. It begins now, and see looks if that is too late: etcd serves a watch of a revision that it already has only
+// every 100 ms. After a failure it takes another stream, since one whose login has expired serves no new watches.
 func (w *waiter) open(ctx context.Context) {
 	key, opts := w.c.store.key(w.cl.name, protocol.FieldUUID), []clientv3.OpOption{clientv3.WithCreatedNotify()}
 	if len(w.cl.before) > 1 {

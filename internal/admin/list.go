@@ -210,9 +210,10 @@ func ParseName(prefix, given string) (string, error) {
 // quoted formats a name for an error.
 func quoted(name string) string { return terminal.QuoteAlways(protocol.Clip([]byte(name), 200)) }
 
-// Names returns names of locks that begin with a text, for a shell to complete: not many more than maxNames, without those that are not safe to print or to type. If there are more, the longest
-// beginning that the names have in common is still that of all, so that a shell that continues with
-// it leaves none out; if that takes too many requests, there are none.
+// Names returns names of locks that begin with a text, for a shell to complete: not many more than maxNames, without
+// those that are not safe to print or to type. If there are more, the longest beginning that the names have in common
+// is still that of all, so that a shell that continues with it leaves none out; if that takes too many requests, there
+// are none.
 func (a *Admin) Names(ctx context.Context, begin string) (names []string, err error) {
 	const maxNames = 200
 	from, end := a.config.Prefix+begin, clientv3.GetPrefixRangeEnd(a.config.Prefix+begin)

@@ -115,8 +115,8 @@ func (r *Rhythm) Words() [2]string {
 	return [2]string{"not renewed for ", fmt.Sprintf(", %d missed, every %s before", r.Missed, every)}
 }
 
-// Sentence says at a time, according to the clock of the daemon, whether the holder is alive: "renewed 8s ago, every 40s"; "" where
-// there is no rhythm.
+// Sentence says at a time, according to the clock of the daemon, whether the holder is alive: "renewed 8s ago, every
+// 40s"; "" where there is no rhythm.
 func (r *Rhythm) Sentence(now time.Time) string {
 	if r == nil {
 		return ""
