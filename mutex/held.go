@@ -36,12 +36,12 @@ func (l *Lock) expire(now time.Time) (over bool) {
 	}
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrDeadline, Err: l.err}
 	switch {
-	case l.err == nil && l.set.keep > 0 && elapsed(l.began, now) >= l.set.keep-margin(l.term.length):
-		e.Err = errMaxHold
 	case errors.Is(l.err, ErrNoSpace):
 		e.Reason = ErrNoSpace
 	case errors.Is(l.err, ErrUnreachable), l.err != nil && classify(l.err) == ambiguous:
 		e.Reason = ErrUnreachable
+	case l.set.keep > 0 && elapsed(l.began, now) >= l.set.keep-margin(l.term.length):
+		e.Err = errMaxHold
 	}
 	l.end(e)
 	return true
