@@ -44,6 +44,7 @@ type traffic struct {
 type connection struct {
 	net.Conn
 	*traffic
+	began time.Time
 	// drained is whether the last read left nothing, gap how long after the one before it was. Only Read uses them.
 	drained bool
 	gap     time.Duration
@@ -93,8 +94,14 @@ type recorded struct {
 	on *connection
 }
 
+// Began implements AgedConnection.
+func (r recorded) Began() time.Time { return r.on.began }
+
+// AgedConnection is the AuthInfo of connections of which Departure asks how old they are.
+type AgedConnection interface{ Began() time.Time }
+
 func (r recorder) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	on := &connection{Conn: raw, traffic: r.traffic}
+	on := &connection{Conn: raw, traffic: r.traffic, began: time.Now()}
 	conn, info, err := r.TransportCredentials.ClientHandshake(ctx, authority, on)
 	return conn, recorded{info, on}, err
 }
@@ -168,6 +175,9 @@ func (t *traffic) sent(ctx context.Context) error {
 type Departure struct {
 	// Open is asked in the instant in which the request goes on a connection.
 	Open func() bool
+	// Read, where set, is when the read began that the request relies on. It goes on no connection that has begun since:
+	// etcd may have been restored, for which all its members stop.
+	Read time.Time
 
 	asked, refused atomic.Bool
 }
@@ -190,7 +200,9 @@ func Departs(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	if d.asked.Swap(true) || !d.Open() {
+	info, _ := credentials.RequestInfoFromContext(ctx)
+	on, aged := info.AuthInfo.(AgedConnection)
+	if d.asked.Swap(true) || !d.Open() || aged && !d.Read.IsZero() && !on.Began().Before(d.Read) {
 		d.refused.Store(true)
 		return status.Error(codes.Canceled, "not sent: it was withdrawn")
 	}

@@ -70,6 +70,23 @@ func TestS3_ARequestAsksAfterItHasWaitedForAConnection(t *testing.T) {
 	require.False(t, written(t, c))
 }
 
+// All members have stopped, as for a restore: what was read before is not known to be there.
+func TestS4_ARequestGoesOnNoConnectionThatBeganSinceTheRead(t *testing.T) {
+	t.Parallel()
+	cluster := etcdtest.Start(t, localetcd.Options{})
+	c := mustNew(t, options(cluster.Addr(0)))
+	require.False(t, written(t, c))
+	read := time.Now()
+	cluster.Kill(0)
+	require.NoError(t, cluster.Restart(t.Context()))
+	require.False(t, written(t, c), "connected again")
+	d := &Departure{Open: opened, Read: read}
+	require.Error(t, put(t, c, d))
+	require.True(t, d.Refused())
+	require.False(t, written(t, c))
+	require.NoError(t, put(t, c, &Departure{Open: opened, Read: time.Now()}))
+}
+
 // etcd's client logs in again and repeats the request.
 func TestS3_ARequestIsNotRepeatedAfterALogin(t *testing.T) {
 	t.Parallel()

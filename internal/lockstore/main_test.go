@@ -15,7 +15,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
+	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/etcdtest"
 	"github.com/etcd-unlocker/unlocker/internal/localetcd"
 	"github.com/etcd-unlocker/unlocker/mutex/protocol"
@@ -92,6 +94,7 @@ func newEtcd(t *testing.T, o localetcd.Options) (*localetcd.Cluster, *clientv3.C
 // that read, the latter counted from 1.
 type spy struct {
 	etcdserverpb.KVClient
+	connected  connected // since when transactions are sent on it
 	before     func()
 	beforeRead func(n int)
 	// afterRead may fail a transaction that reads.
@@ -100,10 +103,20 @@ type spy struct {
 	reads     int
 }
 
+type connected struct{ began time.Time }
+
+func (connected) AuthType() string { return "" }
+
+func (c connected) Began() time.Time { return c.began }
+
 func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	if len(r.Success) == 0 || r.Success[0].GetRequestRange() == nil {
 		if s.sent = append(s.sent, r); s.before != nil {
 			s.before()
+		}
+		on := credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{AuthInfo: s.connected})
+		if err := etcd.Departs(on); err != nil { // as connections do
+			return nil, err
 		}
 	} else if s.reads++; s.beforeRead != nil {
 		s.beforeRead(s.reads)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -25,6 +26,8 @@ type Record struct {
 	// spans contain all keys of the lock and no others. They are empty if there would be
 	// too many of them for a transaction.
 	spans []span
+	// read is when its read began.
+	read time.Time
 }
 
 type field struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -149,4 +150,23 @@ func TestS4_BigValues(t *testing.T) {
 	h.set("b", "unknown", strings.Repeat("x", 1<<20))
 	h.remove("a", "b", "c")
 	require.Len(t, h.keys(), 5)
+}
+
+// The lock of a batch that was read first tells how old the connection must be. It does not matter how a lock was read.
+func TestS4_NothingThatWasReadCountsOnAConnectionThatBeganSince(t *testing.T) {
+	h := newHarness(t)
+	h.expired("first", "last")
+	h.set("large", "uuid", "u", "payload", strings.Repeat("x", 20<<10))
+	large, err := h.readLarge(h.ctx, h.listed("large"))
+	require.NoError(t, err)
+	records := append([]Record{large}, h.read("first")...)
+	began := time.Now()
+	records = append(records, h.read("last")...)
+	for name, batch := range map[string][]Record{"large": {records[2], records[0]}, "first": {records[1], records[2]}} {
+		h.connected.began = began
+		_, _, err := h.Delete(h.ctx, Terms{Open: always}, batch...)
+		require.ErrorIs(t, err, ErrWithdrawn, name)
+	}
+	h.connected.began = time.Time{}
+	require.Equal(t, []int64{int64(records[1].Keys), int64(records[2].Keys)}, h.deleted(records[1:]...))
 }

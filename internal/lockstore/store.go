@@ -52,6 +52,7 @@ func (st Store) explain(err error) error {
 // ReadAlone: their size must delay no other. So are those beyond maxKeys keys, which bounds the answer to 16 MB. Of
 // the locks given only the name and what is known of their size count.
 func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, error) {
+	began := time.Now()
 	records := make([]Record, len(locks))
 	var small []int
 	var gets []clientv3.Op
@@ -73,6 +74,7 @@ func (st Store) Read(ctx context.Context, locks []protocol.Lock) ([]Record, erro
 	for n, i := range small {
 		if !answers[n].More { // it holds no more keys than were asked for
 			records[i] = st.fromRange(locks[i].Name, answers[n])
+			records[i].read = began
 		}
 	}
 	return records, nil
@@ -143,6 +145,7 @@ func (st Store) field(name string, kv *mvccpb.KeyValue) field {
 // readLarge reads a lock whole that has big values, many keys, or names nested in it: its known
 // fields and then, at the same revision, which keys it has. It takes up to some thousand requests.
 func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) {
+	began := time.Now()
 	var keys []string
 	var spans []span
 	for f := protocol.FieldUnknown + 1; f <= protocol.FieldUUID; f++ {
@@ -154,7 +157,7 @@ func (st Store) readLarge(ctx context.Context, l protocol.Lock) (Record, error) 
 	if err != nil {
 		return Record{}, err
 	}
-	var rec Record
+	rec := Record{read: began}
 	s := newSurveyor(st.Layout, l.Name)
 	for _, resp := range answers {
 		for _, kv := range resp.Kvs {

@@ -93,7 +93,8 @@ func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (del
 	if st.Pauses != "" {
 		unpaused = append(unpaused, clientv3.Compare(clientv3.ModRevision(st.Pauses), "<", terms.Pauses+1).WithPrefix())
 	}
-	departure := &etcd.Departure{Open: terms.Open}
+	oldest := slices.MinFunc(records, func(a, b Record) int { return a.read.Compare(b.read) })
+	departure := &etcd.Departure{Open: terms.Open, Read: oldest.read}
 	resp, err := st.commit(departure.With(ctx), clientv3.OpTxn(unpaused, deletions, nil))
 	switch {
 	case departure.Refused(), err == nil && !resp.Succeeded:
@@ -133,7 +134,7 @@ var (
 	ErrNoUUID    = errors.New("there are keys, but no uuid: nobody holds the lock")
 	ErrUnsteady  = errors.New("the lock was modified each time between reading and removing it")
 	ErrTooLarge  = errors.New("the lock has more keys, or more names nested in it, than one transaction can remove")
-	ErrWithdrawn = errors.New("not removed: a hold or a pause began in the same moment")
+	ErrWithdrawn = errors.New("not removed: in the same moment a hold or a pause began, or the connection to etcd was lost")
 	ErrAmbiguous = errors.New("no answer from etcd: the lock may have been removed; asking again is harmless")
 )
 

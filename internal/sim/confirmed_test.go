@@ -78,3 +78,17 @@ func TestS7_ARemovalWhoseAnswerIsLostIsPresumed(t *testing.T) {
 
 	require.EqualValues(t, 1, j.w.daemons[0].reaper.Stats().Removed[verdict.Presumed])
 }
+
+// A lock is read, and etcd restored with a nested one that was released since: the lock as it was read says where the
+// others are not.
+func TestS4_ARestoreBetweenTheReadAndTheRemoval(t *testing.T) {
+	nested := lease("a/b", 18, 60)
+	nested.Releases = s(24)
+	for _, k := range []kind{rolledBack, newCluster, bumped} {
+		t.Run(string(k), func(t *testing.T) {
+			j := judged(t, history{Replicas: 1, Lasts: s(200), Holders: []holder{{Name: "a", Start: s(20), TTL: s(20), LockedAt: true}, nested},
+				Faults: []fault{{Kind: k, On: atRead, After: true, At: s(22), Waits: s(0.06)}}})
+			require.NotZero(t, j.gone("a"), "once it was read again")
+		})
+	}
+}

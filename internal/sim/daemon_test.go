@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/etcd-unlocker/unlocker/internal/app"
 	"github.com/etcd-unlocker/unlocker/internal/config"
@@ -84,7 +85,11 @@ func (d *daemon) bound(ctx context.Context, method string, req, reply any, cc *g
 		ctx, cancel = context.WithTimeout(ctx, d.w.config.Etcd.RequestTimeout)
 		defer cancel()
 	}
-	if err := etcd.Departs(ctx); err != nil {
+	departing := ctx
+	if d.link != nil { // it has logged in
+		departing = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{AuthInfo: d.link.network.(credentials.AuthInfo)})
+	}
+	if err := etcd.Departs(departing); err != nil {
 		return err
 	}
 	err := invoke(ctx, method, req, reply, cc, opts...)

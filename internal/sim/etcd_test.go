@@ -104,6 +104,9 @@ func (m *memory) daemon(d *daemon) (*link, error) {
 // inMemory is the network of the etcd in memory.
 type inMemory struct{ *memetcd.Link }
 
+// AuthType implements credentials.AuthInfo: it stands for the connection, of which etcd.Departs asks when it began.
+func (inMemory) AuthType() string { return "" }
+
 // Cut implements network.
 func (n inMemory) Cut() {
 	n.OnRequest(nil)

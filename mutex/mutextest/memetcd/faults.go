@@ -84,6 +84,7 @@ func (l *Link) Break() { l.cluster.do(l.reset) }
 
 func (l *Link) reset() {
 	l.connection++
+	l.began = time.Now()
 	l.floor = 0
 	l.cut = l.held()
 }

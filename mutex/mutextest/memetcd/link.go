@@ -36,8 +36,9 @@ type Link struct {
 
 	// All below is guarded by the cluster's mutex.
 	faults Faults
-	// connection counts the connections: one that is not the present one is broken.
+	// connection counts the connections: one that is not the present one is broken. began is when that began.
 	connection int
+	began      time.Time
 	// cut: the connection broke while one direction was blocked, and there is no new one.
 	cut bool
 	// floor is the newest revision that the member has shown.
@@ -216,6 +217,13 @@ func (l *Link) stream(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientCon
 		return nil, status.Errorf(codes.Unimplemented, "memetcd: %s", method)
 	}
 	return l.open(ctx, h), nil
+}
+
+// Began returns when the connection began, or the one before broke.
+func (l *Link) Began() time.Time {
+	l.cluster.mu.Lock()
+	defer l.cluster.mu.Unlock()
+	return l.began
 }
 
 func (l *Link) connected() bool {
