@@ -648,6 +648,14 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	}
 }
 
+// A real etcd carries out what a client sent and gave up, as soon as the network carries it: its clock seems slow by that.
+func TestN_NobodyIsConvictedOfAStampThatTheNetworkKept(t *testing.T) {
+	h := history{Replicas: 1, Lasts: s(90),
+		Holders: []holder{{Name: "a", Host: 1, Start: s(27.7), TTL: s(17.5), Retry: s(5), LockedAt: true, Seconds: true, Releases: s(57.05)}},
+		Faults:  []fault{{Kind: unreachable, Who: hosts, At: s(24.359), For: s(25.35)}}}
+	require.Empty(t, runReal(t, h, without{}).violations)
+}
+
 // A real etcd answers no request with a token of before its restore, until its log is as long again. Until requests time
 // out, or a silent watch does, a daemon knows nothing of the restore.
 func TestN_NobodyIsConvictedOfATokenFromBeforeARestore(t *testing.T) {

@@ -254,7 +254,7 @@ func (j *judge) outdates(f fault, a *judges.Announcement) bool {
 // goes returns what is known of a lock whose uuid or last key is deleted.
 func (j *judge) goes(s *state, revision int64, now time.Duration) removal {
 	auto, dated := s.Deadline()
-	past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch) < now
+	past := dated && s.Held() && s.write.passes+time.Second < now && auto.Sub(j.w.epoch)+max(0, s.slowest+time.Second) < now
 	if c := j.claims[s.holder]; c != nil && len(c.Clock.Steps) > 0 && !s.write.stamped {
 		past = false // an observation of before its clock was set may still count
 	}
