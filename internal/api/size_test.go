@@ -27,9 +27,9 @@ func excess(t require.TestingT, text func(label string) string) int {
 	l := Lock{
 		Name: text("name"), State: "malformed", UUID: text("uuid"), Hostname: text("host"), Owner: text("owner"),
 		Purpose: text("purpose"), Status: text("status"), Explanation: text("explanation"), Urgency: text("urgency"),
-		LockedAt: last, AlertAt: last, AutoUnlockAt: last, AliveAt: last, Due: last, ClockOffset: -math.MaxFloat64, Margin: &margin,
-		Rhythm: &Rhythm{RenewedAt: last, Interval: math.MaxUint16 * .1, Missed: math.MaxInt},
-		Token:  math.MinInt64, Revision: math.MinInt64, Keys: math.MinInt, Waiters: 10_000,
+		LockedAt: last, AlertAt: last, AutoUnlockAt: last, AliveAt: last, Due: last, ClockOffset: time.Duration(math.MinInt64).Seconds(), Margin: &margin,
+		Rhythm: &Rhythm{RenewedAt: last, Interval: math.MaxUint16 * .1, Missed: math.MaxInt32},
+		Token:  math.MaxInt64, Revision: math.MaxInt64, Keys: math.MaxInt32, Waiters: 10_000,
 	}
 	encoded, err := json.Marshal(l)
 	require.NoError(t, err)
