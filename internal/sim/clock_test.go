@@ -28,10 +28,15 @@ func (c clock) apart(at time.Duration) time.Duration {
 	return apart
 }
 
-// stepped returns when the clock was last set.
-func (c clock) stepped() (last time.Duration) {
+// stepped returns when it was last noticed that the clock was set: what is within the tolerance, once drift has made it
+// more.
+func (c clock) stepped(tolerance time.Duration) (last time.Duration) {
 	for _, s := range c.Steps {
-		last = max(last, s.At)
+		at := s.At
+		if left := tolerance - s.By.Abs(); left > 0 && s.By < 0 == (c.Drift < 0) && c.Drift != 0 {
+			at += left * 1_000_000 / time.Duration(c.Drift).Abs()
+		}
+		last = max(last, at)
 	}
 	return last
 }

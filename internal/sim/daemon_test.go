@@ -39,8 +39,10 @@ type without struct {
 	calm bool
 	// confirmed takes out that a removal waits for a probe.
 	confirmed bool
-	source    func(*daemon) reaper.Source
-	handler   func(slog.Handler) slog.Handler
+	// departs takes out that a request goes on no connection that is too new.
+	departs bool
+	source  func(*daemon) reaper.Source
+	handler func(slog.Handler) slog.Handler
 	// request edits a request before it is sent, answer what came back.
 	request func(memetcd.Message)
 	answer  func(req, reply memetcd.Message, err error) error
@@ -86,7 +88,7 @@ func (d *daemon) bound(ctx context.Context, method string, req, reply any, cc *g
 		defer cancel()
 	}
 	departing := ctx
-	if d.link != nil { // it has logged in
+	if d.link != nil && !d.w.without.departs { // it has logged in
 		departing = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{AuthInfo: d.link.network.(credentials.AuthInfo)})
 	}
 	if err := etcd.Departs(departing); err != nil {

@@ -559,13 +559,23 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 	orphaned := holder{Name: "a", Start: s(0.15), TTL: s(30), Retry: s(20), LockedAt: true, Note: s(3.9), Releases: s(12)}
 	blind := holder{Name: "a", Start: s(17), TTL: s(9.6), Retry: s(20), LockedAt: true, Releases: s(17.65)}
 	unseen := holder{Name: "d", Start: s(0.3), Interval: s(9.85), TTL: s(40.4), Retry: s(20), Fixed: true, Dies: s(34.7)}
+	var each5900ms []holder
+	for i := range 13 {
+		start := 2 + 5.9*float64(i)
+		each5900ms = append(each5900ms, holder{Name: fmt.Sprint(i), Start: s(start), TTL: s(20), Retry: s(1), LockedAt: true, Dies: s(start + 1)})
+	}
 	for name, h := range map[string]history{
+		"a storm to which a lock counts that came due before an outage was known": {Replicas: 1, Lasts: s(130), Holders: each5900ms,
+			Faults: []fault{{Kind: refused, Who: hosts, At: s(19.05), For: s(2.05), On: atWatch, Waits: s(1.2), Seen: true},
+				{Kind: lateWatch, Who: replicas, At: s(15.65173), For: s(27.45), By: s(8)}, {Kind: slowDisk, At: s(23.3987), For: s(6.5)}}},
 		"a read of what a restore brought back, before the watch shows it": {Replicas: 1, Lasts: s(80),
 			Holders: []holder{{Name: "a", Start: s(17.2), Interval: s(6.7), TTL: s(21.1), Retry: s(5), AliveAt: true, Clock: clock{Offset: -s(3.9)}, Dies: s(40.05), Fixed: true}},
 			Faults:  []fault{{Kind: rolledBack, At: s(37.55), By: s(15.95), Writes: 100}, {Kind: logFull, Who: replicas, At: s(37.55), For: s(0.001), On: atRevision, Waits: s(3), After: true}}},
 		"a renewal right before the end of an outage in which all is carried out": {Replicas: 3, Lasts: s(70), Resync: s(5), Config: "long requests",
 			Holders: []holder{{Name: "a", Start: s(17.15), Interval: s(6.55), TTL: s(7.05), Retry: s(5), AliveAt: true, Clock: clock{Offset: s(1)}, Dies: s(35)}},
 			Faults:  []fault{{Kind: unanswered, At: s(22.85), For: s(11.2)}}},
+		"a step within the tolerance that drift makes more long after": {Replicas: 1, Lasts: s(194), Clocks: []clock{{Drift: -450, Steps: []step{{s(8.45), -s(1.99)}}}},
+			Holders: []holder{{Name: "a", Start: s(13.65), Interval: s(5.95), TTL: s(18.85), Retry: s(20), AliveAt: true, Seconds: true, Releases: s(43.2), Renews: "-a", Fixed: true}}},
 		"a step within the tolerance that drift makes more": {Replicas: 2, Lasts: s(165), Clocks: []clock{{}, {Offset: -s(1.9), Drift: 100, Steps: []step{{s(1), s(1.99)}}}},
 			Holders: []holder{{Name: "a", Start: s(27.85), TTL: s(308), Retry: s(1), LockedAt: true, Clock: clock{Offset: s(3.9), Drift: -450}}}},
 		"an orphan that was taken and released unseen": {Replicas: 1, Lasts: s(80), Config: "no settle", Holders: []holder{orphaned, blind},

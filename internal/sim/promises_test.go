@@ -103,21 +103,23 @@ func (j *judge) removal(d *daemon, name string, now time.Duration) {
 			sent.Clock = j.showed(d, sent, now, a.At.To.Sub(j.w.began))
 			j.unconfirmed(d, bounds, &sent)
 			j.prompt(d, s, a, now)
-			j.storm(d, s, latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) }), now)
+			j.storm(d, s, bounds, now)
 		}
 	}
 	j.convictAll(d, name, sent.Judge(j.rules()))
 }
 
-// due is a lock that came due for a daemon: not before one instant, and not after another.
+// due is a lock that came due for a daemon: not before one instant, and not after another. It counts from then, also where
+// an outage that is not known yet puts its removal off.
 type due struct {
 	lock        string
 	first, last time.Duration
 }
 
 // storm judges that the delay of a storm is kept: a lock came due after so many others for certain, and was not delayed.
-func (j *judge) storm(d *daemon, s *state, first, now time.Duration) {
+func (j *judge) storm(d *daemon, s *state, bounds []bound, now time.Duration) {
 	r, o := j.w.config.Reaper.Storm, j.of[d]
+	first := latestOf(bounds, func(b bound) time.Duration { return j.outage(d, b.since) })
 	lock := s.Name + s.Value("uuid") + s.Value("auto_unlock_at")
 	if !s.Held() || slices.ContainsFunc(o.due, func(c due) bool { return c.lock == lock }) {
 		return
@@ -131,7 +133,7 @@ func (j *judge) storm(d *daemon, s *state, first, now time.Duration) {
 	if r.MinLocks > 0 && before >= r.MinLocks && float64(before) >= r.Fraction*float64(len(j.claims)) && now < first+r.Delay {
 		j.convict("S3", d, s.Name, "%d others came due within a minute before: the delay of a storm was not kept", before)
 	}
-	o.due = append(o.due, due{lock, first, now})
+	o.due = append(o.due, due{lock, latestOf(bounds, func(bound) time.Duration { return 0 }), now})
 }
 
 // lead is by how much the probe before a removal may begin before due, at most.

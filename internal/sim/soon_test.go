@@ -93,7 +93,7 @@ func (j *judge) latest(d *daemon, s *state, auto time.Time, now time.Duration) t
 		if s.write.again { // rule 7 keeps a deadline, and the patience was another
 			patience = 5 * time.Minute
 		}
-		latest = max(latest, d.clock.stepped()+patience+r.Grace+2*time.Second)
+		latest = max(latest, min(now, d.clock.stepped(r.ClockTolerance))+patience+r.Grace+2*time.Second)
 	}
 	latest += allowance + r.StandbyDelay + time.Second
 	if allowance > 0 {
