@@ -57,13 +57,15 @@ func TestNothingIsWrittenAfterUnlock(t *testing.T) {
 		require.NoError(t, err)
 		l, err := c.TryLock(t.Context(), "a")
 		require.NoError(t, err)
+		alive := &renewal{l: l, set: l.set, explicit: true}
+		alive.set.status = "half"
 		renewal, answer := l.begin(), &note{l: l, fields: map[protocol.Field]string{protocol.FieldStatus: "half"}}
 		link.Set(memetcd.Faults{Request: time.Second})
 		released := make(chan error)
 		go func() { released <- l.Unlock(t.Context()) }()
 		synctest.Wait()
 		link.Set(memetcd.Faults{})
-		c.store.round(t.Context(), time.Second, []request{renewal, answer})
+		c.store.round(t.Context(), time.Second, []request{renewal, alive, answer})
 		renewal.ended()
 		require.NoError(t, <-released)
 		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())

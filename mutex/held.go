@@ -117,12 +117,12 @@ func (l *Lock) arm(now time.Time) {
 		next = min(next, l.alertAt.Sub(now))
 	}
 	if !l.guarded {
-		next = min(next, guardDelay)
+		next = min(next, l.began.Add(guardDelay).Sub(now))
 	}
 	if l.asked {
 		next = min(next, l.mute.Sub(now))
 	}
-	l.timer.Reset(max(next, time.Millisecond))
+	l.timer.Reset(next)
 }
 
 // guard watches the uuid until the lock is lost or released.
@@ -157,10 +157,8 @@ func (l *Lock) follow(key string, from int64, see func(*mvccpb.KeyValue), over f
 
 // watch watches a key until the watch or the lock ends. It reports whether etcd showed anything.
 func (l *Lock) watch(key string, from int64, see func(*mvccpb.KeyValue)) (healthy bool) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.ctx))
-	defer cancel()
-	w := l.c.watcher.Watch(ctx, key, clientv3.WithRev(from), clientv3.WithCreatedNotify())
-	for resp := range w {
+	w := l.c.watcher.Watch(clientv3.WithRequireLeader(l.ctx), key, clientv3.WithRev(from), clientv3.WithCreatedNotify())
+	for resp := range w { // it is closed after an error
 		if resp.Err() != nil {
 			return healthy
 		}

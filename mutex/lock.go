@@ -213,9 +213,7 @@ func (r *renewal) step() step {
 	if r.term.left(r.began) < l.term.left(r.began) {
 		// It may be committed although its answer is lost.
 		l.term.began, l.term.length = r.term.began, r.term.length
-		if next := r.began.Add(pace(r.term.length)); next.Before(l.next) {
-			l.next = next
-		}
+		l.next = r.began.Add(pace(r.term.length))
 		l.arm(r.began)
 	}
 	l.written["alive_at"] = ""

@@ -160,6 +160,24 @@ func TestShorterPatienceWithoutAnswer(t *testing.T) {
 	})
 }
 
+// TestShortestPatienceWithoutAnswer has the deadline within the second in which the clocks are compared next.
+func TestShortestPatienceWithoutAnswer(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Expect(time.Second), mutex.Patience(2*time.Minute), mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(1101 * time.Millisecond)
+		link.Set(memetcd.Faults{HoldAnswers: true})
+		began, renewed := time.Now(), make(chan error)
+		go func() { renewed <- l.Alive(t.Context(), mutex.Patience(time.Second)) }()
+		require.ErrorIs(t, done(t, l.Context(t.Context())), mutex.ErrLost)
+		require.Equal(t, 900*time.Millisecond, time.Since(began))
+		require.ErrorIs(t, <-renewed, mutex.ErrLost)
+		link.Set(memetcd.Faults{})
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrLost)
+	})
+}
+
 // TestUnlockAgainAfterLostAnswer releases a lock, whose answer is lost, and does so again: it was
 // not lost.
 func TestUnlockAgainAfterLostAnswer(t *testing.T) {

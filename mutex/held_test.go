@@ -1,0 +1,132 @@
+//go:build go1.25
+
+package mutex_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcd-unlocker/unlocker/mutex"
+	"github.com/etcd-unlocker/unlocker/mutex/mutextest/memetcd"
+)
+
+// A lock is watched soon, however often it is renewed.
+func TestAnOftenRenewedLockIsWatched(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		watches := count[*etcdserverpb.WatchRequest](link)
+		for range 3 {
+			time.Sleep(40 * time.Millisecond)
+			require.NoError(t, l.Alive(t.Context()))
+		}
+		require.NotZero(t, watches.Load())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// guarded has a lock whose watches are those of a watcher, and returns when they were opened in a minute.
+func guarded(t *testing.T, watcher func(clientv3.Watcher, chan<- time.Time) clientv3.Watcher) (opened []time.Time) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		_, link := connect()
+		times := make(chan time.Time, 1000)
+		link.Client.Watcher = watcher(link.Client.Watcher, times)
+		l, err := newClient(t, link.Client, mutex.Backtrace(false)).Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.NoError(t, l.Held())
+		require.NoError(t, l.Unlock(t.Context()))
+		for len(times) > 0 {
+			opened = append(opened, <-times)
+		}
+	})
+	return opened
+}
+
+// A watch that breaks at once is opened again after ever longer pauses, up to two seconds, as that of a waiter.
+func TestBrokenWatchesOfALock(t *testing.T) {
+	opened := guarded(t, func(w clientv3.Watcher, opened chan<- time.Time) clientv3.Watcher {
+		return onlyUUID{w, opened, ending{w, make(chan time.Time, 1000)}.Watch}
+	})
+	require.InDelta(t, 35, len(opened), 15)
+}
+
+// A watch that breaks after a while is opened again at once, each time.
+func TestWatchesOfALockThatBreakAfterAWhile(t *testing.T) {
+	const lasts = 5 * time.Second
+	opened := guarded(t, func(w clientv3.Watcher, opened chan<- time.Time) clientv3.Watcher {
+		return onlyUUID{w, opened, func(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(lasts, cancel)
+			return w.Watch(ctx, key, opts...)
+		}}
+	})
+	require.Len(t, opened, 12)
+	for i := range opened[1:] {
+		require.Less(t, opened[i+1].Sub(opened[i]), lasts+100*time.Millisecond)
+	}
+}
+
+// A watch that a lagging member resumes shows events of before the lock was taken (etcd-io/etcd#20221).
+func TestOldEventsOfALock(t *testing.T) {
+	guarded(t, func(w clientv3.Watcher, opened chan<- time.Time) clientv3.Watcher {
+		return onlyUUID{w, opened, func(ctx context.Context, key string, _ ...clientv3.OpOption) clientv3.WatchChan {
+			old := &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: 1}}
+			c := make(chan clientv3.WatchResponse, 1)
+			c <- clientv3.WatchResponse{Events: []*clientv3.Event{old}}
+			context.AfterFunc(ctx, func() { close(c) })
+			return c
+		}}
+	})
+}
+
+// onlyUUID has other watches of the uuids of locks.
+type onlyUUID struct {
+	clientv3.Watcher
+	opened chan<- time.Time
+	watch  func(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan
+}
+
+func (o onlyUUID) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if !strings.HasSuffix(key, "/uuid") {
+		return o.Watcher.Watch(ctx, key, opts...)
+	}
+	o.opened <- time.Now()
+	return o.watch(ctx, key, opts...)
+}
+
+// A lock that is held for long keeps nothing of the contexts that it was used with.
+func TestContextsAreForgotten(t *testing.T) {
+	onEtcd(t, func(t *testing.T, w world) {
+		l := w.lock(w.client(), "a")
+		for name, use := range map[string]func(context.Context){
+			"work": func(parent context.Context) {
+				parent, cancel := context.WithCancel(parent)
+				ctx := l.Context(parent)
+				cancel()
+				<-ctx.Done()
+			},
+			"renewal": func(parent context.Context) { require.NoError(t, l.Alive(parent)) },
+		} {
+			var forgotten atomic.Bool
+			func() {
+				type key struct{}
+				value := new([1024]byte)
+				runtime.SetFinalizer(value, func(*[1024]byte) { forgotten.Store(true) })
+				use(context.WithValue(context.Background(), key{}, value))
+			}()
+			eventually(t, func() bool { runtime.GC(); return forgotten.Load() }, name)
+		}
+		require.NoError(t, l.Held())
+	})
+}
