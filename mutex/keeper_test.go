@@ -208,3 +208,43 @@ func TestFailedRenewalIsSoonRepeated(t *testing.T) {
 		})
 	}
 }
+
+// TestAHoldThatEndsAfterAFailedRenewal fails the renewals of the client, and not that of its user: what failed before that is
+// no reason for the end.
+func TestAHoldThatEndsAfterAFailedRenewal(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(40*time.Second), mutex.Patience(30*time.Second), mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			txn, ok := req.(*etcdserverpb.TxnRequest)
+			return memetcd.Faults{Refuse: ok && len(txn.Success) == 2} // without alert_at
+		})
+		time.Sleep(25 * time.Second)
+		require.NoError(t, l.Alive(t.Context()))
+		err = done(t, l.Context(t.Context()))
+		require.ErrorIs(t, err, mutex.ErrDeadline)
+		require.ErrorContains(t, err, "maximum hold")
+		link.OnRequest(nil)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrDeadline)
+	})
+}
+
+// TestStackOfARenewedLock: renewals by the client put neither the alert nor the stack off.
+func TestStackOfARenewedLock(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(time.Minute), mutex.Expect(5*time.Minute))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		stack := func() bool {
+			resp, err := link.Get(t.Context(), "/mutexes/a/stack")
+			require.NoError(t, err)
+			return len(resp.Kvs) > 0
+		}
+		time.Sleep(5*time.Minute - time.Second)
+		require.False(t, stack())
+		time.Sleep(2 * time.Second)
+		require.True(t, stack())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
