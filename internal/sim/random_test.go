@@ -36,6 +36,7 @@ func randomHistories(t *testing.T, count, few string, run func(*testing.T, histo
 	require.NoError(t, flag.Set("rapid.checks", strconv.Itoa((total+workers-1)/workers)))
 	require.NoError(t, flag.Set("rapid.nofailfile", "true"))
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(4 << 30)) // of what closing leaves, 800 % are too much
 	began := time.Now()
 	sums := make([]sums, workers)
 	t.Run("workers", func(t *testing.T) {
