@@ -44,6 +44,22 @@ func (l *Lock) Pass(wall, monotonic time.Duration) {
 	l.term.began = alone(l.term.began.Add(-wall), wall-monotonic)
 }
 
+// TestNothingIsRenewedPastTheDeadline has the keeper look before any timer fires, as after a suspend.
+func TestNothingIsRenewedPastTheDeadline(t *testing.T) {
+	t.Parallel()
+	cluster := memetcd.New(memetcd.Options{})
+	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+	link, err := cluster.Connect()
+	require.NoError(t, err)
+	c, err := New(link.Client, KeepAlive(time.Hour), Backtrace(false))
+	require.NoError(t, err)
+	l, err := c.TryLock(t.Context(), "a")
+	require.NoError(t, err)
+	l.Pass(10*time.Minute, 0)
+	require.Nil(t, l.begin())
+	require.ErrorIs(t, l.Unlock(t.Context()), ErrDeadline)
+}
+
 // TestNothingIsWrittenAfterUnlock sends a renewal and an answer that were to begin while Unlock does: they would leave fields
 // that the release does not delete.
 func TestNothingIsWrittenAfterUnlock(t *testing.T) {

@@ -209,8 +209,8 @@ func TestFailedRenewalIsSoonRepeated(t *testing.T) {
 	}
 }
 
-// TestAHoldThatEndsAfterAFailedRenewal fails the renewals of the client, and not that of its user: what failed before that is
-// no reason for the end.
+// TestAHoldThatEndsAfterAFailedRenewal fails the renewals of the client, and not that of its user: the hold has ended, and
+// not for what failed before.
 func TestAHoldThatEndsAfterAFailedRenewal(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
 		c, link := connect(mutex.KeepAlive(40*time.Second), mutex.Patience(30*time.Second), mutex.Backtrace(false))
@@ -245,6 +245,23 @@ func TestStackOfARenewedLock(t *testing.T) {
 		require.False(t, stack())
 		time.Sleep(2 * time.Second)
 		require.True(t, stack())
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// TestRenewalsWriteNoStatus: one that another wrote, as an answer of the holder, stays.
+func TestRenewalsWriteNoStatus(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(time.Minute), mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, l.Alive(t.Context(), mutex.Status("first")))
+		_, err = link.Put(t.Context(), "/mutexes/a/status", "second")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		resp, err := link.Get(t.Context(), "/mutexes/a/status")
+		require.NoError(t, err)
+		require.Equal(t, "second", string(resp.Kvs[0].Value))
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }

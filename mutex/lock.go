@@ -228,11 +228,11 @@ func (r *renewal) answered(a answer) bool {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.restored(a) {
+	h, _ := l.c.store.holder(l.name, a.found)
+	switch {
+	case l.restored(a):
 		l.lose(a)
-		return true
-	}
-	if a.succeeded {
+	case a.succeeded:
 		r.margin = 1 - float64(elapsed(l.term.began, time.Now()))/float64(l.term.length)
 		if r.events = append(r.events, EventRenewed); r.margin < lateMargin && !l.tardy {
 			r.events = append(r.events, EventLate)
@@ -244,16 +244,12 @@ func (r *renewal) answered(a answer) bool {
 			l.alertAt, l.stacked = r.began.Add(r.set.expect), false
 		}
 		l.next = r.began.Add(pace(r.set.patience))
-		l.arm(r.began)
-		return true
-	}
-	if h, _ := l.c.store.holder(l.name, a.found); h.UUID != l.uuid {
+	case h.UUID != l.uuid:
 		l.lose(a)
-		return true
+	default: // the deadline was moved by an attempt that was not answered, or by an operator
+		_, l.term.revision = l.c.store.deadline(l.name, a)
 	}
-	// The deadline was moved by an attempt that was not answered, or by an operator.
-	_, l.term.revision = l.c.store.deadline(l.name, a)
-	return l.ctx.Err() != nil
+	return a.succeeded || l.ctx.Err() != nil
 }
 
 // restored reports whether the answer is of an etcd that was restored since the lock was taken. Answers
