@@ -265,3 +265,18 @@ func TestRenewalsWriteNoStatus(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 	})
 }
+
+// TestNoRenewalOutlivesTheLastLock releases it while a renewal has no answer.
+func TestNoRenewalOutlivesTheLastLock(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(time.Hour), mutex.Patience(time.Minute), mutex.Backtrace(false))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(19 * time.Second)
+		disturb(link, 1, memetcd.Faults{HoldAnswers: true})
+		time.Sleep(2 * time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		synctest.Wait()
+		require.Zero(t, goroutines())
+	})
+}

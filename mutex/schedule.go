@@ -87,20 +87,22 @@ func (s *scheduler) look() {
 }
 
 func (s *scheduler) run(st *store, wake <-chan struct{}) {
+	ctx, cancel := context.WithCancel(s.open)
+	defer cancel() // of what is sent
 	for {
 		due, next := s.due(time.Now())
 		switch {
 		case next.IsZero():
 			return
 		case len(due) > 0 && s.overlap:
-			go s.send(st, due)
+			go s.send(ctx, st, due)
 		case len(due) > 0:
-			s.send(st, due)
+			s.send(ctx, st, due)
 		default:
 			select {
 			case <-time.After(time.Until(next)):
 			case <-wake:
-			case <-s.open.Done():
+			case <-ctx.Done():
 			}
 		}
 	}
@@ -140,12 +142,12 @@ func (s *scheduler) due(now time.Time) (due []attempt, next time.Time) {
 	return due, now
 }
 
-func (s *scheduler) send(st *store, due []attempt) {
+func (s *scheduler) send(ctx context.Context, st *store, due []attempt) {
 	timeout, requests := attemptTimeout, make([]request, len(due))
 	for i, a := range due {
 		timeout, requests[i] = min(timeout, a.timeout()), a
 	}
-	st.round(s.open, timeout, requests)
+	st.round(ctx, timeout, requests)
 	for _, a := range due {
 		a.ended()
 	}
