@@ -44,9 +44,9 @@ func (l *Lock) Pass(wall, monotonic time.Duration) {
 	l.term.began = alone(l.term.began.Add(-wall), wall-monotonic)
 }
 
-// TestNothingIsRenewedPastTheDeadline has the keeper look before any timer fires, as after a suspend.
-func TestNothingIsRenewedPastTheDeadline(t *testing.T) {
-	t.Parallel()
+// kept returns a lock that is renewed for an hour, in an etcd of its own, and the link to that.
+func kept(t *testing.T) (*Lock, *memetcd.Link) {
+	t.Helper()
 	cluster := memetcd.New(memetcd.Options{})
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	link, err := cluster.Connect()
@@ -55,6 +55,13 @@ func TestNothingIsRenewedPastTheDeadline(t *testing.T) {
 	require.NoError(t, err)
 	l, err := c.TryLock(t.Context(), "a")
 	require.NoError(t, err)
+	return l, link
+}
+
+// TestNothingIsRenewedPastTheDeadline has the keeper look before any timer fires, as after a suspend.
+func TestNothingIsRenewedPastTheDeadline(t *testing.T) {
+	t.Parallel()
+	l, _ := kept(t)
 	l.Pass(10*time.Minute, 0)
 	require.Nil(t, l.begin())
 	require.ErrorIs(t, l.Unlock(t.Context()), ErrDeadline)
@@ -65,14 +72,7 @@ func TestNothingIsRenewedPastTheDeadline(t *testing.T) {
 func TestNothingIsWrittenAfterUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))) // 2000 is not plausible
-		cluster := memetcd.New(memetcd.Options{})
-		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
-		link, err := cluster.Connect()
-		require.NoError(t, err)
-		c, err := New(link.Client, KeepAlive(time.Hour), Backtrace(false))
-		require.NoError(t, err)
-		l, err := c.TryLock(t.Context(), "a")
-		require.NoError(t, err)
+		l, link := kept(t)
 		alive := &renewal{l: l, set: l.set, explicit: true}
 		alive.set.status = "half"
 		renewal, answer := l.begin(), &note{l: l, fields: map[protocol.Field]string{protocol.FieldStatus: "half"}}
@@ -81,7 +81,7 @@ func TestNothingIsWrittenAfterUnlock(t *testing.T) {
 		go func() { released <- l.Unlock(t.Context()) }()
 		synctest.Wait()
 		link.Set(memetcd.Faults{})
-		c.store.round(t.Context(), time.Second, []request{renewal, alive, answer})
+		l.c.store.round(t.Context(), time.Second, []request{renewal, alive, answer})
 		renewal.ended()
 		require.NoError(t, <-released)
 		left, err := link.Get(t.Context(), "/mutexes/", clientv3.WithPrefix())

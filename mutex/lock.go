@@ -228,7 +228,6 @@ func (r *renewal) answered(a answer) bool {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h, _ := l.c.store.holder(l.name, a.found)
 	switch {
 	case l.restored(a):
 		l.lose(a)
@@ -244,10 +243,12 @@ func (r *renewal) answered(a answer) bool {
 			l.alertAt, l.stacked = r.began.Add(r.set.expect), false
 		}
 		l.next = r.began.Add(pace(r.set.patience))
-	case h.UUID != l.uuid:
-		l.lose(a)
-	default: // the deadline was moved by an attempt that was not answered, or by an operator
-		_, l.term.revision = l.c.store.deadline(l.name, a)
+	default: // the lock is gone, or its deadline was moved by an attempt that was not answered, or by an operator
+		if h, _ := l.c.store.holder(l.name, a.found); h.UUID != l.uuid {
+			l.lose(a)
+		} else {
+			_, l.term.revision = l.c.store.deadline(l.name, a)
+		}
 	}
 	return a.succeeded || l.ctx.Err() != nil
 }
