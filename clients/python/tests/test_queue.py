@@ -450,6 +450,7 @@ class GivingUpTest(QueueTest):
         self.join(1, client)
         eventually(lambda: proxy.lost == 1)
         self.join(2)
+        self.watches(proxy)
         holder.unlock()
         who, lock, after = self.next()
         self.assertEqual(who, 1)
