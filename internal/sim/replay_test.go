@@ -41,11 +41,12 @@ const (
 func tickAt(n int) time.Duration       { return time.Duration(n)*tick - probing } // daemons start at 0
 func tickOf(elapsed time.Duration) int { return int((elapsed + probing) / tick) }
 
-// inTicks has the constants of removal.pml. The model counts whole ticks: a watch is silent from the tick after FRESH on.
+// inTicks has the constants of removal.pml. The model counts whole ticks: a watch is silent from the tick after FRESH on,
+// and a request that is answered in the tick in which it would time out is answered.
 func inTicks(c *config.Config) {
 	r := &c.Reaper
 	r.Grace, r.ClockTolerance, r.Settle, r.Freshness, r.StandbyDelay, r.ProbeInterval = 2*tick, 2*tick, 2*tick, 4*tick, tick, tick
-	c.Etcd.RequestTimeout = 3 * tick
+	c.Etcd.RequestTimeout = 3*tick + probing/2
 }
 
 // trace is what happened in a history: what the model is given, and when the lock was removed, 0 for never.
@@ -161,10 +162,15 @@ func (t *trace) drawFault(r *rand.Rand) fault {
 	return f
 }
 
-// add adds a fault, unless another one is where it would be.
+// add adds a fault, unless another one is where it would be, or a watch would show what it held back while etcd gives no
+// answers: the model's shows it when etcd does.
 func (t *trace) add(f fault) {
+	heldUntil := func(w, o fault) bool {
+		return w.Kind == silentWatch && states[o.Kind] > 0 && o.At < w.end() && w.end() <= o.end()
+	}
 	for _, o := range t.Faults {
-		if apart := f.At > o.end()+2*tick || o.At > f.end()+2*tick; !apart && (f.Kind == paused || o.Kind == paused || f.Who == o.Who && f.N == o.N) {
+		apart := f.At > o.end()+2*tick || o.At > f.end()+2*tick
+		if !apart && (f.Kind == paused || o.Kind == paused || f.Who == o.Who && f.N == o.N) || heldUntil(f, o) || heldUntil(o, f) {
 			return
 		}
 	}
