@@ -156,7 +156,10 @@ func (cl *claim) answered(a answer) bool {
 	h, _ := cl.c.store.holder(cl.name, a.found)
 	if cl.saw(cl.name, h); h.UUID == cl.uuid {
 		value, modified := cl.c.store.deadline(cl.name, a)
-		began := cl.sent[value] // zero if it is long past
+		began, recent := cl.sent[value]
+		if !recent {
+			began = time.Now().Add(-cl.set.patience) // at the latest: the lock is lost
+		}
 		cl.lock = newLock(cl, began, a.cluster, h.Token, modified)
 		cl.lock.late-- // the one that has taken it
 	}

@@ -190,8 +190,8 @@ func (c *Client) settle(ctx context.Context, set settings, claims []*claim) {
 // WithLock takes a lock as Lock does, calls f, and releases the lock. The context of f is
 // derived from ctx and canceled when the lock is lost, with the *LostError as its cause; see
 // Lock.Context. FromContext returns the lock from it. The error is that of f, and that of the
-// release: a *LostError if the lock was lost, even if f has not noticed. If another removed the lock, WithLock
-// waits up to two seconds for the record that says who, unless ctx has ended.
+// release: a *LostError if the lock was lost, even if f has not noticed, or so early that f was not called. If another
+// removed the lock, WithLock waits up to two seconds for the record that says who, unless ctx has ended.
 func (c *Client) WithLock(ctx context.Context, name string, f func(context.Context) error, opts ...Option) (err error) {
 	l, err := c.lock(ctx, name, opts)
 	if err != nil {
@@ -206,6 +206,9 @@ func (c *Client) WithLock(ctx context.Context, name string, f func(context.Conte
 			err = errors.Join(err, release)
 		}
 	}()
+	if lost := l.Held(); lost != nil { // it was taken by an attempt that was executed late
+		return lost
+	}
 	return f(l.Context(ctx))
 }
 

@@ -166,3 +166,37 @@ func TestLeadKeepsTheLock(t *testing.T) {
 		}), io.EOF)
 	})
 }
+
+// A lock that an attempt took so late that its deadline has passed is lost when it is known: nobody works under it.
+func TestNobodyLeadsWithALockThatWasTakenTooLate(t *testing.T) {
+	const outage = 20 * time.Second
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		began := time.Now()
+		var lost atomic.Pointer[error]
+		c, link := connect(mutex.Patience(10*time.Second), mutex.Observe(func(e mutex.Event) {
+			if e.Kind == mutex.EventLost {
+				lost.CompareAndSwap(nil, &e.Err)
+			}
+		}))
+		sent := false
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			switch txn, ok := req.(*etcdserverpb.TxnRequest); {
+			case time.Since(began) > outage:
+				return memetcd.Faults{}
+			case ok && len(txn.Compare) > 0 && !sent:
+				sent = true
+				return memetcd.Faults{Request: outage}
+			}
+			return memetcd.Unreachable()
+		})
+		require.ErrorIs(t, c.Lead(t.Context(), "a", func(ctx context.Context) error {
+			require.NoError(t, ctx.Err())
+			require.Less(t, time.Since(began), outage+15*time.Second)
+			return io.EOF
+		}), io.EOF)
+		synctest.Wait()
+		require.NotNil(t, lost.Load(), "the first lock")
+		require.EqualError(t, *lost.Load(), `lock "a" is lost: not renewed in time`)
+		require.Empty(t, uuidIn(t, link, "a"))
+	})
+}
