@@ -22,13 +22,13 @@ import (
 // A lock is watched soon, however often it is renewed.
 func TestAnOftenRenewedLockIsWatched(t *testing.T) {
 	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
-		c, link := connect(mutex.Backtrace(false))
+		c, link := connect(mutex.Backtrace(false), mutex.Patience(time.Hour))
 		l, err := c.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		watches := count[*etcdserverpb.WatchRequest](link)
-		for range 3 {
+		for shorter := range 3 {
 			time.Sleep(40 * time.Millisecond)
-			require.NoError(t, l.Alive(t.Context()))
+			require.NoError(t, l.Alive(t.Context(), mutex.Patience(time.Hour-time.Duration(1+shorter)*time.Minute)))
 		}
 		require.NotZero(t, watches.Load())
 		require.NoError(t, l.Unlock(t.Context()))
@@ -75,6 +75,42 @@ func TestWatchesOfALockThatBreakAfterAWhile(t *testing.T) {
 	for i := range opened[1:] {
 		require.Less(t, opened[i+1].Sub(opened[i]), lasts+100*time.Millisecond)
 	}
+}
+
+// A lock that cannot be read after its watch broke is watched again.
+func TestALockIsWatchedAlthoughItCouldNotBeRead(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		_, admin := connect()
+		_, link := connect()
+		opened, w := make(chan time.Time, 10), link.Client.Watcher
+		link.Client.Watcher = onlyUUID{w, opened, func(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+			ctx, cancel := context.WithCancel(ctx)
+			if len(opened) > 1 {
+				context.AfterFunc(ctx, cancel)
+			} else {
+				time.AfterFunc(time.Second, cancel)
+			}
+			return w.Watch(ctx, key, opts...)
+		}}
+		l, err := newClient(t, link.Client, mutex.Backtrace(false), mutex.Patience(time.Hour)).Lock(t.Context(), "a")
+		require.NoError(t, err)
+		reads := 0
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if r, ok := req.(*etcdserverpb.RangeRequest); !ok || !strings.HasSuffix(string(r.Key), "/uuid") {
+				return memetcd.Faults{}
+			}
+			reads++
+			return memetcd.Faults{HoldRequests: reads == 1}
+		})
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, reads)
+		_, err = admin.Delete(t.Context(), "/mutexes/a/uuid")
+		require.NoError(t, err)
+		began := time.Now()
+		<-l.Context(t.Context()).Done()
+		require.Less(t, time.Since(began), time.Second)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrForced)
+	})
 }
 
 // A watch that a lagging member resumes shows events of before the lock was taken (etcd-io/etcd#20221).
