@@ -113,9 +113,6 @@ func (l *Lock) start(work func()) {
 // arm sets the timer for what comes next.
 func (l *Lock) arm(now time.Time) {
 	next := min(l.term.left(now), checkInterval)
-	if l.goroutine != 0 && !l.stacked {
-		next = min(next, l.alertAt.Sub(now))
-	}
 	if !l.guarded {
 		next = min(next, l.began.Add(guardDelay).Sub(now))
 	}
