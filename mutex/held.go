@@ -27,12 +27,9 @@ func (l *Lock) check() {
 	l.expire(time.Now())
 }
 
-func (l *Lock) expire(now time.Time) (over bool) {
-	if l.ctx.Err() != nil {
-		return true
-	}
+func (l *Lock) expire(now time.Time) {
 	if l.term.left(now) > 0 {
-		return false
+		return
 	}
 	e := &LostError{Name: l.name, UUID: l.uuid, Reason: ErrDeadline, Err: l.err}
 	switch {
@@ -44,7 +41,6 @@ func (l *Lock) expire(now time.Time) (over bool) {
 		e.Err = errMaxHold
 	}
 	l.end(e)
-	return true
 }
 
 // end ends the lock with a loss, unless another loss or Unlock came first.
@@ -60,7 +56,7 @@ func (l *Lock) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.expire(now) {
+	if l.expire(now); l.ctx.Err() != nil {
 		l.leave(now)
 		return
 	}

@@ -113,6 +113,38 @@ func TestALockIsWatchedAlthoughItCouldNotBeRead(t *testing.T) {
 	})
 }
 
+// A loss is reported once, also if the answer to a renewal shows it after the watch.
+func TestALossThatIsSeenTwiceIsReportedOnce(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		var lost, late atomic.Int32
+		_, admin := connect()
+		c, link := connect(mutex.Backtrace(false), mutex.KeepAlive(mutex.Forever), mutex.Patience(30*time.Second), mutex.Observe(func(e mutex.Event) {
+			if e.Kind == mutex.EventLost {
+				lost.Add(1)
+			}
+		}))
+		l, err := c.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		other, err := c.Lock(t.Context(), "b") // a renewal ends with the last lock
+		require.NoError(t, err)
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+				late.Add(1)
+				return memetcd.Faults{Request: 2 * time.Second}
+			}
+			return memetcd.Faults{}
+		})
+		time.Sleep(11 * time.Second)
+		require.EqualValues(t, 1, late.Load(), "a renewal is on its way")
+		_, err = admin.Delete(t.Context(), "/mutexes/a/uuid")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, l.Unlock(t.Context()), mutex.ErrForced)
+		require.EqualValues(t, 1, lost.Load())
+		require.NoError(t, other.Unlock(t.Context()))
+	})
+}
+
 // A watch that a lagging member resumes shows events of before the lock was taken (etcd-io/etcd#20221).
 func TestOldEventsOfALock(t *testing.T) {
 	guarded(t, func(w clientv3.Watcher, opened chan<- time.Time) clientv3.Watcher {
