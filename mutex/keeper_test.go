@@ -175,6 +175,21 @@ func TestRenewedAtLeastEvery100Seconds(t *testing.T) {
 	})
 }
 
+// TestRenewalsGoTogetherOnlyIfDueSoon keeps a lock that is renewed ten times as often as another one.
+func TestRenewalsGoTogetherOnlyIfDueSoon(t *testing.T) {
+	simulated(t, func(t *testing.T, _ *memetcd.Cluster, connect connect) {
+		c, link := connect(mutex.KeepAlive(mutex.Forever), mutex.Backtrace(false))
+		for name, patience := range map[string]time.Duration{"often": 30 * time.Second, "seldom": 5 * time.Minute} {
+			_, err := c.Lock(t.Context(), name, mutex.Patience(patience))
+			require.NoError(t, err)
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		resp, err := link.Get(t.Context(), "/mutexes/seldom/auto_unlock_at")
+		require.NoError(t, err)
+		require.InDelta(t, 1+7, resp.Kvs[0].Version, 1, "renewed every 75 to 100 s")
+	})
+}
+
 // TestFailedRenewalIsSoonRepeated: a quarter of the time between two renewals later at the latest, one that etcd has not
 // answered counted from its timeout, which is that of the lock.
 func TestFailedRenewalIsSoonRepeated(t *testing.T) {
