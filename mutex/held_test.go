@@ -94,16 +94,15 @@ func TestALockIsWatchedAlthoughItCouldNotBeRead(t *testing.T) {
 		}}
 		l, err := newClient(t, link.Client, mutex.Backtrace(false), mutex.Patience(time.Hour)).Lock(t.Context(), "a")
 		require.NoError(t, err)
-		reads := 0
+		var reads atomic.Int32
 		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
 			if r, ok := req.(*etcdserverpb.RangeRequest); !ok || !strings.HasSuffix(string(r.Key), "/uuid") {
 				return memetcd.Faults{}
 			}
-			reads++
-			return memetcd.Faults{HoldRequests: reads == 1}
+			return memetcd.Faults{HoldRequests: reads.Add(1) == 1}
 		})
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, reads)
+		require.EqualValues(t, 1, reads.Load())
 		_, err = admin.Delete(t.Context(), "/mutexes/a/uuid")
 		require.NoError(t, err)
 		began := time.Now()
