@@ -68,6 +68,9 @@ func TestS3_BrakeKeepsTheLockInEveryReplicaUntilAUserEndsIt(t *testing.T) {
 				d.awaitReaping()
 			}
 			forceUnlocks(t, e, "job/a", 2)
+			for _, d := range replicas { // each, before either could remove the next one
+				etcdtest.Eventually(t, func() bool { return len(d.forced("job/a")) == 2 })
+			}
 			expire(e, "job/a")
 			for _, d := range replicas {
 				d.requireBraked("job/a")
