@@ -78,6 +78,8 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 // Waiters get the lock in the order in which they came; see WaitersPrefix. Waiting sends hardly any requests while the lock
 // is held, and ends when it is released.
 //
+// An attempt that etcd executed late, as after an outage, may have taken a lock that is lost already: see Held.
+//
 // If there is an error, etcd may still execute an attempt that it has not answered, and take the
 // lock. It is then released in the background, while etcd's client is open. Otherwise it stays
 // until its deadline, as do the oldest of more than 1000.

@@ -84,11 +84,8 @@ func TestALockIsWatchedAlthoughItCouldNotBeRead(t *testing.T) {
 		_, link := connect()
 		opened, w := make(chan time.Time, 10), link.Client.Watcher
 		link.Client.Watcher = onlyUUID{w, opened, func(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-			ctx, cancel := context.WithCancel(ctx)
-			if len(opened) > 1 {
-				context.AfterFunc(ctx, cancel)
-			} else {
-				time.AfterFunc(time.Second, cancel)
+			if len(opened) == 1 {
+				return ending{w, make(chan time.Time, 1)}.Watch(ctx, key, opts...)
 			}
 			return w.Watch(ctx, key, opts...)
 		}}
