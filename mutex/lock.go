@@ -250,7 +250,7 @@ func (r *renewal) answered(a answer) bool {
 			_, l.term.revision = l.c.store.deadline(l.name, a)
 		}
 	}
-	return a.succeeded || l.ctx.Err() != nil
+	return a.succeeded
 }
 
 // restored reports whether the answer is of an etcd that was restored since the lock was taken. Answers
