@@ -244,9 +244,12 @@ func TestHostileLocksByTheAPI(t *testing.T) {
 		requireHarmless(t, string(body))
 	}
 	for name := range names {
-		status, answer := d.postUnlock(d.webURL(), name, "u-"+name, script, as("ada<script>"))
+		status, answer := http.StatusGatewayTimeout, ""
+		for status == http.StatusGatewayTimeout { // a busy machine reads 10,000 fields slowly
+			status, answer = d.postUnlock(d.webURL(), name, "u-"+name, script, as("ada<script>"))
+			requireHarmless(t, answer)
+		}
 		require.Equal(t, http.StatusOK, status, answer)
-		requireHarmless(t, answer)
 	}
 	require.Empty(t, e.Keys(""))
 	d.awaitMetric(3, "unlocker_forced_unlocks_total", "trigger", "manual")
