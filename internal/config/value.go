@@ -131,9 +131,6 @@ func parseDecimal[T any](s, what string, parse func(string) (T, error)) (T, erro
 func (c Config) YAML() []byte {
 	sections := map[string]*yaml.Node{"": {Kind: yaml.MappingNode}}
 	for _, k := range c.keys() {
-		if k.fileOnly() && k.name != policiesKey { // a part of a policy
-			continue
-		}
 		insert(sections, k.name, k.node())
 	}
 	var b bytes.Buffer
@@ -147,7 +144,13 @@ func (c Config) YAML() []byte {
 func insert(sections map[string]*yaml.Node, name string, n *yaml.Node) {
 	i := strings.LastIndexByte(name, '.')
 	section := name[:max(i, 0)]
-	if sections[section] == nil {
+	switch list, _, element := strings.Cut(name, "["); {
+	case name == policiesKey:
+		sections[name] = n
+	case i < 0 && element:
+		sections[list].Content = append(sections[list].Content, n)
+		return
+	case sections[section] == nil:
 		sections[section] = &yaml.Node{Kind: yaml.MappingNode}
 		insert(sections, section, sections[section])
 	}
@@ -156,21 +159,31 @@ func insert(sections map[string]*yaml.Node, name string, n *yaml.Node) {
 
 // node returns the value as in the file, with a secret redacted.
 func (k key) node() *yaml.Node {
-	switch k.place.(type) {
-	case *string, *Secret, *[]string, *[]Policy:
-		var n yaml.Node
-		_ = n.Encode(k.place) // texts, and lists of them
-		return &n
+	switch place := k.place.(type) {
+	case *string:
+		return text(*place)
+	case *Secret:
+		return text(place.String())
+	case *[]string:
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, s := range *place {
+			list.Content = append(list.Content, text(s))
+		}
+		return list
+	case *[]Policy:
+		return &yaml.Node{Kind: yaml.SequenceNode} // the elements are keys
 	}
 	return scalar(k.String()) // Encode would write 1e+06, and 1h0m0s
 }
 
-func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
-
-// MarshalYAML implements yaml.Marshaler.
-func (p Policy) MarshalYAML() (any, error) {
-	return struct {
-		Match, Mode, Grace string
-		Brake              map[string]any
-	}{p.Match, p.Mode, formatDuration(p.Grace), map[string]any{"max_forced": p.Brake.MaxForced, "window": formatDuration(p.Brake.Window)}}, nil
+// text returns a string in quotes where a reader of YAML 1.1 or 1.2 needs them. The encoder writes a literal block for lines,
+// which is not valid in a list if the first one is empty.
+func text(s string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Style: yaml.DoubleQuotedStyle, Value: s}
+	if !strings.Contains(s, "\n") {
+		_ = n.Encode(s)
+	}
+	return n
 }
+
+func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
