@@ -170,3 +170,20 @@ func TestS4_NothingThatWasReadCountsOnAConnectionThatBeganSince(t *testing.T) {
 	h.connected.began = time.Time{}
 	require.Equal(t, []int64{int64(records[1].Keys), int64(records[2].Keys)}, h.deleted(records[1:]...))
 }
+
+func TestS4_AManualUnlockReadsAgainOnAConnectionThatBeganSince(t *testing.T) {
+	for _, keys := range []int{5, 2 * smallLock} {
+		h := newHarness(t)
+		h.expired("a")
+		h.crowd("a/field%d", keys-5)
+		h.before = func() {
+			h.before, h.connected.began = nil, time.Now()
+		}
+		rec, _, err := h.Unlock(h.ctx, "a", Held{UUID: "u-a"}, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, keys, rec.Keys)
+		require.True(t, h.connected.began.Before(rec.read))
+		require.Len(t, h.sent, 2)
+		require.Empty(t, h.keys())
+	}
+}

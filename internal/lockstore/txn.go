@@ -95,12 +95,12 @@ func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (del
 	}
 	oldest := slices.MinFunc(records, func(a, b Record) int { return a.read.Compare(b.read) })
 	departure := &etcd.Departure{Open: terms.Open, Read: oldest.read}
-	resp, err := st.commit(departure.With(ctx), clientv3.OpTxn(unpaused, deletions, nil))
+	resp, err := st.commit(ctx, departure, clientv3.OpTxn(unpaused, deletions, nil))
 	switch {
-	case departure.Refused(), err == nil && !resp.Succeeded:
-		return nil, 0, ErrWithdrawn
 	case err != nil:
 		return nil, 0, err
+	case !resp.Succeeded:
+		return nil, 0, ErrWithdrawn
 	}
 	for _, r := range resp.Responses { // each compares the state before the transaction
 		deleted = append(deleted, deletedBy((*clientv3.TxnResponse)(r.GetResponseTxn())))
@@ -108,12 +108,15 @@ func (st Store) Delete(ctx context.Context, terms Terms, records ...Record) (del
 	return deleted, resp.Header.Revision, nil
 }
 
-func (st Store) commit(ctx context.Context, txn clientv3.Op) (*clientv3.TxnResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, st.RequestTimeout)
+func (st Store) commit(ctx context.Context, departure *etcd.Departure, txn clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(departure.With(ctx), st.RequestTimeout)
 	defer cancel()
 	compares, ops, _ := txn.Txn()
 	resp, err := st.KV.Txn(ctx).If(compares...).Then(ops...).Commit()
-	if err != nil {
+	switch {
+	case departure.Refused():
+		return nil, ErrWithdrawn
+	case err != nil:
 		return nil, st.explain(err)
 	}
 	return resp, nil
@@ -268,10 +271,13 @@ func (st Store) unlock(ctx context.Context, rec Record, uuid string, trace Trace
 		}
 		put = append(put, left)
 	}
-	resp, err := st.commit(ctx, st.manual(&rec, uuid, put))
+	departure := &etcd.Departure{Open: func() bool { return true }, Read: rec.read}
+	resp, err := st.commit(ctx, departure, st.manual(&rec, uuid, put))
 	switch {
 	case err == nil:
 		return deletedBy(resp), resp.Header.Revision, nil
+	case errors.Is(err, ErrWithdrawn):
+		return 0, 0, nil // it is read again
 	case Classify(err) == ReasonAmbiguous:
 		return 0, 0, fmt.Errorf("%w (%w)", ErrAmbiguous, err)
 	}
