@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 
 	"github.com/etcd-unlocker/unlocker/internal/api"
-	"github.com/etcd-unlocker/unlocker/internal/etcd"
 	"github.com/etcd-unlocker/unlocker/internal/reaper"
 	"github.com/etcd-unlocker/unlocker/internal/verdict"
 )
@@ -118,16 +115,6 @@ func TestS3_AProbeFromBeforeTheEndOfAHoldDoesNotCount(t *testing.T) {
 	require.Len(t, h.log.with(t, api.LogWithdrawn, ""), unfit/2)
 }
 
-// departing asks for each request whether it may go on a connection.
-type departing struct{ etcdserverpb.KVClient }
-
-func (d departing) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	if err := etcd.Departs(ctx); err != nil {
-		return nil, err
-	}
-	return d.KVClient.Txn(ctx, r, opts...)
-}
-
 // A removal waits for a connection while a hold comes and goes, or etcd is restored.
 func TestS3_ARemovalIsNotSentAfterAHoldThatItWaitedThrough(t *testing.T) {
 	for _, restored := range []bool{false, true} {
@@ -141,9 +128,8 @@ func TestS3_ARemovalIsNotSentAfterAHoldThatItWaitedThrough(t *testing.T) {
 					return s
 				}
 			})
-			h.spy.KVClient = departing{h.spy.KVClient}
 			h.expired("a")
-			h.before = func(context.Context) {
+			h.connecting = func() {
 				if restored {
 					<-time.After(time.Second)
 					history.Add(1)

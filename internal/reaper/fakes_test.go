@@ -29,6 +29,8 @@ type spy struct {
 	// before runs before each transaction that deletes, beforeRead before each that reads.
 	before     func(ctx context.Context)
 	beforeRead func()
+	// connecting runs while one that deletes waits for a connection.
+	connecting func()
 	// read, if set, runs before each transaction that reads, and may fail it; answer runs
 	// after it.
 	read   func(ctx context.Context, r *etcdserverpb.TxnRequest) error
@@ -54,6 +56,9 @@ func (s *spy) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, opts ...grpc.
 			err = s.answer(ctx, resp)
 		}
 		return resp, err
+	}
+	if s.connecting != nil {
+		s.connecting()
 	}
 	if err := etcd.Departs(ctx); err != nil { // as connections do
 		return nil, err
