@@ -145,7 +145,6 @@ func (l *Lock) Alive(ctx context.Context, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	set, _ = set.resolve() // which with has tried
 	if err := l.Held(); err != nil {
 		return err
 	}
