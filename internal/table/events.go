@@ -209,7 +209,7 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	if another || e.LockedAt() != l.LockedAt() {
 		e.mark(acquiredLive, false)
 	}
-	written := another || e.Token == 0 || l.Written > e.Written
+	written := another || e.Token == 0 || l.Written > e.Written || older // which is due by no time of before
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {

@@ -438,6 +438,22 @@ func TestS3_AListingOlderThanWhatWasSeenIsAnotherHistory(t *testing.T) {
 	}
 }
 
+// A lock whose renewal etcd no longer has may be handed out before the restore is known: it gets its patience.
+func TestS2_AnOlderLockIsLateKnowledge(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.acquire("a", time.Minute, time.Minute)
+		backup := w.snapshot()
+		w.renew("a", time.Hour, time.Hour)
+		<-time.After(time.Second)
+		w.etcd = backup
+		w.rev += 1_000_000
+		require.False(t, w.observation("a").Late)
+		require.ErrorIs(t, w.list(false), ErrOlder)
+		require.True(t, w.observation("a").Late)
+		require.Zero(t, w.observation("a").Age)
+	})
+}
+
 // An older holder's lock shows a restore, also if it was renewed since.
 func TestS3_AnOlderHolderIsAnotherHistory(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
