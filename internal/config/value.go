@@ -142,19 +142,17 @@ func (c Config) YAML() []byte {
 
 // insert adds a node by its dotted name, and the missing sections that contain it.
 func insert(sections map[string]*yaml.Node, name string, n *yaml.Node) {
-	i := strings.LastIndexByte(name, '.')
+	sections[name] = n
+	i := strings.LastIndexAny(name, ".[")
 	section := name[:max(i, 0)]
-	switch list, _, element := strings.Cut(name, "["); {
-	case name == policiesKey:
-		sections[name] = n
-	case i < 0 && element:
-		sections[list].Content = append(sections[list].Content, n)
-		return
-	case sections[section] == nil:
-		sections[section] = &yaml.Node{Kind: yaml.MappingNode}
-		insert(sections, section, sections[section])
+	if sections[section] == nil {
+		insert(sections, section, &yaml.Node{Kind: yaml.MappingNode})
 	}
-	sections[section].Content = append(sections[section].Content, scalar(name[i+1:]), n)
+	parent := sections[section]
+	if parent.Kind == yaml.MappingNode { // and not the list of policies
+		parent.Content = append(parent.Content, scalar(name[i+1:]))
+	}
+	parent.Content = append(parent.Content, n)
 }
 
 // node returns the value as in the file, with a secret redacted.
