@@ -209,7 +209,7 @@ func (c *core) listOne(l *protocol.Lock, now reading) (older bool) {
 	if another || e.LockedAt() != l.LockedAt() {
 		e.mark(acquiredLive, false)
 	}
-	written := another || e.Token == 0 || l.Written > e.Written || older // which is due by no time of before
+	written := another || e.Token == 0 || l.Written > e.Written || older // an older one counts from now, too
 	e.Lock = *l
 	e.mark(deletedLast, false)
 	if written {
