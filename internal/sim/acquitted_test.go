@@ -120,6 +120,13 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Faults: []fault{{Kind: lateAnswers, Who: everyone, At: s(42.226), For: s(13.05), By: s(3)}, {Kind: bumped, Who: everyone, At: s(54.582), By: s(30), Writes: 3}}},
 		"an alarm of which the only answer is lost with its connection": {Replicas: 1, Lasts: s(163.7), Holders: []holder{{Name: "a", Host: 1, Start: s(1.25), Interval: s(5.1), TTL: s(16.3), Retry: s(5), LockedAt: true, AliveAt: true, Stall: s(20.55), StallsFor: s(23.25), Note: s(3.65), Renews: "a", Fixed: true}}, Faults: []fault{
 			{Kind: lag, Who: replicas, N: 1, At: s(14.038), For: s(21.4), By: s(3)}, {Kind: noSpace, At: s(18.301), For: s(0.226)}, {Kind: broken, At: s(19.15)}}},
+		"a silence of the watch that begins with what was late": {Replicas: 1, Lasts: s(60), Holders: []holder{
+			{Name: "a", Start: s(18), TTL: s(90), Retry: s(1), LockedAt: true, Note: s(1)},
+			{Name: "b", Start: s(17.2), Interval: s(7.1), TTL: s(15.8), Retry: s(5), LockedAt: true, Dies: s(27)}},
+			Faults: []fault{{Kind: unanswered, At: s(23.05), For: s(2.2)}, {Kind: lateWatch, Who: replicas, At: s(19), For: s(3), By: s(3)}}},
+		"a deletion from before a daemon started, which a restore takes back": {Replicas: 1, Lasts: s(80),
+			Holders: []holder{{Name: "a", Start: s(23), TTL: s(10), Retry: s(1), LockedAt: true, Releases: s(29)}},
+			Faults:  []fault{{Kind: rolledBack, At: s(53.5), By: s(26), Writes: 100}, {Kind: killed, Who: replicas, At: s(38), For: s(13)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {
@@ -129,10 +136,16 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 
 // A real etcd carries out what a client sent and gave up, as soon as the network carries it: its clock seems slow by that.
 func TestN_NobodyIsConvictedOfAStampThatTheNetworkKept(t *testing.T) {
-	h := history{Replicas: 1, Lasts: s(90),
-		Holders: []holder{{Name: "a", Host: 1, Start: s(27.7), TTL: s(17.5), Retry: s(5), LockedAt: true, Seconds: true, Releases: s(57.05)}},
-		Faults:  []fault{{Kind: unreachable, Who: hosts, At: s(24.359), For: s(25.35)}}}
-	require.Empty(t, runReal(t, h, without{}).violations)
+	for name, h := range map[string]history{
+		"of an acquisition": {Replicas: 1, Lasts: s(90),
+			Holders: []holder{{Name: "a", Host: 1, Start: s(27.7), TTL: s(17.5), Retry: s(5), LockedAt: true, Seconds: true, Releases: s(57.05)}},
+			Faults:  []fault{{Kind: unreachable, Who: hosts, At: s(24.359), For: s(25.35)}}},
+		"of a renewal, with the deadline of those after it": {Replicas: 1, Lasts: s(50),
+			Holders: []holder{{Name: "a", Start: s(0.4), Interval: s(5.9), TTL: s(358.5), Retry: s(1), Stall: s(15.85), StallsFor: s(8.3), Renews: "aa-", Fixed: true}},
+			Faults:  []fault{{Kind: unreachable, Who: hosts, At: s(11.05), For: s(21.5)}}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Empty(t, runReal(t, h, without{}).violations) })
+	}
 }
 
 // A real etcd answers no request with a token of before its restore, until its log is as long again. Until requests time

@@ -105,6 +105,11 @@ func (f fault) blocks() bool {
 	return false
 }
 
+// stands reports whether a watch shows nothing while its connection stands.
+func (f fault) stands() bool {
+	return f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch
+}
+
 func (f fault) restores() bool {
 	return f.Kind == rolledBack || f.Kind == newCluster || f.Kind == bumped
 }

@@ -221,10 +221,12 @@ func (h *holding) stamps(field string, wanted bool) (ops []clientv3.Op) {
 	if deadline != "none" {
 		ops = append(ops, clientv3.OpPut(key(h.Name, "auto_unlock_at"), deadline))
 	}
+	made := stamps{deadline: deadline}
 	if wanted {
-		ops = append(ops, clientv3.OpPut(key(h.Name, field), text(now)))
+		made.at = text(now)
+		ops = append(ops, clientv3.OpPut(key(h.Name, field), made.at))
 	}
-	h.w.judge.intends(h, deadline, at, now)
+	h.w.judge.intends(h, made, at, now)
 	return ops
 }
 

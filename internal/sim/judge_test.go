@@ -30,7 +30,7 @@ type judge struct {
 	alarms  map[pb.AlarmType]bool
 	// lost is when that was written to locks which a restore took back: of one with a bumped revision, where only a
 	// listing tells, the newest writes to locks that it showed older than before.
-	lost map[time.Duration][]time.Duration
+	lost map[time.Duration][]lost
 	// paused is since when there is a pause, by its key.
 	paused   map[string]time.Duration
 	election judges.Election
@@ -58,6 +58,12 @@ type removal struct {
 	sent *judges.Announcement
 }
 
+// lost is when something was written that a restore took back, and whether a listing showed that still when it did.
+type lost struct {
+	at     time.Duration
+	listed bool
+}
+
 // violation is a broken promise.
 type violation struct {
 	promise string
@@ -69,8 +75,11 @@ type violation struct {
 type claim struct {
 	*holder
 	dead   bool
-	passes map[string]sign // by the text of auto_unlock_at
+	passes map[stamps]sign
 }
+
+// stamps are the texts of a deadline, and of the locked_at or alive_at that was written with it, empty for none.
+type stamps struct{ deadline, at string }
 
 // dossier is what etcd and the log saw of a daemon.
 type dossier struct {
@@ -100,7 +109,7 @@ type dossier struct {
 const never = time.Duration(-1) << 62
 
 func newJudge(w *world) *judge {
-	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]time.Duration), begun: make(map[string]int), paused: make(map[string]time.Duration), alarms: make(map[pb.AlarmType]bool),
+	return &judge{w: w, truth: newTruth(), claims: make(map[string]*claim), links: make(map[any]*daemon), of: make(map[*daemon]*dossier), lost: make(map[time.Duration][]lost), begun: make(map[string]int), paused: make(map[string]time.Duration), alarms: make(map[pb.AlarmType]bool),
 		election: judges.Election{Prefix: w.config.ElectionPrefix()}}
 }
 
@@ -135,13 +144,13 @@ func (j *judge) enter(h *holder) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	uuid := fmt.Sprintf("holder-%d", len(j.claims))
-	j.claims[uuid] = &claim{holder: h, passes: make(map[string]sign)}
+	j.claims[uuid] = &claim{holder: h, passes: make(map[stamps]sign)}
 	return uuid
 }
 
-// intends is called before a holder sends a deadline that it made at a time.
-func (j *judge) intends(h *holding, deadline string, at time.Duration, clock time.Time) {
-	t, ok := judges.Timestamp(deadline)
+// intends is called before a holder sends stamps that it made at a time.
+func (j *judge) intends(h *holding, made stamps, at time.Duration, clock time.Time) {
+	t, ok := judges.Timestamp(made.deadline)
 	if !ok {
 		return
 	}
@@ -151,8 +160,11 @@ func (j *judge) intends(h *holding, deadline string, at time.Duration, clock tim
 	left := t.Sub(clock)
 	left -= left / 1_000_000 * time.Duration(h.Clock.Drift)
 	passes := j.claims[h.uuid].passes
-	_, again := passes[deadline]
-	passes[deadline] = sign{made: at, passes: at + left, apart: clock.Sub(j.w.epoch) - at, drift: h.Clock.Drift, again: again}
+	again := false
+	for before := range passes {
+		again = again || before.deadline == made.deadline
+	}
+	passes[made] = sign{made: at, passes: at + left, apart: clock.Sub(j.w.epoch) - at, drift: h.Clock.Drift, again: again}
 }
 
 func (j *judge) died(h *holding) {
@@ -184,12 +196,14 @@ func (j *judge) restored(backup *truth, how kind) {
 	clear(j.paused)
 	j.truth = backup.clone()
 	if how != bumped {
-		j.lost[now] = old.writes[len(j.writes):]
+		for _, at := range old.writes[len(j.writes):] {
+			j.lost[now] = append(j.lost[now], lost{at, old.shows(at)})
+		}
 	}
 	for name, s := range j.locks {
 		was := old.locks[name]
 		if how == bumped && was != nil && was.Newest() > s.Newest() && len(was.Fields) == len(s.Fields) && (was.token() == 0) == (s.token() == 0) {
-			j.lost[now] = append(j.lost[now], was.touched)
+			j.lost[now] = append(j.lost[now], lost{was.touched, true})
 		}
 		if was == nil || was.write.at != s.write.at || was.Value("uuid") != s.Value("uuid") {
 			s.restored, s.back = now, 0
@@ -284,16 +298,21 @@ func (j *judge) signOf(s *state, kv *mvccpb.KeyValue, events []*mvccpb.Event, no
 		another = another || name == s.Name && f == "locked_at" && !created
 	}
 	w := sign{made: now}
-	uuid, deadline := s.Value("uuid"), s.Value("auto_unlock_at")
+	uuid, written := s.Value("uuid"), stamps{deadline: s.Value("auto_unlock_at")}
 	for _, ev := range events { // which may come in any order
-		if name, f, _ := split(ev.Kv.Key); name == s.Name && f == "uuid" {
-			uuid = string(ev.Kv.Value)
-		} else if name == s.Name && f == "auto_unlock_at" {
-			deadline = string(ev.Kv.Value)
+		name, f, _ := split(ev.Kv.Key)
+		switch value := string(ev.Kv.Value); {
+		case name != s.Name:
+		case f == "uuid":
+			uuid = value
+		case f == "auto_unlock_at":
+			written.deadline = value
+		case f == "locked_at", f == "alive_at":
+			written.at = value
 		}
 	}
 	if c := j.claims[uuid]; c != nil {
-		if made, ok := c.passes[deadline]; ok {
+		if made, ok := c.passes[written]; ok {
 			w = made
 		}
 	}

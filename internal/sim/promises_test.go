@@ -361,7 +361,7 @@ func (j *judge) undisturbed(d *daemon, f fault) time.Duration {
 
 // missed reports whether a daemon had seen one of the writes that a restore took back.
 func (j *judge) missed(d *daemon, restored time.Duration) bool {
-	return slices.ContainsFunc(j.lost[restored], func(at time.Duration) bool { return j.saw(d, restored, at) })
+	return slices.ContainsFunc(j.lost[restored], func(l lost) bool { return (l.listed || l.at >= d.started) && j.saw(d, restored, l.at) })
 }
 
 // saw reports whether a daemon had seen a write when a restore took it back.
@@ -589,7 +589,7 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 	late, learned = s.write.at < d.started, max(s.write.at, d.started)
 	for _, f := range j.w.Faults {
 		from := j.takesEffect(d, f)
-		stood := (f.Kind == unreachable || f.Kind == unanswered || f.Kind == silentWatch) && f.end()-from > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
+		stood := f.stands() && f.end()-from > j.w.config.Reaper.ClockTolerance+100*time.Millisecond
 		if broke := f.Kind == refused || f.Kind == down; (stood || broke) && f.meets(replicas, d.replica) && from+precise < s.write.at && s.write.at < f.end() {
 			if late = true; f.Kind != silentWatch { // where it may be listed meanwhile
 				learned = max(learned, f.end())
@@ -604,11 +604,11 @@ func (j *judge) heard(d *daemon, s *state) (late bool, learned time.Duration) {
 	return late, learned
 }
 
-// takesEffect returns when a fault does: a watch is silent only once it has shown the last of what another one had held
-// back.
+// takesEffect returns when a fault does: a watch that stands is silent only once it has shown the last of what another
+// fault had held back.
 func (j *judge) takesEffect(d *daemon, f fault) time.Duration {
 	from := f.At
-	if f.Kind != silentWatch {
+	if !f.stands() {
 		return from
 	}
 	for _, o := range j.w.Faults {

@@ -86,10 +86,10 @@ func (r tracer) onApply(f func(applied)) {
 }
 
 func (r tracer) record(events []*mvccpb.Event, now int) {
-	bare := 1
+	bare, stamp := 1, ""
 	for _, ev := range events {
 		if _, field, _ := split(ev.Kv.Key); field == "locked_at" || field == "alive_at" {
-			bare = 0
+			bare, stamp = 0, string(ev.Kv.Value)
 		}
 	}
 	for _, ev := range events {
@@ -99,7 +99,7 @@ func (r tracer) record(events []*mvccpb.Event, now int) {
 		case below && field == "auto_unlock_at" && ev.Type == mvccpb.Event_PUT:
 			at, _ := judges.Timestamp(string(ev.Kv.Value))
 			r.w.judge.mu.Lock()
-			sent := tickOf(r.w.judge.claims["holder-0"].passes[string(ev.Kv.Value)].made)
+			sent := tickOf(r.w.judge.claims["holder-0"].passes[stamps{string(ev.Kv.Value), stamp}].made)
 			r.w.judge.mu.Unlock()
 			up := 0
 			for n := sent; n < now; n++ {

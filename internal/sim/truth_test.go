@@ -117,6 +117,18 @@ func (t *truth) put(kv *mvccpb.KeyValue, now time.Duration) *state {
 	return s
 }
 
+// shows reports whether a listing shows what was written at a time: not a deletion, nor what was deleted or written over.
+func (t *truth) shows(at time.Duration) bool {
+	for _, s := range t.locks {
+		for _, kv := range s.Fields {
+			if t.at[kv.ModRevision] == at {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (t *truth) delete(key []byte, now time.Duration) {
 	name, field, _ := split(key)
 	if s := t.locks[name]; s != nil && field != native {
