@@ -127,6 +127,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 		"a deletion from before a daemon started, which a restore takes back": {Replicas: 1, Lasts: s(80),
 			Holders: []holder{{Name: "a", Start: s(23), TTL: s(10), Retry: s(1), LockedAt: true, Releases: s(29)}},
 			Faults:  []fault{{Kind: rolledBack, At: s(53.5), By: s(26), Writes: 100}, {Kind: killed, Who: replicas, At: s(38), For: s(13)}}},
+		"a restore in one of two outages, one after the other": {Replicas: 1, Lasts: s(95), Config: "no settle",
+			Holders: []holder{{Name: "a", Start: s(19.25), Interval: s(6.7), TTL: s(14.4), Retry: s(5), AliveAt: true, Dies: s(41), Renews: "la--"}},
+			Faults: []fault{{Kind: refused, At: s(53.7), For: s(25.78)}, {Kind: rolledBack, At: s(48.8), By: s(22.6), Writes: 3},
+				{Kind: refused, Who: replicas, At: s(33.1), For: s(22.5)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

@@ -78,9 +78,12 @@ func (j *judge) backoff(d *daemon, at time.Duration) (longest time.Duration) {
 
 // reachable returns when a daemon can first know what etcd shows from a time on.
 func (j *judge) reachable(d *daemon, at time.Duration) time.Duration {
-	for _, f := range j.w.Faults {
-		if f.blocks() && f.Kind != slowDisk && f.meets(replicas, d.replica) && f.At <= at && at < f.end() {
-			at = f.end()
+	for more := true; more; {
+		more = false
+		for _, f := range j.w.Faults {
+			if f.blocks() && f.Kind != slowDisk && f.meets(replicas, d.replica) && f.At <= at && at < f.end() {
+				at, more = f.end(), true
+			}
 		}
 	}
 	return at

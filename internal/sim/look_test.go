@@ -101,7 +101,7 @@ func (j *judge) calm(d *daemon, now time.Duration) bool {
 	return d.started+knows < now && !slices.ContainsFunc(j.w.Faults, func(f fault) bool {
 		over := f.end() + knows + 2*f.By
 		if f.restores() {
-			over = f.end() + knows + j.w.config.Reaper.Freshness + 8*time.Second
+			over = j.reachable(d, f.end()) + knows + j.w.config.Reaper.Freshness + 8*time.Second
 		}
 		return f.Kind != paused && f.meets(replicas, d.replica) && f.At <= now && now < over
 	})
