@@ -240,7 +240,8 @@ type outage struct {
 	etcd      *clientv3.Client
 	observers observers
 	mu        sync.Mutex
-	said      time.Time
+	said      time.Time // that something waits for etcd
+	loggedIn  time.Time // again
 }
 
 // unanswered returns the error of a request of which an attempt failed, and whose context ended.
@@ -264,15 +265,32 @@ func (o *outage) refused(err error) error {
 
 // say reports that something waits for etcd.
 func (o *outage) say(last error) {
-	o.mu.Lock()
-	soon := time.Since(o.said) < sayAgain
-	if !soon {
-		o.said = time.Now()
-	}
-	o.mu.Unlock()
-	if !soon {
+	if o.again(&o.said) {
 		o.observers.emit(Event{Kind: EventWaiting, Err: &unreachable{o.words(last), last, last}})
 	}
+}
+
+// again reports whether it is time to do something again, and that it is done.
+func (o *outage) again(last *time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(*last) < sayAgain {
+		return false
+	}
+	*last = time.Now()
+	return true
+}
+
+// login has etcd's client log in again after an attempt without an answer: after a restore, etcd neither answers nor refuses
+// requests with a simple token of before, until its raft log is as long again. The client logs in for the stream of a watch.
+// It does so rarely, as etcd may be slow, and a login costs it CPU time.
+func (o *outage) login(ctx context.Context, key string) {
+	if o.etcd.Username == "" || !o.again(&o.loggedIn) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, longestPause)
+	defer cancel()
+	<-o.etcd.Watch(ctx, key, clientv3.WithCreatedNotify())
 }
 
 func (o *outage) at() string { return "etcd at " + strings.Join(o.etcd.Endpoints(), ", ") }

@@ -90,8 +90,12 @@ func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...
 		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
 			return
 		}
-		if last := requests[0].result().err; last != nil && time.Since(began) > sayAfter {
+		last := requests[0].result().err
+		if last != nil && time.Since(began) > sayAfter {
 			st.outage.say(last)
+		}
+		if errors.Is(last, context.DeadlineExceeded) {
+			st.outage.login(ctx, st.layout.Prefix())
 		}
 		_ = rest(ctx, jitter(pause))
 	}
