@@ -24,6 +24,7 @@ _MAX_OPS = 128  # etcd's --max-txn-ops, which counts each level of nested transa
 _MAX_BYTES = 1 << 20  # below etcd's --max-request-bytes of 1.5 MiB
 _IDLE = 10.0  # for which a connection is kept: less than what balancers and firewalls allow
 _ATTEMPT = 5.0  # for which a request may be on its way: the daemon counts on it
+_LOGIN = 60.0  # between two logins at least, unless etcd refuses the token: it may be slow, and a login costs it CPU time
 
 
 class MutexError(Exception):
@@ -113,11 +114,11 @@ class _Answer(NamedTuple):
 
 
 class _Failure(Exception):
-    """An endpoint did not answer, or asked to try again; executed says whether it may have done what was asked."""
+    """An endpoint did not answer, or asked to try again; executed says whether it may have done what was asked, silent whether it took a new connection and then said nothing."""
 
-    def __init__(self, reason: str, executed: bool) -> None:
+    def __init__(self, reason: str, executed: bool, silent: bool = False) -> None:
         super().__init__(reason)
-        self.executed = executed
+        self.executed, self.silent = executed, silent
 
 
 class _Endpoint:
@@ -225,6 +226,7 @@ class _Etcd:
         self._attempt = min(_ATTEMPT, timeout / min(3, max(2, len(endpoints))))
         self._current = 0
         self._token: Optional[str] = None if user else ""  # None: to be asked for; "": none is needed
+        self._login = -math.inf  # when the last one was
 
     def send(self, txns: Sequence[_Json], end: float = math.inf, attempt: float = math.inf) -> Iterator[_Answer]:
         """Executes independent transactions, many in one as far as etcd's limits allow, each within the timeout. Yields the answer to each."""
@@ -291,6 +293,8 @@ class _Etcd:
             except _Failure as failure:
                 unanswered += failure.executed
                 failed = _telling(failed, failure)
+                if failure.silent and self._token and time.monotonic() > self._login + _LOGIN:
+                    self._token = None  # etcd was restored? A token of before it neither accepts nor refuses
             except Refused as refused:
                 if renewed or not self._user or not _unauthenticated(refused):
                     refused._unanswered = unanswered
@@ -322,7 +326,7 @@ class _Etcd:
                 token = ""
             except _Failure as failure:
                 raise _Failure(str(failure), False) from failure.__cause__
-            self._token = token
+            self._token, self._login = token, time.monotonic()
         return {"Authorization": token} if token else {}
 
     def _exchange(self, endpoint: _Endpoint, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> _Json:
@@ -342,7 +346,8 @@ class _Etcd:
             connection.close()
             endpoint.close()  # the others are as old
             hint = _hint(error, endpoint.tls) if fresh else ""
-            raise _Failure(f"{endpoint}: {_shown(str(error) or type(error).__name__)}{hint}", connected) from error
+            silent = fresh and connected and isinstance(error, (TimeoutError, socket.timeout))
+            raise _Failure(f"{endpoint}: {_shown(str(error) or type(error).__name__)}{hint}", connected, silent) from error
         endpoint.idle.append((os.getpid(), time.monotonic(), connection))
         if status == 200:
             return answer
