@@ -56,6 +56,7 @@ module UnlockerMutex
   MAX_HOLDS = 64 # uuids in a ticket
   RETRY = 1 # between two renewals if the first one failed
   ATTEMPT = 5.0 # for which a request may be on its way: the daemon counts on it
+  LOGIN = 60 # between two logins at least, unless etcd refuses the token: it may be slow, and a login costs it CPU time
   RENEWAL = 100 # between two renewals at most: the daemon's patience ends after five minutes
   LONGEST = 10 # between two attempts to release what late attempts have taken
   ANSWER = 5 # between two answers of a lock to questions, whoever asks
@@ -1373,13 +1374,15 @@ module UnlockerMutex
   class Etcd # :nodoc:
     include Helpers
 
-    # An endpoint did not answer, or asked to try again; executed says whether it may have done what was asked.
+    # An endpoint did not answer, or asked to try again; executed says whether it may have done what was asked, silent
+    # whether it took a new connection and then said nothing.
     class Failure < StandardError
-      attr_reader :executed
+      attr_reader :executed, :silent
 
-      def initialize(message, executed)
+      def initialize(message, executed, silent = false)
         super(message)
         @executed = executed
+        @silent = silent
       end
     end
 
@@ -1400,6 +1403,7 @@ module UnlockerMutex
       @attempt = [ATTEMPT, timeout.fdiv(endpoints.size.clamp(2, 3))].min
       @current = 0
       @token = user.empty? ? "" : nil # nil: to be asked for; "": none is needed
+      @login = -Float::INFINITY # when the last one was
       @idle = Hash.new { |idle, endpoint| idle[endpoint] = [] }
       @mutex = Mutex.new # guards @idle
     end
@@ -1491,6 +1495,8 @@ module UnlockerMutex
         rescue Failure => e
           unanswered += 1 if e.executed
           failed = telling(failed, e)
+          # etcd was restored? A token of before it neither accepts nor refuses.
+          @token = nil if e.silent && @token && !@token.empty? && monotonic > @login + LOGIN
         rescue Refused => e
           e.unanswered = unanswered
           raise if renewed || @user.empty? || !unauthenticated?(e)
@@ -1531,6 +1537,7 @@ module UnlockerMutex
           raise Failure.new(e.message, false), cause: e.cause
         end
         @token = token
+        @login = monotonic
       end
       token.empty? ? {} : { "Authorization" => token }
     end
@@ -1577,8 +1584,9 @@ module UnlockerMutex
       judge(endpoint, status, answer)
     rescue *TROUBLE => e
       close # the others are as old
-      text = [Overdue, Timeout::Error].any? { |kind| e.is_a?(kind) } ? "timed out" : shown(e.message)
-      raise Failure.new("#{endpoint}: #{text}#{hint(e, endpoint) if fresh}", connected)
+      late = [Overdue, Timeout::Error].any? { |kind| e.is_a?(kind) }
+      text = late ? "timed out" : shown(e.message)
+      raise Failure.new("#{endpoint}: #{text}#{hint(e, endpoint) if fresh}", connected, late && fresh && connected)
     ensure
       done ? @mutex.synchronize { @idle[endpoint] << [Process.pid, monotonic, http] } : discard(http)
     end

@@ -777,6 +777,23 @@ class EndpointsTest < Support::Test
     within(6) { waiter.value.unlock }
   end
 
+  # etcd neither accepts nor refuses one until its raft log is as long again.
+  def test_a_token_from_before_a_restore_is_replaced
+    100.times { @etcd.put("x/y", "") }
+    guard("/unlocker/waiters/")
+    client = connect(user: "ada", password: "secret")
+    client.lock("a").unlock
+    etcd = client.instance_variable_get(:@etcd)
+    etcd.instance_variable_set(:@attempt, 1)
+    @etcd.kill
+    @etcd.run
+    @etcd.ready
+    guard("/unlocker/waiters/")
+    assert_raises(Unreachable) { client.lock("a", timeout: 3) } # it has just logged in, and etcd may be slow
+    etcd.instance_variable_set(:@login, -Float::INFINITY)
+    within(6) { client.lock("a", timeout: 20).unlock }
+  end
+
   def test_the_gateway_refuses_certificates_with_a_name_once_authentication_is_enabled
     certs = ENV.fetch("CERTS")
     @etcd = start(Support::Etcd.new(tls: true))
