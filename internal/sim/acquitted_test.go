@@ -131,6 +131,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Holders: []holder{{Name: "a", Start: s(19.25), Interval: s(6.7), TTL: s(14.4), Retry: s(5), AliveAt: true, Dies: s(41), Renews: "la--"}},
 			Faults: []fault{{Kind: refused, At: s(53.7), For: s(25.78)}, {Kind: rolledBack, At: s(48.8), By: s(22.6), Writes: 3},
 				{Kind: refused, Who: replicas, At: s(33.1), For: s(22.5)}}},
+		"a storm of one lock of which a late watch shows each renewal after due": {Replicas: 1, Lasts: s(121.1), Holders: []holder{
+			{Name: "d", Start: s(33.9), Interval: s(2), TTL: s(9), Retry: s(20), LockedAt: true, AliveAt: true, Dies: s(72.25)},
+			{Name: "c", Start: s(2.45), Interval: s(4.5), TTL: s(10), Retry: s(1), LockedAt: true}},
+			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(20), For: s(60), By: s(8)}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

@@ -255,11 +255,15 @@ func (j *judge) applied(a applied) {
 	j.pauses(a.events, now)
 }
 
-// revives counts a write that may replace a deadline that has come due.
+// revives counts a write that may replace a deadline that has come due, where a watch is late also for that.
 func (j *judge) revives(kv *mvccpb.KeyValue, now time.Duration) {
+	shown := now
+	for _, d := range j.all {
+		shown = max(shown, now+j.shownLate(d, now))
+	}
 	name, field, _ := split(kv.Key)
 	if s := j.locks[name]; s != nil && field == "auto_unlock_at" {
-		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < now { // grace is for the clock of the daemon
+		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < shown { // grace is for the clock of the daemon
 			j.revived++
 		}
 	}
