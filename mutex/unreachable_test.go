@@ -72,6 +72,57 @@ func TestWaitForAnEtcdThatIsAway(t *testing.T) {
 	})
 }
 
+// TestLoginWithoutAnAnswer lets only transactions fail: etcd may hold them back for their token. With a real etcd it is
+// TestGoClientsLogInAgainAfterARestore.
+func TestLoginWithoutAnAnswer(t *testing.T) {
+	slow := memetcd.Faults{Request: time.Minute}
+	for name, tc := range map[string]struct {
+		user       string
+		txn, watch memetcd.Faults
+		logins     int32
+		second     time.Duration // when the second transaction is sent
+	}{
+		"without a user":        {txn: slow, second: 5 * time.Second},
+		"with a user":           {user: "ada", txn: slow, logins: 3, second: 5 * time.Second},
+		"all is slow":           {user: "ada", txn: slow, watch: slow, logins: 1, second: 7 * time.Second},
+		"where etcd is refused": {user: "ada", txn: memetcd.Faults{Refuse: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+				link, err := cluster.Connect(func(cfg *clientv3.Config) { cfg.Username, cfg.Password = tc.user, tc.user })
+				require.NoError(t, err)
+				began := time.Now()
+				var logins, watches, txns atomic.Int32
+				var second atomic.Int64
+				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+					switch req.(type) {
+					case *etcdserverpb.AuthenticateRequest:
+						logins.Add(1)
+					case *etcdserverpb.WatchRequest:
+						watches.Add(1)
+						return tc.watch
+					case *etcdserverpb.TxnRequest:
+						if txns.Add(1) == 2 {
+							second.Store(int64(time.Since(began)))
+						}
+						return tc.txn
+					}
+					return memetcd.Faults{}
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
+				defer cancel()
+				_, err = newClient(t, link.Client).Lock(ctx, "a")
+				require.ErrorIs(t, err, mutex.ErrUnreachable)
+				require.Equal(t, tc.logins, logins.Load(), "once a minute at most")
+				require.Equal(t, tc.logins > 0, watches.Load() > 0)
+				require.Equal(t, tc.second, time.Duration(second.Load()).Truncate(time.Second))
+				link.OnRequest(nil)
+				<-time.After(2 * time.Minute) // what was not answered is released
+			})
+		})
+	}
+}
+
 // TestRefusedLogin changes the password of a holder. A real etcd is in TestLockedDownProgram.
 func TestRefusedLogin(t *testing.T) {
 	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
