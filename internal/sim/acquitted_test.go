@@ -135,6 +135,10 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			{Name: "d", Start: s(33.9), Interval: s(2), TTL: s(9), Retry: s(20), LockedAt: true, AliveAt: true, Dies: s(72.25)},
 			{Name: "c", Start: s(2.45), Interval: s(4.5), TTL: s(10), Retry: s(1), LockedAt: true}},
 			Faults: []fault{{Kind: lateWatch, Who: replicas, At: s(20), For: s(60), By: s(8)}}},
+		"a deadline that was long on its way, and is over when its holder renews": {Replicas: 1, Lasts: s(40),
+			Holders: []holder{{Name: "a", Host: 1, Start: s(9.35), Interval: s(5.1), TTL: s(5.6), Retry: s(20), LockedAt: true}},
+			Faults: []fault{{Kind: latency, Who: hosts, At: s(12.45289), For: s(2.5), By: s(3)},
+				{Kind: renewed, At: s(1), On: atRead, Waits: s(1.2), Seen: true, Again: true}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

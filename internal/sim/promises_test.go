@@ -276,8 +276,8 @@ func (j *judge) living(s *state, now time.Duration) (bool, time.Duration) {
 	if (!c.AliveAt || c.Renews != "") && len(c.Clock.Steps) > 0 {
 		return false, 0 // rule 5 keeps the clock observation of its acquisition
 	}
-	if !s.write.stamped && s.write.made+c.Interval > s.write.passes {
-		return false, 0 // its deadline is in whole seconds, and over when it renews
+	if !s.write.stamped && s.write.at+c.Interval > s.write.passes {
+		return false, 0 // its deadline is in whole seconds, or was long on its way, and over when it renews
 	}
 	return !j.disturbedHost(c.Host, s.write.at, now), c.Interval
 }
