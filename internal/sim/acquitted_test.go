@@ -139,6 +139,11 @@ func TestN_NobodyIsConvictedOf(t *testing.T) {
 			Holders: []holder{{Name: "a", Host: 1, Start: s(9.35), Interval: s(5.1), TTL: s(5.6), Retry: s(20), LockedAt: true}},
 			Faults: []fault{{Kind: latency, Who: hosts, At: s(12.45289), For: s(2.5), By: s(3)},
 				{Kind: renewed, At: s(1), On: atRead, Waits: s(1.2), Seen: true, Again: true}}},
+		"a removal on its way, as a restore is found that did not change its lock": {Replicas: 1, Lasts: s(60), Resync: s(2), Holders: []holder{
+			{Name: "a/b", Start: s(38.9), Interval: s(8.4), TTL: s(9.9), Retry: s(1), Seconds: true, Clock: clock{Offset: -s(420), Drift: -100}, Releases: s(52.9), Note: s(2.3), Blind: true},
+			{Name: "a", Start: s(19.15), Interval: s(3.15), TTL: s(7.3), Retry: s(1), AliveAt: true, Seconds: true, Dies: s(45.75)}},
+			Faults: []fault{{Kind: latency, At: s(51.60304), For: s(2.04741), By: s(0.05)},
+				{Kind: rolledBack, At: s(52.899), By: s(22.7), Writes: 100, On: atProbe, Seen: true, After: true}}},
 		"a stamp that was long on its way": {Replicas: 2, Lasts: s(85), Holders: []holder{slow},
 			Faults: []fault{{Kind: lateAnswers, Who: replicas, N: 2, At: s(25.7), For: s(11.2), By: s(4)}}},
 	} {

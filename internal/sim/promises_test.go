@@ -170,7 +170,8 @@ func (j *judge) carried(d *daemon, s *state, a *judges.Announcement, now time.Du
 		}
 	}
 	did.Renewable, did.Deadline = j.w.at(due), time.Time{}
-	if j.before(d, a, s) { // the verdict was on the lock of before, with the same deadline
+	forgot := !j.w.at(j.of[d].forgot).Before(a.At.To)
+	if forgot || j.before(d, a, s) { // it was sent by what was known before, or the verdict was on the lock of before, with the same deadline
 		did.Outages, did.Passes, did.Why = 0, j.w.at(s.write.passes), "the holder's own clock"
 	}
 	did.Holds = j.since(d, a, did.At)
