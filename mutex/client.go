@@ -26,7 +26,6 @@ const (
 type Client struct {
 	store    *store
 	watcher  clientv3.Watcher
-	own      bool // each wait has a watcher of its own
 	settings settings
 	hostname string
 	keeper   scheduler // of the locks that asked for it
@@ -62,7 +61,7 @@ func New(etcd *clientv3.Client, opts ...Option) (*Client, error) {
 		open = context.Background()
 	}
 	// That of a namespace, and any other that is not etcd's, is the only one.
-	c.own = etcd.ActiveConnection() != nil && reflect.TypeOf(etcd.Watcher) == reflect.TypeOf(clientv3.NewWatchFromWatchClient(nil, nil))
+	c.store.outage.own = etcd.ActiveConnection() != nil && reflect.TypeOf(etcd.Watcher) == reflect.TypeOf(clientv3.NewWatchFromWatchClient(nil, nil))
 	c.leases = leases{etcd: etcd, open: open, granting: make(chan struct{}, 1)}
 	c.keeper = scheduler{open: open, overlap: true}
 	c.cleaner = scheduler{open: open, most: maxAbandoned}

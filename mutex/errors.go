@@ -238,6 +238,7 @@ func (e *unreachable) Unwrap() []error { return []error{ErrUnreachable, e.ended,
 // outage says what is wrong with the connection of a client.
 type outage struct {
 	etcd      *clientv3.Client
+	own       bool // its watcher is that of etcd's client, and there may be others
 	observers observers
 	mu        sync.Mutex
 	said      time.Time // that something waits for etcd
@@ -282,15 +283,20 @@ func (o *outage) again(last *time.Time) bool {
 }
 
 // login has etcd's client log in again after an attempt without an answer: after a restore, etcd neither answers nor refuses
-// requests with a simple token of before, until its raft log is as long again. The client logs in for the stream of a watch.
-// It does so rarely, as etcd may be slow, and a login costs it CPU time.
-func (o *outage) login(ctx context.Context, key string) {
-	if o.etcd.Username == "" || !o.again(&o.loggedIn) {
+// requests with a simple token of before, until its raft log is as long again. The client logs in for the stream of a watch,
+// here of a key that may be read. It does so rarely, as etcd may be slow, and a login costs it CPU time.
+func (o *outage) login(ctx context.Context, timeout time.Duration, key string) {
+	if o.etcd.Username == "" || key == "" || ctx.Err() != nil || !o.again(&o.loggedIn) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, longestPause)
+	ctx, cancel := context.WithTimeout(ctx, min(timeout, longestPause))
 	defer cancel()
-	<-o.etcd.Watch(ctx, key, clientv3.WithCreatedNotify())
+	watcher := o.etcd.Watcher
+	if o.own { // with which a stream ends that is not open yet
+		watcher = clientv3.NewWatcher(o.etcd)
+		defer func() { go func() { _ = watcher.Close() }() }()
+	}
+	<-watcher.Watch(ctx, key, clientv3.WithCreatedNotify())
 }
 
 func (o *outage) at() string { return "etcd at " + strings.Join(o.etcd.Endpoints(), ", ") }

@@ -78,6 +78,8 @@ type outcome struct {
 	err error
 	// unsure counts the attempts that were not answered, and may have been committed or may be.
 	unsure int
+	// key is one that the last attempt compared, and so may read.
+	key string
 }
 
 func (o *outcome) result() *outcome { return o }
@@ -90,12 +92,13 @@ func (st *store) settle(ctx context.Context, timeout time.Duration, requests ...
 		if requests = st.round(ctx, timeout, requests); len(requests) == 0 {
 			return
 		}
-		last := requests[0].result().err
+		first := requests[0].result()
+		last := first.err
 		if last != nil && time.Since(began) > sayAfter {
 			st.outage.say(last)
 		}
 		if errors.Is(last, context.DeadlineExceeded) {
-			st.outage.login(ctx, st.layout.Prefix())
+			st.outage.login(ctx, timeout, first.key)
 		}
 		_ = rest(ctx, jitter(pause))
 	}
@@ -176,6 +179,9 @@ func (st *store) send(ctx context.Context, all []planned) (again []request) {
 	}
 	for i, p := range all {
 		o := p.result()
+		if len(p.step.compares) > 0 {
+			o.key = string(p.step.compares[0].KeyBytes())
+		}
 		if o.err = st.outage.refused(err); err == nil {
 			if !p.answered(pick(resp, len(all), i)) {
 				again = append(again, p.request)

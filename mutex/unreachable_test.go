@@ -84,25 +84,33 @@ func TestLoginWithoutAnAnswer(t *testing.T) {
 	}{
 		"without a user":        {txn: slow, second: 5 * time.Second},
 		"with a user":           {user: "ada", txn: slow, logins: 3, second: 5 * time.Second},
-		"all is slow":           {user: "ada", txn: slow, watch: slow, logins: 1, second: 7 * time.Second},
+		"all is slow":           {user: "ada", txn: slow, watch: slow, logins: 3, second: 7 * time.Second},
 		"where etcd is refused": {user: "ada", txn: memetcd.Faults{Refuse: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
 				link, err := cluster.Connect(func(cfg *clientv3.Config) { cfg.Username, cfg.Password = tc.user, tc.user })
 				require.NoError(t, err)
+				c := newClient(t, link.Client)
+				link.Set(memetcd.Unreachable())
+				short, cancel := context.WithTimeout(t.Context(), 3*time.Second) // which leaves no time for a login
+				defer cancel()
+				_, err = c.Lock(short, "a")
+				require.ErrorIs(t, err, mutex.ErrUnreachable)
+				link.Set(memetcd.Faults{})
+				<-time.After(20 * time.Second) // what was not answered is released
 				began := time.Now()
 				var logins, watches, txns atomic.Int32
 				var second atomic.Int64
 				link.OnRequest(func(req memetcd.Message) memetcd.Faults {
-					switch req.(type) {
+					switch r := req.(type) {
 					case *etcdserverpb.AuthenticateRequest:
 						logins.Add(1)
 					case *etcdserverpb.WatchRequest:
 						watches.Add(1)
 						return tc.watch
 					case *etcdserverpb.TxnRequest:
-						if txns.Add(1) == 2 {
+						if strings.HasPrefix(string(r.Compare[0].Key), "/mutexes/b/") && txns.Add(1) == 2 {
 							second.Store(int64(time.Since(began)))
 						}
 						return tc.txn
@@ -111,7 +119,7 @@ func TestLoginWithoutAnAnswer(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
 				defer cancel()
-				_, err = newClient(t, link.Client).Lock(ctx, "a")
+				_, err = c.Lock(ctx, "b")
 				require.ErrorIs(t, err, mutex.ErrUnreachable)
 				require.Equal(t, tc.logins, logins.Load(), "once a minute at most")
 				require.Equal(t, tc.logins > 0, watches.Load() > 0)
@@ -121,6 +129,37 @@ func TestLoginWithoutAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLoginLeavesTimeToRenew renews a lock with a short patience, of which etcd first executes nothing in time, and answers no
+// watch.
+func TestLoginLeavesTimeToRenew(t *testing.T) {
+	simulated(t, func(t *testing.T, cluster *memetcd.Cluster, _ connect) {
+		link, err := cluster.Connect(func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "ada", "ada" })
+		require.NoError(t, err)
+		l, err := newClient(t, link.Client).Lock(t.Context(), "a", mutex.Patience(2*time.Second))
+		require.NoError(t, err)
+		var logins, slow atomic.Int32
+		link.OnRequest(func(req memetcd.Message) memetcd.Faults {
+			switch req.(type) {
+			case *etcdserverpb.AuthenticateRequest:
+				logins.Add(1)
+			case *etcdserverpb.WatchRequest:
+				return memetcd.Faults{Request: time.Minute}
+			case *etcdserverpb.TxnRequest:
+				if slow.Add(-1) >= 0 {
+					return memetcd.Faults{Request: time.Second}
+				}
+			}
+			return memetcd.Faults{}
+		})
+		slow.Store(1)
+		require.NoError(t, l.Alive(t.Context()))
+		require.Positive(t, logins.Load())
+		require.NoError(t, l.Unlock(t.Context()))
+		link.OnRequest(nil)
+		<-time.After(2 * time.Minute) // the watch arrives
+	})
 }
 
 // TestRefusedLogin changes the password of a holder. A real etcd is in TestLockedDownProgram.

@@ -53,7 +53,7 @@ type waiter struct {
 // await takes the lock when it becomes free.
 func (c *Client) await(ctx context.Context, cl *claim) error {
 	w := &waiter{c: c, cl: cl, watcher: c.watcher, cancel: func() {}, before: func() {}}
-	if c.own {
+	if c.store.outage.own {
 		w.watcher = clientv3.NewWatcher(c.leases.etcd)
 	}
 	defer func() {
@@ -221,7 +221,7 @@ func (w *waiter) open(ctx context.Context) {
 
 // end ends both watches: those of a watcher of its own with its stream, in one message.
 func (w *waiter) end() {
-	if w.c.own {
+	if w.c.store.outage.own {
 		_ = w.watcher.Close()
 	}
 	w.before()
