@@ -644,6 +644,12 @@ class LoginTest(TestCase):
         self.assertRaises(Unreachable, client.lock, "a", timeout=3)  # it has just logged in, and etcd may be slow
         client._etcd._login = -math.inf
         self.within(6, client.lock, "a", timeout=20).unlock()
+        token, client._etcd._login = client._etcd._token, -math.inf
+        self.etcd.signal(signal.SIGSTOP)
+        self.assertRaises(Unreachable, client.lock, "a", timeout=4)
+        self.etcd.signal(signal.SIGCONT)
+        self.assertGreater(client._etcd._login, 0, "no login was tried")
+        self.assertEqual(client._etcd._token, token, "it may be good, and etcd was only slow")
 
     def test_the_gateway_refuses_certificates_with_a_name_once_authentication_is_enabled(self):
         certs, self.etcd = os.environ["CERTS"], Etcd(self, tls=True)

@@ -1403,9 +1403,9 @@ module UnlockerMutex
       @attempt = [ATTEMPT, timeout.fdiv(endpoints.size.clamp(2, 3))].min
       @current = 0
       @token = user.empty? ? "" : nil # nil: to be asked for; "": none is needed
-      @login = -Float::INFINITY # when the last one was
+      @login = -Float::INFINITY # when the last one began, whatever became of it
       @idle = Hash.new { |idle, endpoint| idle[endpoint] = [] }
-      @mutex = Mutex.new # guards @idle
+      @mutex = Mutex.new # guards @idle and @login
     end
 
     # Executes independent transactions, many in one as far as etcd's limits allow, each within the
@@ -1495,8 +1495,8 @@ module UnlockerMutex
         rescue Failure => e
           unanswered += 1 if e.executed
           failed = telling(failed, e)
-          # etcd was restored? A token of before it neither accepts nor refuses.
-          @token = nil if e.silent && @token && !@token.empty? && monotonic > @login + LOGIN
+          deadline = monotonic + [attempt, @attempt].min
+          renew(endpoint, deadline) if e.silent && deadline < end_at
         rescue Refused => e
           e.unanswered = unanswered
           raise if renewed || @user.empty? || !unauthenticated?(e)
@@ -1525,21 +1525,31 @@ module UnlockerMutex
     end
 
     def headers(endpoint, deadline)
-      token = @token
-      if token.nil?
-        begin
-          token = exchange(endpoint, request("/v3/auth/authenticate", { name: @user, password: @password }, {}), deadline)["token"]
-        rescue Refused => e
-          raise unless e.message.include?("authentication is not enabled")
-
-          token = ""
-        rescue Failure => e
-          raise Failure.new(e.message, false), cause: e.cause
-        end
-        @token = token
-        @login = monotonic
-      end
+      token = @token || authenticate(endpoint, deadline)
       token.empty? ? {} : { "Authorization" => token }
+    end
+
+    def authenticate(endpoint, deadline)
+      @mutex.synchronize { @login = monotonic }
+      @token = begin
+        exchange(endpoint, request("/v3/auth/authenticate", { name: @user, password: @password }, {}), deadline)["token"]
+      rescue Refused => e
+        raise unless e.message.include?("authentication is not enabled")
+
+        ""
+      rescue Failure => e
+        raise Failure.new(e.message, false), cause: e.cause
+      end
+    end
+
+    # Logs in again if the token may be of before a restore, which etcd neither accepts nor refuses. It may also be good, and
+    # etcd slow.
+    def renew(endpoint, deadline)
+      token = @token
+      due = @mutex.synchronize { !token.nil? && !token.empty? && monotonic > @login + LOGIN && (@login = monotonic) }
+      authenticate(endpoint, deadline) if due
+    rescue Refused, Failure
+      nil
     end
 
     # Yields the connection and each answer, until the stream ends.

@@ -792,6 +792,13 @@ class EndpointsTest < Support::Test
     assert_raises(Unreachable) { client.lock("a", timeout: 3) } # it has just logged in, and etcd may be slow
     etcd.instance_variable_set(:@login, -Float::INFINITY)
     within(6) { client.lock("a", timeout: 20).unlock }
+    token = etcd.instance_variable_get(:@token)
+    etcd.instance_variable_set(:@login, -Float::INFINITY)
+    @etcd.signal(:STOP)
+    assert_raises(Unreachable) { client.lock("a", timeout: 4) }
+    @etcd.signal(:CONT)
+    assert_operator etcd.instance_variable_get(:@login), :>, 0, "no login was tried"
+    assert_equal token, etcd.instance_variable_get(:@token), "it may be good, and etcd was only slow"
   end
 
   def test_the_gateway_refuses_certificates_with_a_name_once_authentication_is_enabled

@@ -226,7 +226,7 @@ class _Etcd:
         self._attempt = min(_ATTEMPT, timeout / min(3, max(2, len(endpoints))))
         self._current = 0
         self._token: Optional[str] = None if user else ""  # None: to be asked for; "": none is needed
-        self._login = -math.inf  # when the last one was
+        self._login = -math.inf  # when the last one began, whatever became of it
 
     def send(self, txns: Sequence[_Json], end: float = math.inf, attempt: float = math.inf) -> Iterator[_Answer]:
         """Executes independent transactions, many in one as far as etcd's limits allow, each within the timeout. Yields the answer to each."""
@@ -293,8 +293,9 @@ class _Etcd:
             except _Failure as failure:
                 unanswered += failure.executed
                 failed = _telling(failed, failure)
-                if failure.silent and self._token and time.monotonic() > self._login + _LOGIN:
-                    self._token = None  # etcd was restored? A token of before it neither accepts nor refuses
+                deadline = time.monotonic() + min(attempt, self._attempt)
+                if failure.silent and deadline < end:
+                    self._renew(endpoint, deadline)
             except Refused as refused:
                 if renewed or not self._user or not _unauthenticated(refused):
                     refused._unanswered = unanswered
@@ -317,17 +318,28 @@ class _Etcd:
     def _headers(self, endpoint: _Endpoint, deadline: float) -> Dict[str, str]:
         token = self._token
         if token is None:
-            try:
-                login = json.dumps({"name": self._user, "password": self._password}).encode()
-                token = str(self._exchange(endpoint, "/v3/auth/authenticate", login, {}, deadline)["token"])
-            except Refused as refused:
-                if "authentication is not enabled" not in str(refused):
-                    raise
-                token = ""
-            except _Failure as failure:
-                raise _Failure(str(failure), False) from failure.__cause__
-            self._token, self._login = token, time.monotonic()
+            token = self._authenticate(endpoint, deadline)
         return {"Authorization": token} if token else {}
+
+    def _authenticate(self, endpoint: _Endpoint, deadline: float) -> str:
+        self._login = time.monotonic()
+        try:
+            login = json.dumps({"name": self._user, "password": self._password}).encode()
+            token = str(self._exchange(endpoint, "/v3/auth/authenticate", login, {}, deadline)["token"])
+        except Refused as refused:
+            if "authentication is not enabled" not in str(refused):
+                raise
+            token = ""
+        except _Failure as failure:
+            raise _Failure(str(failure), False) from failure.__cause__
+        self._token = token
+        return token
+
+    def _renew(self, endpoint: _Endpoint, deadline: float) -> None:
+        """Logs in again if the token may be of before a restore, which etcd neither accepts nor refuses. It may also be good, and etcd slow."""
+        if self._token and time.monotonic() > self._login + _LOGIN:
+            with contextlib.suppress(Refused, _Failure):
+                self._authenticate(endpoint, deadline)
 
     def _exchange(self, endpoint: _Endpoint, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> _Json:
         """Makes one attempt at one endpoint. http.client does not retry."""
