@@ -291,12 +291,18 @@ func (o *outage) login(ctx context.Context, timeout time.Duration, key string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(timeout, longestPause))
 	defer cancel()
-	watcher := o.etcd.Watcher
-	if o.own { // with which a stream ends that is not open yet
-		watcher = clientv3.NewWatcher(o.etcd)
-		defer func() { go func() { _ = watcher.Close() }() }()
-	}
+	watcher, end := o.watcher() // with which a stream ends that is not open yet
+	defer func() { go end() }()
 	<-watcher.Watch(ctx, key, clientv3.WithCreatedNotify())
+}
+
+// watcher returns a watcher of its own where there may be one, and what ends it with its stream.
+func (o *outage) watcher() (w clientv3.Watcher, end func()) {
+	if !o.own {
+		return o.etcd.Watcher, func() {}
+	}
+	w = clientv3.NewWatcher(o.etcd)
+	return w, func() { _ = w.Close() }
 }
 
 func (o *outage) at() string { return "etcd at " + strings.Join(o.etcd.Endpoints(), ", ") }

@@ -78,7 +78,7 @@ type outcome struct {
 	err error
 	// unsure counts the attempts that were not answered, and may have been committed or may be.
 	unsure int
-	// key is one that the last attempt compared, and so may read.
+	// key is one that an attempt without an answer compared, and so may read.
 	key string
 }
 
@@ -179,9 +179,6 @@ func (st *store) send(ctx context.Context, all []planned) (again []request) {
 	}
 	for i, p := range all {
 		o := p.result()
-		if len(p.step.compares) > 0 {
-			o.key = string(p.step.compares[0].KeyBytes())
-		}
 		if o.err = st.outage.refused(err); err == nil {
 			if !p.answered(pick(resp, len(all), i)) {
 				again = append(again, p.request)
@@ -193,6 +190,9 @@ func (st *store) send(ctx context.Context, all []planned) (again []request) {
 			o.unsure++
 		}
 		if kind == ambiguous {
+			if len(p.step.compares) > 0 {
+				o.key = string(p.step.compares[0].KeyBytes())
+			}
 			again = append(again, p.request)
 		}
 	}

@@ -35,6 +35,7 @@ type waiter struct {
 	lease *lease // nil for none
 
 	watcher clientv3.Watcher
+	stop    func() // ends the watcher
 	watch   clientv3.WatchChan
 	key     string // that is watched
 	cancel  context.CancelFunc
@@ -52,10 +53,8 @@ type waiter struct {
 
 // await takes the lock when it becomes free.
 func (c *Client) await(ctx context.Context, cl *claim) error {
-	w := &waiter{c: c, cl: cl, watcher: c.watcher, cancel: func() {}, before: func() {}}
-	if c.store.outage.own {
-		w.watcher = clientv3.NewWatcher(c.leases.etcd)
-	}
+	w := &waiter{c: c, cl: cl, cancel: func() {}, before: func() {}}
+	w.watcher, w.stop = c.store.outage.watcher()
 	defer func() {
 		go w.end()
 		w.lease.leave()
@@ -221,9 +220,7 @@ func (w *waiter) open(ctx context.Context) {
 
 // end ends both watches: those of a watcher of its own with its stream, in one message.
 func (w *waiter) end() {
-	if w.c.store.outage.own {
-		_ = w.watcher.Close()
-	}
+	w.stop()
 	w.before()
 	w.cancel()
 }
