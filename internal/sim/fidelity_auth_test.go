@@ -42,19 +42,12 @@ func enableAuth(t *testing.T, etcd *localetcd.Cluster) *clientv3.Client {
 	open, err := etcd.Client()
 	require.NoError(t, err)
 	ctx := t.Context()
-	for _, user := range []string{"root", "user"} {
-		_, err = open.UserAdd(ctx, user, password)
-		require.NoError(t, err)
-		_, err = open.RoleAdd(ctx, user)
-		require.NoError(t, err)
-		_, err = open.UserGrantRole(ctx, user, user)
-		require.NoError(t, err)
-	}
+	require.NoError(t, addUsers(ctx, open, "root", "user"))
 	_, err = open.RoleGrantPermission(ctx, "user", "a/", clientv3.GetPrefixRangeEnd("a/"), clientv3.PermissionType(clientv3.PermReadWrite))
 	require.NoError(t, err)
 	_, err = open.AuthEnable(ctx)
 	require.NoError(t, err)
-	root, err := etcd.Client(func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "root", password })
+	root, err := etcd.Client(asRoot)
 	require.NoError(t, err)
 	return root
 }

@@ -29,12 +29,7 @@ func TestGoClientsLogInAgainAfterARestore(t *testing.T) {
 			_, err = open.Put(ctx, "elsewhere", "")
 			require.NoError(t, err)
 		}
-		_, err = open.UserAdd(ctx, "root", password)
-		require.NoError(t, err)
-		_, err = open.RoleAdd(ctx, "root")
-		require.NoError(t, err)
-		_, err = open.UserGrantRole(ctx, "root", "root")
-		require.NoError(t, err)
+		require.NoError(t, addUsers(ctx, open, "root"))
 		_, err = open.AuthEnable(ctx)
 		require.NoError(t, err)
 		require.NoError(t, open.Close())

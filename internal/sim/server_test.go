@@ -27,6 +27,22 @@ const password = "secret"
 
 func asRoot(c *clientv3.Config) { c.Username, c.Password = "root", password }
 
+// addUsers adds users, each with a role of its name.
+func addUsers(ctx context.Context, c *clientv3.Client, users ...string) error {
+	for _, user := range users {
+		if _, err := c.UserAdd(ctx, user, password); err != nil {
+			return err
+		}
+		if _, err := c.RoleAdd(ctx, user); err != nil {
+			return err
+		}
+		if _, err := c.UserGrantRole(ctx, user, user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func newServer(w *world, dir string) *server {
 	e, err := startVirtual(dir)
 	check(err)
@@ -34,14 +50,7 @@ func newServer(w *world, dir string) *server {
 	close(s.done)
 	c, err := e.admin.client()
 	check(err)
-	for _, user := range []string{"root", "unlocker"} {
-		_, err = c.UserAdd(w.ctx, user, password)
-		check(err)
-		_, err = c.RoleAdd(w.ctx, user)
-		check(err)
-		_, err = c.UserGrantRole(w.ctx, user, user)
-		check(err)
-	}
+	check(addUsers(w.ctx, c, "root", "unlocker"))
 	_, err = c.RoleGrantPermission(w.ctx, "unlocker", "\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite))
 	check(err)
 	_, err = c.AuthEnable(w.ctx)
