@@ -257,12 +257,12 @@ func (j *judge) applied(a applied) {
 
 // revives counts a write that may replace a deadline that has come due, where a watch is late also for that.
 func (j *judge) revives(kv *mvccpb.KeyValue, now time.Duration) {
-	shown := now
-	for _, d := range j.all {
-		shown = max(shown, now+j.shownLate(d, now))
-	}
 	name, field, _ := split(kv.Key)
 	if s := j.locks[name]; s != nil && field == "auto_unlock_at" {
+		shown := now
+		for _, d := range j.all {
+			shown = max(shown, now+j.shownLate(d, now))
+		}
 		if auto, dated := s.Deadline(); dated && auto.Sub(j.w.epoch) < shown { // grace is for the clock of the daemon
 			j.revived++
 		}
